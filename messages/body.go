@@ -1,0 +1,138 @@
+package messages
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+)
+
+// body is one distinct body. Exactly one of raw and ref is set: a ref is a claim check, a name in an object store.
+type body struct {
+	raw  []byte
+	text bool // the caller's body was no JSON; raw is it as a JSON string
+	ref  string
+	size int
+}
+
+// bodies is the body table of a call (contracts 1): names point at lines, and several names may share one.
+type bodies struct {
+	names map[string]int
+	lines []body
+}
+
+func (b *bodies) get(name string) []byte {
+	i, ok := b.names[name]
+	if !ok {
+		return nil
+	}
+	return b.lines[i].raw
+}
+
+func (b *bodies) has(name string) bool { _, ok := b.names[name]; return ok }
+
+func (b *bodies) text(name string) (string, bool) {
+	i, ok := b.names[name]
+	if !ok || !b.lines[i].text {
+		return "", false
+	}
+	var s string
+	if json.Unmarshal(b.lines[i].raw, &s) != nil {
+		return "", false
+	}
+	return s, true
+}
+
+func (b *bodies) set(name string, raw []byte) {
+	if b.names == nil {
+		b.names = map[string]int{}
+	}
+	if i, ok := b.names[name]; ok && bytes.Equal(b.lines[i].raw, raw) && b.lines[i].ref == "" {
+		return // an unchanged body stays one line
+	}
+	b.lines = append(b.lines, compact(raw))
+	b.names[name] = len(b.lines) - 1
+}
+
+func (b *bodies) drop(name string) { delete(b.names, name) }
+
+func (b *bodies) alias(name, of string) bool {
+	i, ok := b.names[of]
+	if !ok {
+		return false
+	}
+	b.names[name] = i
+	return true
+}
+
+func (b *bodies) clone() bodies {
+	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines)}
+}
+
+// compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.
+func compact(raw []byte) body {
+	if !json.Valid(raw) {
+		s, _ := json.Marshal(string(bytes.ToValidUTF8(raw, []byte("\uFFFD"))))
+		return body{raw: s, text: true, size: len(s)}
+	}
+	if !bytes.ContainsAny(raw, " \t\r\n") {
+		return body{raw: raw, size: len(raw)}
+	}
+	var out bytes.Buffer
+	out.Grow(len(raw))
+	if err := json.Compact(&out, raw); err != nil {
+		return body{raw: []byte("null"), size: 4} // unreachable: raw is valid
+	}
+	return body{raw: out.Bytes(), size: out.Len()}
+}
+
+// Refs lists the claim checks among the call's bodies, so that the bus can fetch them before a stage reads.
+func (c *Call) Refs() []string {
+	var refs []string
+	for _, name := range slices.Sorted(maps.Keys(c.bodies.names)) {
+		if ref := c.bodies.lines[c.bodies.names[name]].ref; ref != "" && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// Fill puts the bytes behind a claim check in its place.
+func (c *Call) Fill(ref string, raw []byte) {
+	for i := range c.bodies.lines {
+		if c.bodies.lines[i].ref == ref {
+			c.bodies.lines[i].ref = ""
+			c.bodies.lines[i].raw = raw
+		}
+	}
+}
+
+// Spill replaces each body of more than limit bytes by a claim check. store is called once for each such body and
+// returns the reference; the same bytes may be stored under the same reference again.
+func (c *Call) Spill(limit int, store func(raw []byte) (ref string, err error)) error {
+	used := map[int]bool{}
+	for _, i := range c.bodies.names {
+		used[i] = true
+	}
+	for i := range c.bodies.lines {
+		l := &c.bodies.lines[i]
+		if !used[i] || l.ref != "" || len(l.raw) <= limit {
+			continue
+		}
+		ref, err := store(l.raw)
+		if err != nil {
+			return err
+		}
+		l.ref, l.raw = ref, nil
+	}
+	return nil
+}
+
+// Sizes returns the size in bytes of each named body, spilled or not.
+func (c *Call) Sizes() map[string]int {
+	out := make(map[string]int, len(c.bodies.names))
+	for name, i := range c.bodies.names {
+		out[name] = c.bodies.lines[i].size
+	}
+	return out
+}

@@ -1,0 +1,250 @@
+package messages
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// WireVersion is the version of the wire form that this build reads and writes (contracts T3, Shallot-Wire).
+const WireVersion = 1
+
+// Kind says which onion a call passes: model stages never see a tool call and the reverse (S0-CHAIN-3, CH-20).
+type Kind string
+
+// The kinds of call.
+const (
+	Model Kind = "model"
+	Tool  Kind = "tool"
+	Agent Kind = "agent"
+)
+
+// Valid reports whether k is one of the closed list of kinds.
+func (k Kind) Valid() bool { return k == Model || k == Tool || k == Agent }
+
+// Names of the bodies that every call may have. A stage that may say Again also owns KeptPrefix + its name.
+const (
+	RequestBody = "request"
+	ReplyBody   = "reply"
+	KeptPrefix  = "kept."
+)
+
+// Call is one exchange on its way through the onion. The exported fields are line 1 of the wire form; the bodies
+// are reached by methods, because they are kept verbatim as bytes and shared between names.
+type Call struct {
+	Wire      int    `json:"v"`
+	ID        string `json:"id"` // UUIDv7
+	Kind      Kind   `json:"kind"`
+	Tenant    string `json:"tenant"` // never from a body (contracts T3)
+	Role      string `json:"role,omitempty"`
+	Session   string `json:"session,omitempty"`
+	Run       string `json:"run,omitempty"`
+	User      string `json:"user,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+	Tool      string `json:"tool,omitempty"` // the tool's name, for kind tool
+	RequestID string `json:"request_id,omitempty"`
+	// IdempotencyKey is the caller's key, or empty. With a key the end of the call is always recorded.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// Fingerprint is the hash of the request as accepted; a second body under the same key is told apart by it.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Parent is the call whose stage or agent loop made this one; empty for calls from outside.
+	Parent string `json:"parent,omitempty"`
+	// Skip names stages that must not see this call although they are on: a summary call is not summarised.
+	Skip []string `json:"skip,omitempty"`
+	// Stream says that the caller reads the reply as chunks.
+	Stream bool `json:"stream,omitempty"`
+	// Cache is the caller's wish: "", "use", "refresh" or "off" (contracts T3).
+	Cache    string    `json:"cache,omitempty"`
+	Explain  bool      `json:"explain,omitempty"`
+	Accepted time.Time `json:"accepted"`
+	Deadline time.Time `json:"deadline"`
+	// Generation numbers the stored messages of a call; the only successor of g is g+1 (design.md section 4).
+	Generation uint64 `json:"generation"`
+	Return Return `json:"return,omitzero"`
+	Trace  Trace  `json:"trace,omitzero"`
+	Slip   Slip   `json:"slip"`
+	Notes  Notes  `json:"notes,omitempty"`
+	Fault  *Fault `json:"fault,omitempty"`
+	bodies bodies
+}
+
+// Return says where the end of a call goes.
+type Return struct {
+	// Inbox is the accepting process's inbox for this call: deltas and the final reply are sent there.
+	Inbox string `json:"inbox,omitempty"`
+	// Caller is the inbox of a plain NATS caller, for the courtesy reply when the accepting process is gone.
+	Caller string `json:"caller,omitempty"`
+	// Record asks for a result record even on the first delivery: submit, and calls with an idempotency key.
+	Record bool `json:"record,omitempty"`
+}
+
+// Trace is the W3C trace context as the caller gave it, or a new root.
+type Trace struct {
+	Parent string `json:"parent,omitempty"`
+	State  string `json:"state,omitempty"`
+}
+
+// NewCall returns a call with a fresh id and the given request body. Deadline, slip and the rest are the entry's to
+// set. The body is compacted once, here; one that is not JSON travels as a JSON string and is marked text.
+func NewCall(kind Kind, tenant string, request []byte) *Call {
+	c := &Call{Wire: WireVersion, ID: NewID(), Kind: kind, Tenant: tenant, Accepted: time.Now().UTC()}
+	c.SetRequest(request)
+	return c
+}
+
+// NewID returns a call id: a UUIDv7, sortable by the time it was made.
+func NewID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// Request returns the request body as compact JSON (a text body is a JSON string). The caller must not change the
+// bytes: they are shared. Nil if the call has no request.
+func (c *Call) Request() []byte { return c.bodies.get(RequestBody) }
+
+// SetRequest puts a new request in place. What other names kept stays as it was.
+func (c *Call) SetRequest(b []byte) { c.bodies.set(RequestBody, b) }
+
+// ReplyBytes returns the reply body as compact JSON, or nil if there is none yet.
+func (c *Call) ReplyBytes() []byte { return c.bodies.get(ReplyBody) }
+
+// HasReply reports whether a reply is set.
+func (c *Call) HasReply() bool { return c.bodies.has(ReplyBody) }
+
+// SetReply puts a reply in place and clears a fault: a call ends with one or the other.
+func (c *Call) SetReply(b []byte) {
+	c.bodies.set(ReplyBody, b)
+	c.Fault = nil
+}
+
+// DropReply removes the reply.
+func (c *Call) DropReply() { c.bodies.drop(ReplyBody) }
+
+// Fail sets the fault and drops the reply, so that no reader can take both for true.
+func (c *Call) Fail(f *Fault) {
+	c.Fault = f
+	c.bodies.drop(ReplyBody)
+}
+
+// RequestText and ReplyText return a body that was not JSON as it came; ok is false if it is JSON.
+func (c *Call) RequestText() (text string, ok bool) { return c.bodies.text(RequestBody) }
+
+// ReplyText returns the reply's text if the reply is not JSON.
+func (c *Call) ReplyText() (text string, ok bool) { return c.bodies.text(ReplyBody) }
+
+// Keep remembers the request as it is now under the stage's name. It costs a reference, no copy.
+func (c *Call) Keep(stage string) { c.bodies.alias(KeptPrefix+stage, RequestBody) }
+
+// Kept returns the request as it was when the stage passed it, or nil.
+func (c *Call) Kept(stage string) []byte { return c.bodies.get(KeptPrefix + stage) }
+
+// Restore makes the kept request the request again and clears reply and fault: the start of a new attempt.
+// It reports whether something was kept.
+func (c *Call) Restore(stage string) bool {
+	if !c.bodies.alias(RequestBody, KeptPrefix+stage) {
+		return false
+	}
+	c.bodies.drop(ReplyBody)
+	c.Fault = nil
+	return true
+}
+
+// Forget drops what the stage kept.
+func (c *Call) Forget(stage string) { c.bodies.drop(KeptPrefix + stage) }
+
+// State decodes the private state of the stage that has the call now: what its before set for its after. It reports
+// whether there was any.
+func (c *Call) State(v any) (bool, error) {
+	raw := c.Slip.state()
+	if len(raw) == 0 {
+		return false, nil
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return false, fmt.Errorf("state: %w", err)
+	}
+	return true, nil
+}
+
+// SetState sets the private state of the stage that has the call now. No other stage reads it; it lives as long as
+// the stage's frame, over all attempts (X-9).
+func (c *Call) SetState(v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	c.Slip.setState(raw)
+	return nil
+}
+
+// Attempt is the attempt of the stage that has the call now: 1 at first, one more after each Again of this stage.
+func (c *Call) Attempt() int { return c.Slip.attempt() }
+
+// Clone returns a copy that shares no mutable state with c. Body bytes are shared, because nobody changes them.
+func (c *Call) Clone() *Call {
+	d := *c
+	d.Slip = c.Slip.Clone()
+	d.Notes = c.Notes.clone()
+	d.Skip = append([]string(nil), c.Skip...)
+	if c.Fault != nil {
+		f := *c.Fault
+		d.Fault = &f
+	}
+	d.bodies = c.bodies.clone()
+	return &d
+}
+
+// Past reports whether the call's deadline is over at the given time. A call without one is never past.
+func (c *Call) Past(now time.Time) bool { return !c.Deadline.IsZero() && !now.Before(c.Deadline) }
+
+// Notes are the documents' InterceptorContext: keys shared by all stages of one call (S0-CTX-1). A key is written
+// letter by letter as the documents name it.
+type Notes map[string]json.RawMessage
+
+// Keys that the documents name (S0-CTX-2..4, S2-CHAIN-3).
+const (
+	NoteCacheHit        = "caching.tool.cacheHit"
+	NoteShouldRetry     = "retry.shouldRetry"
+	NoteSuggestedDelay  = "retry.suggestedDelayMs"
+	NoteIsFallback      = "CTX_IS_FALLBACK"
+	NoteExecutorReached = "executorReached"
+	// NoteDegraded says by what the reply is degraded; it becomes the header Shallot-Degraded (S2-PRIN-4).
+	NoteDegraded = "degraded"
+	// NoteStopper names the stage that ended the call before its target (CH-4).
+	NoteStopper = "stoppedBy"
+	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
+	NoteStreamTail = "stream.tail"
+)
+
+// Note sets a key of the shared context.
+func (c *Call) Note(key string, v any) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return // only values that the program itself makes come here; a function or channel cannot be noted
+	}
+	if c.Notes == nil {
+		c.Notes = Notes{}
+	}
+	c.Notes[key] = raw
+}
+
+// Noted decodes a key of the shared context into v and reports whether it was there and of that shape.
+func (c *Call) Noted(key string, v any) bool {
+	raw, ok := c.Notes[key]
+	return ok && json.Unmarshal(raw, v) == nil
+}
+
+// Flag reports whether a key of the shared context is the JSON value true.
+func (c *Call) Flag(key string) bool { return string(c.Notes[key]) == "true" }
+
+// Unnote removes a key of the shared context.
+func (c *Call) Unnote(key string) { delete(c.Notes, key) }
+
+func (n Notes) clone() Notes {
+	if n == nil {
+		return nil
+	}
+	out := make(Notes, len(n))
+	for k, v := range n {
+		out[k] = v
+	}
+	return out
+}

@@ -1,0 +1,154 @@
+package messages
+
+import "strings"
+
+// Subjects builds every subject of one installation; nobody else writes one. The root is configurable, the version
+// is fixed. The zero value has the root "shallot".
+type Subjects struct{ Root string }
+
+func (s Subjects) at(parts ...string) string {
+	root := s.Root
+	if root == "" {
+		root = "shallot"
+	}
+	return root + ".v1." + strings.Join(parts, ".")
+}
+
+// All matches every subject of the installation.
+func (s Subjects) All() string { return s.at(">") }
+
+// Hop is the core subject of one phase of one stage; its queue group is the stage.
+func (s Subjects) Hop(kind Kind, phase Phase, stage string) string {
+	return s.at("hop", string(kind), string(phase), Token(stage))
+}
+
+// Entry is where an accepted call is stored (SHALLOT_CALLS). Nested calls, made by stages and agents for other calls,
+// have a class of their own, so that outer calls that wait cannot use up the slots of the inner ones.
+func (s Subjects) Entry(kind Kind, nested bool) string {
+	if nested {
+		return s.at("call", "entry", "nested-"+string(kind))
+	}
+	return s.at("call", "entry", string(kind))
+}
+
+// EntryAll is the subject space of SHALLOT_CALLS.
+func (s Subjects) EntryAll() string { return s.at("call", "entry", ">") }
+
+// Target is the work queue of a target class: a provider, a concurrency group, an executor (contracts 18).
+func (s Subjects) Target(kind Kind, class string) string {
+	return s.at("call", string(kind), Token(class))
+}
+
+// Stage is the stored hop of a durable stage.
+func (s Subjects) Stage(kind Kind, phase Phase, stage string) string {
+	return s.at("call", "stage", string(kind), string(phase), Token(stage))
+}
+
+// Route is where checkpoints after a target and fired schedules land; the entry role pulls it (contracts 26).
+func (s Subjects) Route(kind Kind) string { return s.at("call", "route", string(kind)) }
+
+// Delay is the schedule of one call: the one subject with an id in it besides cancel and result.
+func (s Subjects) Delay(call string) string { return s.at("delay", Token(call)) }
+
+// HopSpace is the subject space of SHALLOT_HOPS (contracts 26).
+func (s Subjects) HopSpace() []string {
+	return []string{
+		s.at("call", "model", ">"), s.at("call", "tool", ">"), s.at("call", "agent", ">"),
+		s.at("call", "stage", ">"), s.at("call", "route", ">"), s.at("delay", "*"),
+	}
+}
+
+// Request is the plain request/reply subject of a kind; for tools the tool's name is the last token.
+func (s Subjects) Request(kind Kind) string { return s.verb("", kind, "request") }
+
+// Submit is the durable form of Request.
+func (s Subjects) Submit(kind Kind) string { return s.verb("", kind, "submit") }
+
+// TenantRequest and TenantSubmit are the same with the tenant in the subject (contracts 4); "*" as tenant is kept as
+// a wildcard for those who subscribe.
+func (s Subjects) TenantRequest(tenant string, kind Kind) string { return s.verb(tenant, kind, "request") }
+
+// TenantSubmit is the durable form of TenantRequest.
+func (s Subjects) TenantSubmit(tenant string, kind Kind) string { return s.verb(tenant, kind, "submit") }
+
+func (s Subjects) verb(tenant string, kind Kind, verb string) string {
+	parts := []string{string(kind), verb}
+	if tenant != "" {
+		if tenant != "*" {
+			tenant = Token(tenant)
+		}
+		parts = append([]string{"tenant", tenant}, parts...)
+	}
+	if kind == Tool {
+		parts = append(parts, "*")
+	}
+	return s.at(parts...)
+}
+
+// ToolRequest is the request subject of one tool.
+func (s Subjects) ToolRequest(tenant, tool string) string {
+	if tenant == "" {
+		return s.at("tool", "request", Token(tool))
+	}
+	return s.at("tenant", Token(tenant), "tool", "request", Token(tool))
+}
+
+// Intake is what a request subject says: the verb and, for tenants and tools, whose and which.
+type Intake struct {
+	Kind   Kind
+	Submit bool
+	Tenant string // empty on a bare subject
+	Tool   string
+}
+
+// ParseIntake reads a request subject. ok is false for a subject that is none.
+func (s Subjects) ParseIntake(subject string) (in Intake, ok bool) {
+	rest, found := strings.CutPrefix(subject, s.at(""))
+	if !found {
+		return in, false
+	}
+	t := strings.Split(rest, ".")
+	if len(t) > 2 && t[0] == "tenant" {
+		if in.Tenant, ok = Untoken(t[1]); !ok || in.Tenant == "" {
+			return in, false
+		}
+		t = t[2:]
+	}
+	if len(t) < 2 {
+		return in, false
+	}
+	in.Kind = Kind(t[0])
+	switch t[1] {
+	case "request":
+	case "submit":
+		in.Submit = true
+	default:
+		return in, false
+	}
+	switch {
+	case in.Kind == Tool && len(t) == 3:
+		in.Tool, ok = Untoken(t[2])
+		return in, ok && in.Tool != ""
+	case (in.Kind == Model || in.Kind == Agent) && len(t) == 2:
+		return in, true
+	}
+	return in, false
+}
+
+// Cancel tells whoever works on a call that its caller is gone.
+func (s Subjects) Cancel(call string) string { return s.at("cancel", Token(call)) }
+
+// Result answers with the result of a call that was submitted.
+func (s Subjects) Result(call string) string { return s.at("result", Token(call)) }
+
+// Dead is where a dead letter of a kind and stage is stored.
+func (s Subjects) Dead(kind, stage string) string { return s.at("dead", Token(kind), Token(stage)) }
+
+// Audit is the subject of audit records.
+func (s Subjects) Audit(kind Kind) string { return s.at("audit", string(kind)) }
+
+// Event is fire and forget, for whoever listens; parts are tokens already (no ids).
+func (s Subjects) Event(parts ...string) string { return s.at(append([]string{"event"}, parts...)...) }
+
+// Control is the subject of a control verb: stats, diagnostics, enable, disable, todo and so on.
+func (s Subjects) Control(parts ...string) string { return s.at(parts...) }

@@ -1,0 +1,110 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Local runs a whole call in this process, with the same Step as the bus: for tests, for embedding, and as the
+// reference that the bus is compared with. It is safe for concurrent use; it makes no copy of the call.
+type Local struct {
+	Stages []Stage // already in the order of the chain
+	Target Target
+	// Observe is called after each step, if set.
+	Observe func(c *messages.Call, r Report)
+	// Emit receives the chunks of a streamed call, if set.
+	Emit Emit
+}
+
+var _ Caller = Local{}
+
+// Chain is S1's chainModelInterceptors and chainToolInterceptors: stages[0] is outermost, and no stages give the
+// target as it is (S1-CHAIN-1, S1-CHAIN-2).
+func Chain(stages []Stage, target Target) Local { return Local{Stages: stages, Target: target} }
+
+// Call runs the call to its end. If the call has no slip, it gets one of all stages. The error is non-nil only when
+// the call is held or the slip names a stage that is not here.
+func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
+	if c.Slip.Stops == nil {
+		for _, s := range l.Stages {
+			c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+		}
+	}
+	if !c.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, c.Deadline)
+		defer cancel()
+	}
+	emit := l.Emit
+	if emit == nil {
+		emit = func([]byte) error { return nil }
+	}
+	next := Start(c)
+	for {
+		if err := wait(ctx, next.Delay); err != nil {
+			c.Fail(endFault(ctx, c))
+			return c, nil
+		}
+		switch next.Where {
+		case ToReply:
+			return c, nil
+		case ToHold:
+			return c, ErrHeld
+		case ToTarget:
+			if ctx.Err() != nil {
+				next = Return(c, endFault(ctx, c))
+				continue
+			}
+			next = RunTarget(ctx, l.Target, c, emit)
+		case ToStage:
+			name, _ := c.Slip.Stage()
+			s, ok := l.find(name)
+			if !ok {
+				return c, fmt.Errorf("local: no stage %q here", name)
+			}
+			var r Report
+			next, r = Step(ctx, s, c)
+			if l.Observe != nil {
+				l.Observe(c, r)
+			}
+		}
+	}
+}
+
+// ErrHeld says that a call is parked and waits for an answer. It is not a failure.
+var ErrHeld = messages.NewFault(messages.Conflict, "the call is held and waits for an answer")
+
+func (l Local) find(name string) (Stage, bool) {
+	for _, s := range l.Stages {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Stage{}, false
+}
+
+// wait is the in-process stand-in for the server's schedule; only Local waits.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// endFault is the fault of a call whose context ended between two steps; it names where the call was.
+func endFault(ctx context.Context, c *messages.Call) *messages.Fault {
+	if context.Cause(ctx) == ErrCancelled || ctx.Err() == context.Canceled {
+		return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", c.Slip.Where()).From("caller")
+	}
+	return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", c.Slip.Where()).From("deadline")
+}

@@ -1,0 +1,261 @@
+package pipeline
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Manager holds the stages of one process with their switches and counters, and builds chains of those that are on.
+// Reads are snapshots without a lock; writes copy and swap (S0-MGR-2). It is safe for concurrent use.
+type Manager struct {
+	write   sync.Mutex
+	stages  atomic.Pointer[[]*Managed] // in registration order
+	builds  atomic.Int64
+	buildNs atomic.Int64
+}
+
+// Managed is a stage with its switch and its counters (S0-MGR-1).
+type Managed struct {
+	Stage
+	Seq         int // registration sequence, the tie-break of equal orders (X-49)
+	enabled     atomic.Bool
+	invocations atomic.Int64
+	nanos       atomic.Int64
+	errors      atomic.Int64
+	lastError   atomic.Pointer[string]
+}
+
+// Enabled reports whether new chains hold the stage.
+func (m *Managed) Enabled() bool { return m.enabled.Load() }
+
+// Register adds a stage. It refuses a stage that could not run and a second one of the same kind and name.
+func (m *Manager) Register(s Stage, enabled bool) error {
+	if err := s.validate(); err != nil {
+		return err
+	}
+	m.write.Lock()
+	defer m.write.Unlock()
+	old := m.snapshot()
+	for _, o := range old {
+		if o.Kind == s.Kind && o.Name == s.Name {
+			return fmt.Errorf("stage %s: registered twice for kind %s", s.Name, s.Kind)
+		}
+	}
+	n := &Managed{Stage: s, Seq: len(old)}
+	n.enabled.Store(enabled)
+	all := append(slices.Clone(old), n)
+	m.stages.Store(&all)
+	return nil
+}
+
+func (m *Manager) snapshot() []*Managed {
+	if p := m.stages.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Stages returns all stages of a kind in chain order, on or off. An empty kind means all kinds, in registration order.
+func (m *Manager) Stages(kind messages.Kind) []*Managed {
+	var out []*Managed
+	for _, s := range m.snapshot() {
+		if kind == "" || s.Kind == kind {
+			out = append(out, s)
+		}
+	}
+	if kind != "" {
+		sort.SliceStable(out, func(i, j int) bool { return out[i].Order < out[j].Order })
+	}
+	return out
+}
+
+// Find returns the stages that a name means: the stage's own name or the documents' class name, in every kind.
+func (m *Manager) Find(name string) []*Managed {
+	var out []*Managed
+	for _, s := range m.snapshot() {
+		if s.Name == name || s.Class != "" && s.Class == name {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Get returns one stage by kind and name.
+func (m *Manager) Get(kind messages.Kind, name string) (*Managed, bool) {
+	for _, s := range m.snapshot() {
+		if s.Kind == kind && s.Name == name {
+			return s, true
+		}
+	}
+	return nil, false
+}
+
+// Switch turns a stage on or off for chains built from now on; calls in flight keep their slip (S0-MGR-5). It reports
+// whether there is such a stage. Switching to the state it has is no error (HT-5).
+func (m *Manager) Switch(kind messages.Kind, name string, on bool) bool {
+	s, ok := m.Get(kind, name)
+	if ok {
+		s.enabled.Store(on)
+	}
+	return ok
+}
+
+// Route says which chain is asked for.
+type Route struct {
+	Kind messages.Kind
+	// Apply is the class of the call: ApplyAgent, ApplySession or ApplyBare.
+	Apply string
+	// Only names the stages to take, for debugging and tests; mandatory and fixed ones stay (X-48). Nil means all.
+	Only []string
+	// Skip names stages to leave out whatever else: a summary call does not pass the stage that made it.
+	Skip []string
+}
+
+// Build makes a fresh slip of the stages that are on, in the order of the chain: order first, registration second.
+// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19).
+func (m *Manager) Build(r Route) (messages.Slip, error) {
+	begin := time.Now()
+	defer func() {
+		m.builds.Add(1)
+		m.buildNs.Store(int64(time.Since(begin)))
+	}()
+	stages := m.Stages(r.Kind)
+	only := map[string]bool{}
+	for _, name := range r.Only {
+		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.Name == name || s.Class == name })
+		if i < 0 {
+			return messages.Slip{}, messages.NewFault(messages.InvalidRequest,
+				"only: no %s stage %q; known: %s", r.Kind, name, strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")
+		}
+		only[stages[i].Name] = true
+	}
+	var slip messages.Slip
+	slip.Stops = make([]messages.Stop, 0, len(stages))
+	for _, s := range stages {
+		switch {
+		case !s.enabled.Load():
+		case slices.Contains(r.Skip, s.Name):
+		case r.Only != nil && !only[s.Name] && s.Tier == Optional:
+		case len(s.ApplyTo) > 0 && r.Apply != "" && !slices.Contains(s.ApplyTo, r.Apply):
+		default:
+			slip.Stops = append(slip.Stops, s.Stop())
+		}
+	}
+	slip.At = -1
+	return slip, nil
+}
+
+func names(stages []*Managed) []string {
+	out := make([]string, len(stages))
+	for i, s := range stages {
+		out[i] = s.Name
+	}
+	return out
+}
+
+// Fold adds a finished call's slip to the counters. The receiver of the terminal reply calls it, once for each call.
+func (m *Manager) Fold(kind messages.Kind, slip messages.Slip) {
+	for _, stop := range slip.Stops {
+		if stop.Tally.Count == 0 {
+			continue
+		}
+		s, ok := m.Get(kind, stop.Name)
+		if !ok {
+			continue
+		}
+		s.invocations.Add(stop.Tally.Count)
+		s.nanos.Add(stop.Tally.Nanos)
+		s.errors.Add(stop.Tally.Errors)
+		if stop.Tally.Err != "" {
+			text := stop.Tally.Err
+			s.lastError.Store(&text)
+		}
+	}
+}
+
+// Stat is one stage's row in the statistics (S0-API-2).
+type Stat struct {
+	Name        string        `json:"name"`  // the documents' class name where one exists (contracts 22)
+	Stage       string        `json:"stage"` // ours
+	Order       int           `json:"order"`
+	Type        messages.Kind `json:"type"`
+	Tier        string        `json:"tier"`
+	Enabled     bool          `json:"enabled"`
+	Invocations int64         `json:"invocationCount"`
+	Nanos       int64         `json:"totalDurationNanos"`
+	Errors      int64         `json:"errorCount"`
+	LastError   *string       `json:"lastError"`
+}
+
+// AvgMs is the mean duration in milliseconds, 0 before any call (ST-1).
+func (s Stat) AvgMs() float64 {
+	if s.Invocations == 0 {
+		return 0
+	}
+	return float64(s.Nanos) / float64(s.Invocations) / 1e6
+}
+
+// Stats returns a row for each stage, model stages first, each kind in chain order.
+func (m *Manager) Stats() []Stat {
+	var out []Stat
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+		for _, s := range m.Stages(kind) {
+			name := s.Class
+			if name == "" {
+				name = s.Name
+			}
+			out = append(out, Stat{
+				Name: name, Stage: s.Name, Order: s.Order, Type: kind, Tier: s.Tier.String(), Enabled: s.enabled.Load(),
+				Invocations: s.invocations.Load(), Nanos: s.nanos.Load(), Errors: s.errors.Load(), LastError: s.lastError.Load(),
+			})
+		}
+	}
+	return out
+}
+
+// Builds returns how many chains were built and how long the last one took (ST-3).
+func (m *Manager) Builds() (count int64, last time.Duration) {
+	return m.builds.Load(), time.Duration(m.buildNs.Load())
+}
+
+// OrderConflict is a set of stages of one kind with equal order (S0-MGR-6).
+type OrderConflict struct {
+	Type  messages.Kind `json:"type"`
+	Order int           `json:"order"`
+	Names []string      `json:"names"`
+}
+
+// Conflicts finds stages of one kind with equal order, registered, on or off. They still run in a fixed order, that
+// of registration (X-49); the advice is never to share an order within a kind (S0-MGR-7).
+func (m *Manager) Conflicts() []OrderConflict {
+	out := []OrderConflict{}
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+		stages := m.Stages(kind)
+		for i := 0; i < len(stages); {
+			j := i
+			for j < len(stages) && stages[j].Order == stages[i].Order {
+				j++
+			}
+			if j-i > 1 {
+				c := OrderConflict{Type: kind, Order: stages[i].Order}
+				for _, s := range stages[i:j] {
+					name := s.Class
+					if name == "" {
+						name = s.Name
+					}
+					c.Names = append(c.Names, name)
+				}
+				out = append(out, c)
+			}
+			i = j
+		}
+	}
+	return out
+}

@@ -1,0 +1,215 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Func is one phase of a stage. It may be called again for the same call after a crash, so it must be safe to run
+// twice, and it is called for many calls at once. The context ends at the call's deadline or when the caller leaves.
+//
+// An error that is or wraps a *messages.Fault travels as it is; any other becomes stage_error and names the stage.
+type Func func(ctx context.Context, c *messages.Call) (Verdict, error)
+
+// Tier says how firmly a stage is on the route (contracts 2).
+type Tier int
+
+// The tiers of contracts 2.
+const (
+	Optional Tier = iota
+	Fixed
+	Mandatory
+)
+
+// String returns the tier's name as contracts T1 writes it.
+func (t Tier) String() string { return [...]string{"optional", "fixed", "mandatory"}[t] }
+
+// DefaultOrder is the order of a stage that names none (S0-CHAIN-2).
+const DefaultOrder = 100
+
+// Classes of calls that a model stage can apply to (contracts 3).
+const (
+	ApplyAgent   = "agent"   // the call is part of an agent run
+	ApplySession = "session" // the call names a session
+	ApplyBare    = "bare"    // any other
+)
+
+// Stage is one interceptor: a value with up to two phases. It knows no neighbour, no subject, and not whether it
+// runs here or elsewhere.
+type Stage struct {
+	// Name is unique within the kind and made of [a-z0-9-]. Class is the documents' class name, if there is one.
+	Name  string
+	Class string
+	Kind  messages.Kind
+	Order int
+	Tier  Tier
+	// ApplyTo lists the classes of calls whose route the stage is on; empty means all.
+	ApplyTo []string
+
+	// Before and After are the phases; nil means that there is no such hop.
+	Before Func
+	After  Func
+	// Filter makes the stage's chunk filter for one streamed call, in the model endpoint's process. It reads the
+	// stage's private state from the call's slip. Nil with Rewrites set means that deltas are held back.
+	Filter func(c *messages.Call) (ChunkFilter, error)
+	// Tools are added to the model call by the stage and served by it (S1-IF-3).
+	Tools []Tool
+
+	// Keep says that the stage may say Again: the request is kept as it was when the stage passed it.
+	Keep bool
+	// Rewrites says that After may change the reply's text.
+	Rewrites bool
+	// Jumps lists the targets that the stage may jump to: model, tool, end (S4-HOOK-5, HK-9).
+	Jumps []string
+	// Reads and Writes name the fields that the stage looks at and changes, for the route checker (contracts 24).
+	Reads, Writes []string
+	// Blind says that the stage never looks at a body, so claim checks are not fetched for it.
+	Blind bool
+	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded (S0-CHAIN-8).
+	FailClosed bool
+	// Durable makes the stage's hops stored checkpoints.
+	Durable bool
+	// SkipAbsent lets a call pass the stage when nobody serves it; otherwise the call waits until its deadline.
+	SkipAbsent bool
+	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
+	Details func(ctx context.Context) map[string]any
+}
+
+// Tool is a tool that a stage contributes: an OpenAI function definition and who serves it.
+type Tool struct {
+	Name        string
+	Description string
+	Parameters  json.RawMessage
+	Do          func(ctx context.Context, c *messages.Call, arguments json.RawMessage) (result []byte, err error)
+}
+
+// ChunkFilter edits the streamed text of one call. It is used by one goroutine.
+type ChunkFilter interface {
+	// Text takes the next piece of one text and returns what may be released now; it may hold a tail back.
+	Text(at ChunkKey, piece string) string
+	// Flush returns what is held back of one text, at its end.
+	Flush(at ChunkKey) string
+}
+
+// ChunkKey names one text of a stream: the content of a choice, or the arguments of one of its tool calls.
+type ChunkKey struct {
+	Choice int
+	Tool   int // index of the tool call; -1 for the choice's text
+}
+
+// validate refuses stages that could not run.
+func (s Stage) validate() error {
+	switch {
+	case s.Name == "" || messages.Token(s.Name) != s.Name:
+		return fmt.Errorf("stage %q: a name is made of letters, digits, - and _", s.Name)
+	case !s.Kind.Valid():
+		return fmt.Errorf("stage %s: kind %q; known: model, tool, agent", s.Name, s.Kind)
+	case s.Before == nil && s.After == nil && s.Filter == nil && len(s.Tools) == 0:
+		return fmt.Errorf("stage %s has neither a before nor an after", s.Name)
+	case s.Tier == Mandatory && (s.Order < 0 || s.Order > 9):
+		return fmt.Errorf("stage %s: mandatory stages have orders 0-9, not %d (contracts 2)", s.Name, s.Order)
+	case s.Tier != Mandatory && s.Order < 10:
+		return fmt.Errorf("stage %s: order %d is kept for mandatory stages; use 10 or above (contracts 2)", s.Name, s.Order)
+	}
+	for _, j := range s.Jumps {
+		if j != "model" && j != "tool" && j != "end" {
+			return fmt.Errorf("stage %s: jump target %q; known: model, tool, end", s.Name, j)
+		}
+	}
+	return nil
+}
+
+// Stop is the stage's entry on a slip.
+func (s Stage) Stop() messages.Stop {
+	return messages.Stop{
+		Name: s.Name, Order: s.Order, Before: s.Before != nil, After: s.After != nil,
+		Mandatory: s.Tier == Mandatory, Keep: s.Keep, Durable: s.Durable, Skippable: s.SkipAbsent && s.Tier == Optional,
+		Filter: s.Filter != nil, Rewrites: s.Rewrites,
+	}
+}
+
+// Verdict is what a phase decides. The constructors below are the whole vocabulary; the zero value is no verdict and
+// becomes a stage_error (CH-21).
+type Verdict struct {
+	kind     verdictKind
+	delay    time.Duration
+	request  []byte
+	question json.RawMessage
+	target   string
+}
+
+type verdictKind int
+
+const (
+	unknown verdictKind = iota
+	goOn
+	answer
+	stop
+	again
+	hold
+	jump
+	failed // made by Step, never by a stage
+)
+
+var verdictNames = [...]string{"unknown", "Continue", "Answer", "Stop", "Again", "Hold", "Jump", "error"}
+
+// String returns the verdict's name as design.md writes it.
+func (v Verdict) String() string { return verdictNames[v.kind] }
+
+// Continue passes the call on: inward from before, outward from after.
+func Continue() Verdict { return Verdict{kind: goOn} }
+
+// Answer turns the call round; the stage has set a reply. Only from before. The afters of the stages already passed
+// run, its own does not.
+func Answer() Verdict { return Verdict{kind: answer} }
+
+// Stop is the documents' null (S0-CHAIN-6): the call turns round with no reply and the fault stopped.
+func Stop() Verdict { return Verdict{kind: stop} }
+
+// Again re-enters the inner stages after delay with the request as it was when this stage passed it (only from an
+// after whose stage declares Keep). The delay is held by the server, never slept.
+func Again(delay time.Duration) Verdict { return Verdict{kind: again, delay: delay} }
+
+// AgainWith is Again with another request for this one attempt. What was kept stays as it is.
+func AgainWith(delay time.Duration, request []byte) Verdict {
+	return Verdict{kind: again, delay: delay, request: request}
+}
+
+// Hold parks the call durably until somebody answers the question.
+func Hold(question json.RawMessage) Verdict { return Verdict{kind: hold, question: question} }
+
+// Jump goes to model, tool or end; only to targets that the stage declared (HK-9). Outside the agent loop end acts
+// as Answer if a reply is set and as Stop if not; the others are a stage_error (contracts 15).
+func Jump(target string) Verdict { return Verdict{kind: jump, target: target} }
+
+// Question is what a Hold asks.
+func (v Verdict) Question() json.RawMessage { return v.question }
+
+// Target is what the stages surround: a model, a tool, the agent loop.
+type Target interface {
+	// Do runs the call's request and sets its reply, or returns an error: a *messages.Fault, or any error, which
+	// becomes the fault internal. emit is never nil; a target that streams calls it in order for each chunk, and
+	// stops when it returns an error.
+	Do(ctx context.Context, c *messages.Call, emit Emit) error
+}
+
+// Emit hands out one raw chunk of a streamed reply.
+type Emit func(chunk []byte) error
+
+// TargetFunc is a function as a Target.
+type TargetFunc func(ctx context.Context, c *messages.Call, emit Emit) error
+
+// Do calls f.
+func (f TargetFunc) Do(ctx context.Context, c *messages.Call, emit Emit) error { return f(ctx, c, emit) }
+
+// Caller makes whole calls: the bus client and the in-process runner are Callers. Stages that need a model call of
+// their own are handed one; such a call has a lease and a slip of its own.
+type Caller interface {
+	// Call runs the call to its end and returns it with reply or fault set. The error is for failures to run it at
+	// all; a *messages.Fault in the returned call is an ordinary end.
+	Call(ctx context.Context, c *messages.Call) (*messages.Call, error)
+}

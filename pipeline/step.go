@@ -1,0 +1,229 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Start takes a call whose slip is set to its first place.
+func Start(c *messages.Call) Next {
+	var next Next
+	c.Slip, next = Enter(c.Slip)
+	keep(c, next)
+	return next
+}
+
+// Step runs the phase that the call's slip names and moves the call on. The stage must be the one that the slip
+// names. A panic becomes a stage_error like any other error, so no stage can take its process down; the stack is in
+// the returned report. Step changes c and is not to be called for one call by two goroutines.
+func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
+	name, phase := c.Slip.Stage()
+	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt()}
+	run := s.Before
+	if phase == messages.After {
+		run = s.After
+	}
+	begin := time.Now()
+	v, err := guard(ctx, run, c, &r)
+	r.Took = time.Since(begin)
+	v, err = judge(s, phase, c, v, err)
+	r.Verdict, r.Err = v, err
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	c.Slip.Spend(r.Took, text)
+	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
+	settle(s, phase, c, v, err)
+	if v.kind == hold {
+		r.Question = v.question
+	}
+	return move(c, v), r
+}
+
+// Report says what one step did, for logs, traces and events.
+type Report struct {
+	Stage    string
+	Phase    messages.Phase
+	Attempt  int
+	Verdict  Verdict
+	Err      error
+	Took     time.Duration
+	Stack    string // of a panic
+	Question []byte // of a Hold
+}
+
+// pathName writes a hop as contracts 15 shows it: model hops with the Model suffix, the others bare.
+func pathName(kind messages.Kind, stage string, phase messages.Phase) string {
+	switch kind {
+	case messages.Model:
+		return stage + "." + string(phase) + "Model"
+	case messages.Tool:
+		return stage + "." + string(phase) + "Tool"
+	}
+	return stage + "." + string(phase)
+}
+
+func guard(ctx context.Context, run Func, c *messages.Call, r *Report) (v Verdict, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.Stack = string(debug.Stack())
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if run == nil {
+		return Verdict{}, errors.New("the slip names a phase that the stage does not have")
+	}
+	return run(ctx, c)
+}
+
+// judge refuses verdicts that the phase cannot give, and turns a Jump of a bare call into what it means there.
+func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error) (Verdict, error) {
+	if err != nil {
+		return Verdict{kind: failed}, err
+	}
+	bad := func(format string, args ...any) (Verdict, error) {
+		return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
+	}
+	expected := "Continue, Answer, Stop, Hold or Jump"
+	if phase == messages.After {
+		expected = "Continue, Again, Hold or Jump"
+	}
+	if v.kind == jump {
+		switch {
+		case !slices.Contains(s.Jumps, v.target):
+			return bad("invalid jump target %q; declared: [%s]", v.target, strings.Join(s.Jumps, ", "))
+		case c.Kind == messages.Agent:
+			return v, nil
+		case v.target != "end":
+			return bad("jump to %q needs the agent loop; in a bare %s call only end is possible", v.target, c.Kind)
+		case phase == messages.After:
+			return Continue(), nil
+		case c.HasReply():
+			return Answer(), nil
+		default:
+			return Stop(), nil
+		}
+	}
+	switch v.kind {
+	case goOn, hold:
+		return v, nil
+	case answer:
+		if phase == messages.Before && c.HasReply() {
+			return v, nil
+		}
+		if phase == messages.Before {
+			return bad("verdict Answer without a reply")
+		}
+	case stop:
+		if phase == messages.Before {
+			return v, nil
+		}
+	case again:
+		if phase == messages.After && s.Keep {
+			return v, nil
+		}
+		if phase == messages.After {
+			return bad("verdict Again, but the stage does not declare that it keeps the request")
+		}
+	}
+	return bad("verdict %s from %s; expected %s", v, phase, expected)
+}
+
+// settle writes what the verdict means for fault, reply and notes.
+func settle(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error) {
+	switch {
+	case err != nil && phase == messages.Before:
+		c.Fail(messages.AsFault(err, s.Name))
+		c.Note(messages.NoteStopper, s.Name)
+	case err != nil:
+		f := messages.AsFault(err, s.Name)
+		invalid := f.Code == messages.StageError && f.Origin == s.Name && errors.As(err, new(*messages.Fault))
+		if c.Fault == nil && (s.FailClosed || invalid) {
+			c.Fail(f)
+		}
+	case v.kind == stop:
+		c.Fail(messages.NewFault(messages.Stopped, "stage %s stopped the call", s.Name).From(s.Name))
+		c.Note(messages.NoteStopper, s.Name)
+	case v.kind == answer:
+		c.Fault = nil
+		c.Note(messages.NoteStopper, s.Name)
+	case v.kind == again:
+		c.Restore(s.Name)
+		if v.request != nil {
+			c.SetRequest(v.request)
+		}
+	}
+}
+
+func move(c *messages.Call, v Verdict) Next {
+	var next Next
+	c.Slip, next = Advance(c.Slip, v)
+	keep(c, next)
+	if next.Loop {
+		c.Fail(messages.NewFault(messages.Internal, "the call was tried more than %d times; it ends here", MaxAttempts))
+	}
+	return next
+}
+
+func keep(c *messages.Call, next Next) {
+	for _, stage := range next.Passed {
+		c.Keep(stage)
+	}
+}
+
+// RunTarget runs the target for a call that is there and turns the call round. Faults of the target carry the origin
+// "target"; a panic is the fault internal.
+func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next {
+	c.Note(messages.NoteExecutorReached, true)
+	c.Slip.Tries++
+	c.Slip.Path = append(c.Slip.Path, string(c.Kind))
+	if err := guardTarget(ctx, t, c, emit); err != nil {
+		c.Fail(targetFault(ctx, c, err))
+	} else if !c.HasReply() && c.Fault == nil {
+		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault", c.Kind).From(messages.TargetOrigin))
+	}
+	return move(c, Continue())
+}
+
+// Return turns a call that is at its target round without running it: the fault is why.
+func Return(c *messages.Call, f *messages.Fault) Next {
+	c.Fail(f)
+	return move(c, Continue())
+}
+
+func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fault {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		g := *f
+		if g.Origin == "" {
+			g.Origin = messages.TargetOrigin
+		}
+		return &g
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), ErrCancelled):
+		return messages.NewFault(messages.Cancelled, "the caller cancelled while the %s ran", c.Kind).From("caller")
+	case errors.Is(err, context.DeadlineExceeded):
+		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over while the %s ran", c.Kind).From("deadline")
+	}
+	return messages.NewFault(messages.Internal, "%s: %v", c.Kind, err).From(messages.TargetOrigin)
+}
+
+// ErrCancelled is the cause of a context that ended because the caller left or cancelled.
+var ErrCancelled = errors.New("cancelled by the caller")
+
+func guardTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = messages.NewFault(messages.Internal, "the %s panicked: %v", c.Kind, p).From(messages.TargetOrigin)
+		}
+	}()
+	return t.Do(ctx, c, emit)
+}

@@ -1,0 +1,126 @@
+// Package stages holds the interceptors, one a file. A stage is made by its constructor from its configuration and
+// the things it depends on; [All] is the one list of them. Adding an interceptor means one file, its test, and one
+// line in All.
+package stages
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
+type Deps struct {
+	Log *slog.Logger
+	// Store returns the named store: cache, retry, todo, limits. Never nil.
+	Store func(name string) pipeline.Store
+	// Caller makes whole model calls for stages that need one (the summary). It may be nil until the bus is up.
+	Caller pipeline.Caller
+	// Publish sends an audit record or an event, asynchronously; nil where nobody listens.
+	Publish func(ctx context.Context, what string, record any) error
+	// Serves reports whether a provider serves the model name; nil means that it is not known here.
+	Serves func(model string) bool
+	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
+	Explicit func(path string) bool
+}
+
+// Spec is one line of the registry: the stage's place in the default chain (contracts T1) and how it is made.
+type Spec struct {
+	Name  string // the stage, and with Section its configuration
+	Class string // the documents' class name, or empty
+	Kind  messages.Kind
+	Order int
+	Tier  pipeline.Tier
+	// Section is the key under agent.interceptor; stages may share one (audit of model and tool calls).
+	Section string
+	// Config returns a pointer to a fresh configuration with the defaults in it.
+	Config func() any
+	// New makes the stage from such a pointer. Name, class, kind, order and tier are filled in by Make.
+	New func(config any, d Deps) (pipeline.Stage, error)
+	// On reports whether the stage is on by default.
+	On func(config any) bool
+}
+
+// Common holds the keys that every stage's section has. It is embedded inline in each configuration.
+type Common struct {
+	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty"`
+	Order    *int     `yaml:"order" json:"order,omitempty"`
+	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty"` // wait | skip
+	Durable  bool     `yaml:"durable" json:"durable,omitempty"`
+	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty"` // agent, session, bare; empty: all
+}
+
+// CommonKeys returns the embedded keys, for whoever holds a configuration as any.
+func (c *Common) CommonKeys() *Common { return c }
+
+// Configured is what every stage configuration is.
+type Configured interface{ CommonKeys() *Common }
+
+// build adapts a typed constructor to Spec.New.
+func build[C any](make func(*C, Deps) (pipeline.Stage, error)) func(any, Deps) (pipeline.Stage, error) {
+	return func(config any, d Deps) (pipeline.Stage, error) {
+		c, ok := config.(*C)
+		if !ok {
+			return pipeline.Stage{}, fmt.Errorf("configuration is %T, want %T", config, c)
+		}
+		return make(c, d)
+	}
+}
+
+// defaults adapts a default configuration to Spec.Config.
+func defaults[C any](c C) func() any {
+	return func() any { d := c; return &d }
+}
+
+// Make builds the stage of a spec and reports whether it is enabled.
+func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err error) {
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	d.Log = d.Log.With("stage", s.Name, "kind", s.Kind)
+	common := &Common{}
+	if c, ok := config.(Configured); ok {
+		common = c.CommonKeys()
+	}
+	enabled = s.On == nil || s.On(config)
+	if common.Enabled != nil {
+		enabled = *common.Enabled
+	}
+	stage, err = s.New(config, d)
+	if err != nil {
+		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Section, err)
+	}
+	stage.Name, stage.Class, stage.Kind, stage.Order, stage.Tier = s.Name, s.Class, s.Kind, s.Order, s.Tier
+	if common.Order != nil {
+		stage.Order = *common.Order
+	}
+	if len(common.ApplyTo) > 0 {
+		stage.ApplyTo = common.ApplyTo
+	}
+	for _, a := range stage.ApplyTo {
+		if a != pipeline.ApplyAgent && a != pipeline.ApplySession && a != pipeline.ApplyBare {
+			return stage, enabled, fmt.Errorf("agent.interceptor.%s.apply-to: %q; known: agent, session, bare", s.Section, a)
+		}
+	}
+	switch common.OnAbsent {
+	case "", "wait":
+	case "skip":
+		if s.Tier != pipeline.Optional {
+			return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %s stages wait; skip is for optional ones", s.Section, s.Tier)
+		}
+		stage.SkipAbsent = true
+	default:
+		return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %q; known: wait, skip", s.Section, common.OnAbsent)
+	}
+	stage.Durable = stage.Durable || common.Durable
+	return stage, enabled, nil
+}
+
+// All is the default chain of contracts T1: one line an interceptor, in registration order.
+func All() []Spec {
+	return []Spec{
+	}
+}
