@@ -62,12 +62,12 @@ type Call struct {
 	Deadline time.Time `json:"deadline"`
 	// Generation numbers the stored messages of a call; the only successor of g is g+1 (design.md section 4).
 	Generation uint64 `json:"generation"`
-	Return Return `json:"return,omitzero"`
-	Trace  Trace  `json:"trace,omitzero"`
-	Slip   Slip   `json:"slip"`
-	Notes  Notes  `json:"notes,omitempty"`
-	Fault  *Fault `json:"fault,omitempty"`
-	bodies bodies
+	Return     Return `json:"return,omitzero"`
+	Trace      Trace  `json:"trace,omitzero"`
+	Slip       Slip   `json:"slip"`
+	Notes      Notes  `json:"notes,omitempty"`
+	Fault      *Fault `json:"fault,omitempty"`
+	bodies     bodies
 }
 
 // Return says where the end of a call goes.

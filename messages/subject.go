@@ -66,10 +66,14 @@ func (s Subjects) Submit(kind Kind) string { return s.verb("", kind, "submit") }
 
 // TenantRequest and TenantSubmit are the same with the tenant in the subject (contracts 4); "*" as tenant is kept as
 // a wildcard for those who subscribe.
-func (s Subjects) TenantRequest(tenant string, kind Kind) string { return s.verb(tenant, kind, "request") }
+func (s Subjects) TenantRequest(tenant string, kind Kind) string {
+	return s.verb(tenant, kind, "request")
+}
 
 // TenantSubmit is the durable form of TenantRequest.
-func (s Subjects) TenantSubmit(tenant string, kind Kind) string { return s.verb(tenant, kind, "submit") }
+func (s Subjects) TenantSubmit(tenant string, kind Kind) string {
+	return s.verb(tenant, kind, "submit")
+}
 
 func (s Subjects) verb(tenant string, kind Kind, verb string) string {
 	parts := []string{string(kind), verb}

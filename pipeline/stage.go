@@ -204,7 +204,9 @@ type Emit func(chunk []byte) error
 type TargetFunc func(ctx context.Context, c *messages.Call, emit Emit) error
 
 // Do calls f.
-func (f TargetFunc) Do(ctx context.Context, c *messages.Call, emit Emit) error { return f(ctx, c, emit) }
+func (f TargetFunc) Do(ctx context.Context, c *messages.Call, emit Emit) error {
+	return f(ctx, c, emit)
+}
 
 // Caller makes whole calls: the bus client and the in-process runner are Callers. Stages that need a model call of
 // their own are handed one; such a call has a lease and a slip of its own.
