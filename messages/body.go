@@ -50,8 +50,23 @@ func (b *bodies) set(name string, raw []byte) {
 	if i, ok := b.names[name]; ok && bytes.Equal(b.lines[i].raw, raw) && b.lines[i].ref == "" {
 		return // an unchanged body stays one line
 	}
+	if i, ok := b.names[name]; ok && b.alone(i) {
+		b.lines[i] = compact(raw) // nobody else reads the old body: an attempt more is not a body more
+		return
+	}
 	b.lines = append(b.lines, compact(raw))
 	b.names[name] = len(b.lines) - 1
+}
+
+// alone reports whether one name only points at the line.
+func (b *bodies) alone(line int) bool {
+	n := 0
+	for _, i := range b.names {
+		if i == line {
+			n++
+		}
+	}
+	return n == 1
 }
 
 func (b *bodies) drop(name string) { delete(b.names, name) }

@@ -3,6 +3,7 @@ package messages
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -151,6 +152,21 @@ func (c *Call) Restore(stage string) bool {
 // Forget drops what the stage kept.
 func (c *Call) Forget(stage string) { c.bodies.drop(KeptPrefix + stage) }
 
+// Outcome is a request, a reply and a fault as they were at one moment, and what was kept.
+type Outcome struct {
+	bodies bodies
+	fault  *Fault
+}
+
+// Outcome remembers the bodies and the fault as they are now. It copies references, no bytes.
+func (c *Call) Outcome() Outcome { return Outcome{bodies: c.bodies.clone(), fault: c.Fault} }
+
+// Ended reports whether there was a reply or a fault.
+func (o Outcome) Ended() bool { return o.fault != nil || o.bodies.has(ReplyBody) }
+
+// Reset puts bodies and fault back to what they were: a phase that failed leaves no half-made edit behind (CH-6).
+func (c *Call) Reset(o Outcome) { c.bodies, c.Fault = o.bodies, o.fault }
+
 // State decodes the private state of the stage that has the call now: what its before set for its after. It reports
 // whether there was any.
 func (c *Call) State(v any) (bool, error) {
@@ -186,6 +202,7 @@ func (c *Call) Clone() *Call {
 	d.Skip = append([]string(nil), c.Skip...)
 	if c.Fault != nil {
 		f := *c.Fault
+		f.Headers = maps.Clone(f.Headers)
 		d.Fault = &f
 	}
 	d.bodies = c.bodies.clone()

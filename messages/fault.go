@@ -3,6 +3,7 @@ package messages
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -246,5 +247,6 @@ func AsFault(err error, origin string) *Fault {
 		}
 		return &g
 	}
-	return &Fault{Code: StageError, Message: "stage " + origin + ": " + err.Error(), Origin: origin}
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "stage "), origin+": ") // it may name itself already
+	return &Fault{Code: StageError, Message: "stage " + origin + ": " + text, Origin: origin}
 }

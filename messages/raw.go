@@ -29,15 +29,16 @@ func FieldString(obj []byte, key string) (string, bool) {
 	return gjson.ParseBytes(raw).Str, true
 }
 
-// SetField returns the object with the key set to the raw value: in place if it is there, else at the end.
+// SetField returns the object with the key set to the raw value: in place if it is there, else at the end. What is no
+// object comes back as it is.
 func SetField(obj []byte, key string, raw []byte) []byte {
 	from, to, _, ok := locate(obj, key)
 	if ok {
 		return splice(obj, from, to, raw)
 	}
 	end := bytes.LastIndexByte(obj, '}')
-	if end < 0 {
-		return obj
+	if end < 0 || bytes.TrimLeft(obj, " \t\r\n")[0] != '{' {
+		return obj // an array or a string may hold a brace too
 	}
 	add := make([]byte, 0, len(key)+len(raw)+4)
 	if end > 0 && obj[end-1] != '{' {

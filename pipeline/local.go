@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -25,12 +26,14 @@ var _ Caller = Local{}
 // target as it is (S1-CHAIN-1, S1-CHAIN-2).
 func Chain(stages []Stage, target Target) Local { return Local{Stages: stages, Target: target} }
 
-// Call runs the call to its end. If the call has no slip, it gets one of all stages. The error is non-nil only when
+// Call runs the call to its end. If the call has no slip, it gets one of all stages of its kind (CH-20). The error is non-nil only when
 // the call is held or the slip names a stage that is not here.
 func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	if c.Slip.Stops == nil {
 		for _, s := range l.Stages {
-			c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+			if s.of(c.Kind) && !slices.Contains(c.Skip, s.Name) {
+				c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+			}
 		}
 	}
 	if !c.Deadline.IsZero() {
@@ -61,7 +64,7 @@ func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 			next = RunTarget(ctx, l.Target, c, emit)
 		case ToStage:
 			name, _ := c.Slip.Stage()
-			s, ok := l.find(name)
+			s, ok := l.find(c.Kind, name)
 			if !ok {
 				return c, fmt.Errorf("local: no stage %q here", name)
 			}
@@ -77,9 +80,9 @@ func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 // ErrHeld says that a call is parked and waits for an answer. It is not a failure.
 var ErrHeld = messages.NewFault(messages.Conflict, "the call is held and waits for an answer")
 
-func (l Local) find(name string) (Stage, bool) {
+func (l Local) find(kind messages.Kind, name string) (Stage, bool) {
 	for _, s := range l.Stages {
-		if s.Name == name {
+		if s.Name == name && s.of(kind) {
 			return s, true
 		}
 	}

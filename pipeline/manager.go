@@ -35,8 +35,12 @@ type Managed struct {
 // Enabled reports whether new chains hold the stage.
 func (m *Managed) Enabled() bool { return m.enabled.Load() }
 
-// Register adds a stage. It refuses a stage that could not run and a second one of the same kind and name.
+// Register adds a stage. It refuses a stage that could not run and a second one of the same kind and name. A stage
+// without an order gets DefaultOrder (S0-CHAIN-2, CH-3); order 0 belongs to mandatory stages.
 func (m *Manager) Register(s Stage, enabled bool) error {
+	if s.Order == 0 && s.Tier != Mandatory {
+		s.Order = DefaultOrder
+	}
 	if err := s.validate(); err != nil {
 		return err
 	}

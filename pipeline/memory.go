@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"sync"
@@ -29,6 +30,7 @@ func (m *Memory) Get(_ context.Context, key string) (Entry, error) {
 	if !ok {
 		return Entry{}, ErrNotFound
 	}
+	e.Value = bytes.Clone(e.Value) // the caller may change what it gets
 	return e.Entry, nil
 }
 

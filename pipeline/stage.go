@@ -123,6 +123,9 @@ func (s Stage) validate() error {
 	return nil
 }
 
+// of reports whether the stage is one of the kind. A stage value without a kind, as tests make them, is of every kind.
+func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == kind }
+
 // Stop is the stage's entry on a slip.
 func (s Stage) Stop() messages.Stop {
 	return messages.Stop{

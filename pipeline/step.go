@@ -27,13 +27,20 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	name, phase := c.Slip.Stage()
 	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt()}
 	run := s.Before
+	var was messages.Outcome
 	if phase == messages.After {
-		run = s.After
+		run, was = s.After, c.Outcome()
 	}
 	begin := time.Now()
-	v, err := guard(ctx, run, c, &r)
+	v, thrown := guard(ctx, run, c, &r)
 	r.Took = time.Since(begin)
-	v, err = judge(s, phase, c, v, err)
+	v, err := judge(s, phase, c, v, thrown)
+	if phase == messages.After && v.kind == goOn && was.Ended() && !c.HasReply() && c.Fault == nil {
+		v, err = refuse(s, "after took the reply away and left no fault; set one of them")
+	}
+	if phase == messages.After && err != nil {
+		c.Reset(was)
+	}
 	r.Verdict, r.Err = v, err
 	text := ""
 	if err != nil {
@@ -41,7 +48,7 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	}
 	c.Slip.Spend(r.Took, text)
 	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
-	settle(s, phase, c, v, err)
+	settle(ctx, s, phase, c, v, err, thrown == nil)
 	if v.kind == hold {
 		r.Question = v.question
 	}
@@ -89,9 +96,6 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 	if err != nil {
 		return Verdict{kind: failed}, err
 	}
-	bad := func(format string, args ...any) (Verdict, error) {
-		return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
-	}
 	expected := "Continue, Answer, Stop, Hold or Jump"
 	if phase == messages.After {
 		expected = "Continue, Again, Hold or Jump"
@@ -99,11 +103,11 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 	if v.kind == jump {
 		switch {
 		case !slices.Contains(s.Jumps, v.target):
-			return bad("invalid jump target %q; declared: [%s]", v.target, strings.Join(s.Jumps, ", "))
+			return refuse(s, "invalid jump target %q; declared: [%s]", v.target, strings.Join(s.Jumps, ", "))
 		case c.Kind == messages.Agent:
 			return v, nil
 		case v.target != "end":
-			return bad("jump to %q needs the agent loop; in a bare %s call only end is possible", v.target, c.Kind)
+			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target, c.Kind)
 		case phase == messages.After:
 			return Continue(), nil
 		case c.HasReply():
@@ -120,7 +124,7 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 			return v, nil
 		}
 		if phase == messages.Before {
-			return bad("verdict Answer without a reply")
+			return refuse(s, "verdict Answer without a reply")
 		}
 	case stop:
 		if phase == messages.Before {
@@ -131,22 +135,25 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 			return v, nil
 		}
 		if phase == messages.After {
-			return bad("verdict Again, but the stage does not declare that it keeps the request")
+			return refuse(s, "verdict Again, but the stage does not declare that it keeps the request")
 		}
 	}
-	return bad("verdict %s from %s; expected %s", v, phase, expected)
+	return refuse(s, "verdict %s from %s; expected %s", v, phase, expected)
 }
 
-// settle writes what the verdict means for fault, reply and notes.
-func settle(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error) {
+func refuse(s Stage, format string, args ...any) (Verdict, error) {
+	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
+}
+
+// settle writes what the verdict means for fault, reply and notes. refused says that err is judge's, not the stage's.
+func settle(ctx context.Context, s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error, refused bool) {
 	switch {
 	case err != nil && phase == messages.Before:
-		c.Fail(messages.AsFault(err, s.Name))
+		c.Fail(stageFault(ctx, s.Name, phase, err))
 		c.Note(messages.NoteStopper, s.Name)
 	case err != nil:
-		f := messages.AsFault(err, s.Name)
-		invalid := f.Code == messages.StageError && f.Origin == s.Name && errors.As(err, new(*messages.Fault))
-		if c.Fault == nil && (s.FailClosed || invalid) {
+		f := stageFault(ctx, s.Name, phase, err)
+		if c.Fault == nil && (s.FailClosed || refused) {
 			c.Fail(f)
 		}
 	case v.kind == stop:
@@ -163,12 +170,43 @@ func settle(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err erro
 	}
 }
 
+// stageFault is the fault of a stage's error. Its origin is the stage, whatever made the error: the fault of a call
+// that a stage made for itself is no failure of this call's target (contracts 7).
+func stageFault(ctx context.Context, stage string, phase messages.Phase, err error) *messages.Fault {
+	if f, ok := over(ctx, err, string(phase)+" of stage "+stage); ok {
+		return f
+	}
+	f := messages.AsFault(err, stage)
+	f.Origin = stage
+	return f
+}
+
+// over says whether err is nothing but the end of the call's own context, and returns the fault that it means.
+func over(ctx context.Context, err error, where string) (*messages.Fault, bool) {
+	if _, ok := errors.AsType[*messages.Fault](err); ok || ctx.Err() == nil {
+		return nil, false
+	}
+	switch {
+	case !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)):
+		return nil, false
+	case ctx.Err() == context.DeadlineExceeded:
+		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", where).From("deadline"), true
+	}
+	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", where).From("caller"), true
+}
+
 func move(c *messages.Call, v Verdict) Next {
 	var next Next
 	c.Slip, next = Advance(c.Slip, v)
 	keep(c, next)
+	for _, stop := range c.Slip.Stops {
+		if _, open := c.Slip.Frame(stop.Name); stop.Keep && !open {
+			c.Forget(stop.Name) // nobody can say Again any more: the body need not travel on
+		}
+	}
 	if next.Loop {
-		c.Fail(messages.NewFault(messages.Internal, "the call was tried more than %d times; it ends here", MaxAttempts))
+		c.Fail(messages.NewFault(messages.Internal, "the call passed a bound (%d attempts of one stage, %d hops); "+
+			"it ends here: some stage asks for another attempt whatever comes back", MaxAttempts, MaxHops).From("pipeline"))
 	}
 	return next
 }
@@ -187,6 +225,8 @@ func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next 
 	c.Slip.Path = append(c.Slip.Path, string(c.Kind))
 	if err := guardTarget(ctx, t, c, emit); err != nil {
 		c.Fail(targetFault(ctx, c, err))
+	} else if c.Fault != nil && c.Fault.Origin == "" {
+		c.Fault.Origin = messages.TargetOrigin
 	} else if !c.HasReply() && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault", c.Kind).From(messages.TargetOrigin))
 	}
@@ -206,6 +246,9 @@ func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fau
 			g.Origin = messages.TargetOrigin
 		}
 		return &g
+	}
+	if f, ok := over(ctx, err, "the "+string(c.Kind)); ok {
+		return f
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), ErrCancelled):

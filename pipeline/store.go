@@ -48,8 +48,8 @@ func Always() Condition { return Condition{} }
 // IfAbsent writes only where no value is; the first writer wins.
 func IfAbsent() Condition { return Condition{absent: true} }
 
-// IfRevision writes only over the given revision (compare and set).
-func IfRevision(r uint64) Condition { return Condition{revision: r} }
+// IfRevision writes only over the given revision (compare and set). Revision 0 is what is not there: IfAbsent.
+func IfRevision(r uint64) Condition { return Condition{absent: r == 0, revision: r} }
 
 // Absent reports whether the condition is IfAbsent.
 func (c Condition) Absent() bool { return c.absent }
