@@ -1,0 +1,80 @@
+package main
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
+func (s *server) addControl(t *table, addr string) {
+	if s.Control != nil {
+		t.add("/api/debug/interceptor-stats", methods{http.MethodGet: s.operator(addr, s.stats)})
+		t.add("/api/debug/interceptor/diagnostics", methods{http.MethodGet: s.operator(addr, s.diagnostics)})
+		t.add("/api/debug/interceptor/{name}/enable", methods{http.MethodPost: s.operator(addr, s.switchTo(true))})
+		t.add("/api/debug/interceptor/{name}/disable", methods{http.MethodPost: s.operator(addr, s.switchTo(false))})
+	}
+	for _, e := range s.Extra {
+		if e.Control {
+			t.mount(e.Pattern, s.operator(addr, serve(e.Handler)))
+		}
+	}
+}
+
+func (s *server) stats(w http.ResponseWriter, r *http.Request, _ identity) {
+	v, err := s.Control.Stats(r.Context())
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, v)
+}
+
+func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ identity) {
+	v, err := s.Control.Diagnostics(r.Context())
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, v)
+}
+
+func (s *server) switchTo(on bool) endpoint {
+	return func(w http.ResponseWriter, r *http.Request, id identity) {
+		confirm, fault := confirmation(w, r)
+		if fault != nil {
+			writeFault(w, fault)
+			return
+		}
+		v, err := s.Control.Switch(r.Context(), r.PathValue("name"), on, confirm, id.who())
+		if err != nil {
+			s.failed(w, r, err)
+			return
+		}
+		s.Log.Info("stage switched", "stage", v.Name, "enabled", on, "by", id.who())
+		writeValue(w, http.StatusOK, v)
+	}
+}
+
+// confirmation is the name that confirms a switch: ?confirm=<name>, or {"confirm": "<name>"} as the body.
+func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fault) {
+	if q := r.URL.Query(); q.Has("confirm") {
+		return q.Get("confirm"), nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4096))
+	if err != nil {
+		return "", messages.NewFault(messages.TooLarge, "the body of a switch is at most 4096 bytes").From("entry")
+	}
+	if len(body) == 0 {
+		return "", nil
+	}
+	if f := jsonType(r.Header); f != nil {
+		return "", f
+	}
+	if f := wellFormed(body); f != nil {
+		return "", f
+	}
+	name, _ := messages.FieldString(body, "confirm")
+	return name, nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Roles of a key record.
+const (
+	roleCaller   = "caller"
+	roleOperator = "operator"
+)
+
+// identity is who makes a request: always from the key record or from how the gateway listens, never from a body.
+type identity struct {
+	KeyID  string // empty where no keys are configured
+	Tenant string
+	Role   string
+	User   string   // overrides what the caller says, if set
+	Models []string // patterns; empty means all
+	Agents []string
+}
+
+// who names the identity for the audit.
+func (id identity) who() string {
+	if id.KeyID == "" {
+		return "open"
+	}
+	return id.KeyID
+}
+
+func (id identity) mayModel(name string) bool { return allowed(id.Models, name) }
+func (id identity) mayAgent(name string) bool { return allowed(id.Agents, name) }
+
+func allowed(patterns []string, name string) bool {
+	if len(patterns) == 0 {
+		return true
+	}
+	for _, p := range patterns {
+		if globs(p, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// globs matches a pattern in which * stands for any run of characters, slashes too.
+func globs(pattern, name string) bool {
+	head, rest, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == name
+	}
+	if !strings.HasPrefix(name, head) {
+		return false
+	}
+	name = name[len(head):]
+	for {
+		part, after, more := strings.Cut(rest, "*")
+		if !more {
+			return strings.HasSuffix(name, part)
+		}
+		i := strings.Index(name, part)
+		if i < 0 {
+			return false
+		}
+		name, rest = name[i+len(part):], after
+	}
+}
+
+// endpoint is a handler that knows who asks.
+type endpoint func(w http.ResponseWriter, r *http.Request, id identity)
+
+// caller guards the model face. It runs inside the matched handler, so the check and the route read one path.
+func (s *server) caller(next endpoint) http.HandlerFunc {
+	open := loopbackAddr(s.Addr)
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, fault := s.identify(r, open && s.Embedded)
+		if fault == nil && s.Keys == nil && open {
+			fault = s.localCaller(r)
+		}
+		s.admit(w, r, id, fault, next)
+	}
+}
+
+// operator guards the control surfaces of the listener at addr: operators only; where it is loopback, the Host must
+// be too, and a page of another site may not post (contracts 19). Without keys whoever reaches loopback is operator.
+func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
+	loopback := loopbackAddr(addr)
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, fault := s.identify(r, loopback || s.InsecureOpen)
+		if fault == nil && loopback {
+			fault = localHost(r, nil)
+		}
+		if fault == nil {
+			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
+		}
+		if fault == nil && id.Role != roleOperator {
+			fault = forbidden("%s needs a key with the role operator", r.URL.Path)
+		}
+		s.admit(w, r, id, fault, next)
+	}
+}
+
+func (s *server) admit(w http.ResponseWriter, r *http.Request, id identity, fault *messages.Fault, next endpoint) {
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	if a, ok := w.(*answer); ok {
+		a.who = id
+	}
+	r.Header.Del("Authorization") // it ends here (contracts T3)
+	next(w, r, id)
+}
+
+// identify finds the key's record. Whatever is wrong with the key, the answer is the same.
+func (s *server) identify(r *http.Request, openOperator bool) (identity, *messages.Fault) {
+	if s.Keys == nil {
+		id := identity{Tenant: "default", Role: roleCaller}
+		if openOperator {
+			id.Role = roleOperator
+		}
+		return id, nil
+	}
+	if key, ok := bearer(r.Header); ok {
+		if id, ok := s.Keys.find(key); ok {
+			return id, nil
+		}
+	}
+	return identity{}, messages.NewFault(messages.Unauthenticated,
+		"no valid API key; send one as Authorization: Bearer <key>").From("entry")
+}
+
+// maxKey bounds what is hashed for a caller who is nobody yet.
+const maxKey = 512
+
+// bearer reads the one Authorization header. The scheme's case does not matter (RFC 9110).
+func bearer(h http.Header) (key string, ok bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, key, found := strings.Cut(values[0], " ")
+	key = strings.Trim(key, " ")
+	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !visible(key) {
+		return "", false
+	}
+	return key, true
+}
+
+// localCaller refuses what a browser may be tricked into where no key protects a loopback port: a Host name that is
+// not this machine's (DNS rebinding), and posts of another site's page.
+func (s *server) localCaller(r *http.Request) *messages.Fault {
+	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.AllowedOrigins, "*") {
+		return f
+	}
+	return crossSite(r, s.cross)
+}
+
+func localHost(r *http.Request, more []string) *messages.Fault {
+	host := bareHost(r.Host)
+	if loopbackHost(host) || slices.ContainsFunc(more, func(h string) bool { return strings.EqualFold(h, host) }) {
+		return nil
+	}
+	return forbidden("the host %q is not this machine's name; use localhost, or add its origin to http.allowed-origins", r.Host)
+}
+
+func crossSite(r *http.Request, c *http.CrossOriginProtection) *messages.Fault {
+	if c.Check(r) != nil {
+		return forbidden("a page of another site may not do this; add its origin to http.allowed-origins if it is yours")
+	}
+	return nil
+}
+
+func forbidden(format string, args ...any) *messages.Fault {
+	return messages.NewFault(messages.Forbidden, format, args...).From("entry")
+}

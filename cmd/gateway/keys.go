@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// pepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
+// keys; without it the hashes are plain SHA-256, which is enough for keys of 256 random bits.
+const pepperEnv = "SHALLOT_KEY_PEPPER"
+
+// keyRecord is one entry of http.keys-file.
+type keyRecord struct {
+	ID     string   `yaml:"id" json:"id"`
+	Hash   string   `yaml:"hash" json:"hash"` // hmac-sha256:<hex> or sha256:<hex>
+	Tenant string   `yaml:"tenant" json:"tenant,omitempty"`
+	Role   string   `yaml:"role" json:"role,omitempty"` // caller (default) or operator
+	User   string   `yaml:"user" json:"user,omitempty"`
+	Models []string `yaml:"models" json:"models,omitempty"`
+	Agents []string `yaml:"agents" json:"agents,omitempty"`
+}
+
+type keysFile struct {
+	Keys []keyRecord `yaml:"keys" json:"keys"`
+}
+
+// keyStore finds key records by hash. It is read-only after load and safe for concurrent use.
+type keyStore struct {
+	pepper          []byte
+	peppered, plain bool                 // which hashes occur
+	records         map[string]storedKey // by hash as in the file
+}
+
+type storedKey struct {
+	hash string
+	id   identity
+}
+
+// loadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
+func loadKeys(path, pepper string) (*keyStore, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("http.keys-file: %w", err)
+	}
+	k, err := parseKeys(raw, pepper)
+	if err != nil {
+		return nil, fmt.Errorf("http.keys-file %s: %w", path, err)
+	}
+	return k, nil
+}
+
+func parseKeys(raw []byte, pepper string) (*keyStore, error) {
+	var f keysFile
+	if t := bytes.TrimSpace(raw); bytes.HasPrefix(t, []byte("{")) {
+		dec := json.NewDecoder(bytes.NewReader(t))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&f); err != nil {
+			return nil, err
+		}
+	} else if err := yaml.UnmarshalWithOptions(raw, &f, yaml.Strict()); err != nil {
+		return nil, err
+	}
+	if len(f.Keys) == 0 {
+		return nil, fmt.Errorf("it has no keys; make one with: gateway key --id <name>")
+	}
+	k := &keyStore{pepper: []byte(pepper), records: make(map[string]storedKey, len(f.Keys))}
+	ids := map[string]bool{}
+	for i, r := range f.Keys {
+		at := fmt.Sprintf("keys[%d] (%s)", i, r.ID)
+		if r.ID == "" || !visible(r.ID) || ids[r.ID] {
+			return nil, fmt.Errorf("%s: id must be visible ASCII and unlike all others", at)
+		}
+		ids[r.ID] = true
+		if err := k.add(r); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+	}
+	return k, nil
+}
+
+func (k *keyStore) add(r keyRecord) error {
+	r.Hash = strings.ToLower(r.Hash)
+	scheme, sum, _ := strings.Cut(r.Hash, ":")
+	if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
+		return fmt.Errorf("hash must be hmac-sha256:<64 hex digits> or sha256:<64 hex digits>")
+	}
+	switch scheme {
+	case "hmac-sha256":
+		if len(k.pepper) == 0 {
+			return fmt.Errorf("the hash needs the pepper that made it; set %s", pepperEnv)
+		}
+		k.peppered = true
+	case "sha256":
+		k.plain = true
+	default:
+		return fmt.Errorf("hash scheme %q; known: hmac-sha256, sha256", scheme)
+	}
+	if _, ok := k.records[r.Hash]; ok {
+		return fmt.Errorf("the hash stands in another record too")
+	}
+	switch r.Role {
+	case "":
+		r.Role = roleCaller
+	case roleCaller, roleOperator:
+	default:
+		return fmt.Errorf("role %q; known: caller, operator", r.Role)
+	}
+	if r.Tenant == "" {
+		r.Tenant = "default"
+	}
+	if !metaValue(r.Tenant) || r.User != "" && !metaValue(r.User) {
+		return fmt.Errorf("tenant and user must be 1 to 256 visible ASCII characters")
+	}
+	k.records[r.Hash] = storedKey{r.Hash, identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents}}
+	return nil
+}
+
+// find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
+// exist; the last comparison is constant in time.
+func (k *keyStore) find(key string) (identity, bool) {
+	for _, h := range k.hashes(key) {
+		if r, ok := k.records[h]; ok && subtle.ConstantTimeCompare([]byte(r.hash), []byte(h)) == 1 {
+			return r.id, true
+		}
+	}
+	return identity{}, false
+}
+
+func (k *keyStore) hashes(key string) []string {
+	var out []string
+	if k.peppered {
+		out = append(out, hashKey(key, k.pepper))
+	}
+	if k.plain {
+		out = append(out, hashKey(key, nil))
+	}
+	return out
+}
+
+// hashKey is a key's hash as the keys-file holds it.
+func hashKey(key string, pepper []byte) string {
+	if len(pepper) == 0 {
+		sum := sha256.Sum256([]byte(key))
+		return "sha256:" + hex.EncodeToString(sum[:])
+	}
+	m := hmac.New(sha256.New, pepper)
+	m.Write([]byte(key))
+	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil))
+}
+
+// newKey makes a key of 256 random bits. The prefix lets people and secret scanners tell what it is.
+func newKey() string {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails (crypto/rand)
+	return "sk-shallot-" + base64.RawURLEncoding.EncodeToString(b)
+}
+
+// runKey is the command "gateway key": it prints a new key, which is stored nowhere, and its record for the file.
+func runKey(args []string, pepper string, out io.Writer) error {
+	fs := flag.NewFlagSet("gateway key", flag.ContinueOnError)
+	fs.SetOutput(out)
+	var r keyRecord
+	var models, agents string
+	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit (required)")
+	fs.StringVar(&r.Tenant, "tenant", "default", "tenant of its calls")
+	fs.StringVar(&r.Role, "role", roleCaller, "caller or operator")
+	fs.StringVar(&r.User, "user", "", "user of its calls, whatever the caller says")
+	fs.StringVar(&models, "models", "", "patterns of models it may use, by comma; empty: all")
+	fs.StringVar(&agents, "agents", "", "patterns of agents it may use, by comma; empty: all")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if r.ID == "" {
+		return fmt.Errorf("gateway key: --id is missing; it names the key in logs")
+	}
+	list := func(s string) []string {
+		return strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' })
+	}
+	r.Models, r.Agents = list(models), list(agents)
+	key := newKey()
+	r.Hash = hashKey(key, []byte(pepper))
+	line, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("gateway key: %w", err)
+	}
+	if _, err := parseKeys([]byte(`{"keys":[`+string(line)+`]}`), pepper); err != nil {
+		return fmt.Errorf("gateway key: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under keys:\n  - %s\n", key, line)
+	return err
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// methods maps HTTP methods of one path to handlers; GET serves HEAD.
+type methods map[string]http.HandlerFunc
+
+// table is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
+// own error shape.
+type table struct {
+	s   *server
+	mux *http.ServeMux
+}
+
+func newTable(s *server) *table {
+	t := &table{s: s, mux: http.NewServeMux()}
+	t.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeFault(w, noPath(r)) })
+	return t
+}
+
+func noPath(r *http.Request) *messages.Fault {
+	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
+		"/v1/models, /v1/results/{call}, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+}
+
+func (t *table) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+
+func (t *table) add(path string, m methods) {
+	allow := slices.Collect(maps.Keys(m))
+	if m[http.MethodGet] != nil {
+		allow = append(allow, http.MethodHead)
+	}
+	allow = append(allow, http.MethodOptions)
+	slices.Sort(allow)
+	list := strings.Join(allow, ", ")
+	t.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		switch h := m[method]; {
+		case h != nil:
+			h(w, r)
+		case r.Method == http.MethodOptions:
+			w.Header().Set("Allow", list)
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			w.Header().Set("Allow", list)
+			writeFault(w, messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, list).From("entry"))
+		}
+	})
+}
+
+// answer records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+type answer struct {
+	http.ResponseWriter
+	status int
+	who    identity
+}
+
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
+func (s *server) wrap(t *table) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		a := &answer{ResponseWriter: w}
+		// A stream's last write deadline must not meet the next request of the connection.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		defer func() {
+			p := recover()
+			if p != nil {
+				s.panicked(a, r, p)
+			}
+			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.who.Tenant, "key", a.who.KeyID)
+			if p != nil && w.Header().Get(cutMark) != "" {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
+		id, fault := oneValue(r.Header, "X-Request-Id")
+		if id == "" {
+			id = messages.NewID()
+		}
+		w.Header().Set("X-Request-Id", id)
+		if fault == nil && !plainTarget(r) {
+			fault = noPath(r)
+		}
+		preflight := s.cors(a, r)
+		switch {
+		case fault != nil:
+			writeFault(a, fault)
+		case preflight:
+			a.WriteHeader(http.StatusNoContent)
+		default:
+			t.mux.ServeHTTP(a, r)
+		}
+	})
+}
+
+type beginKey struct{}
+
+// started is when the gateway got the request.
+func started(r *http.Request) time.Time {
+	t, ok := r.Context().Value(beginKey{}).(time.Time)
+	if !ok {
+		return time.Now()
+	}
+	return t
+}
+
+// cutMark in the header map, set after the real headers are out, says that the connection must be cut.
+const cutMark = "Shallot-Cut"
+
+// panicked answers 500 with an id; a half-written answer is cut off instead, so that nobody takes it for whole.
+func (s *server) panicked(a *answer, r *http.Request, p any) {
+	id := a.Header().Get("X-Request-Id")
+	if p != http.ErrAbortHandler {
+		s.Log.Error("panic in a handler", "request_id", id, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+	if a.status == 0 {
+		writeFault(a, internalFault(id))
+		return
+	}
+	a.Header().Set(cutMark, "yes")
+}
+
+// plainTarget refuses every request target that two readers could take for different paths (security.md): absolute
+// forms, dot segments, empty segments, encoded slashes, backslashes, controls. The answer does not depend on a key.
+// Only the id behind /models/ may hold an encoded slash, because clients encode the names of models.
+func plainTarget(r *http.Request) bool {
+	if !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "" {
+		return false
+	}
+	raw := strings.ToLower(r.URL.EscapedPath())
+	if !strings.HasPrefix(raw, "/") || strings.Contains(raw, "//") || strings.Contains(raw, `\`) || strings.Contains(raw, "%5c") {
+		return false
+	}
+	if strings.Contains(raw, "%2f") && !strings.HasPrefix(raw, "/v1/models/") && !strings.HasPrefix(raw, "/models/") {
+		return false
+	}
+	for _, seg := range strings.Split(r.URL.Path, "/") {
+		if seg == "." || seg == ".." {
+			return false
+		}
+	}
+	if strings.Contains(r.URL.Path, "//") {
+		return false
+	}
+	return !strings.ContainsFunc(r.URL.Path, func(c rune) bool { return c < ' ' || c == 0x7f })
+}
+
+// exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
+const (
+	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Cache, " +
+		"Shallot-Stopped-By, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry"
+	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
+		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache"
+)
+
+// pagePaths are what pages of allowed origins may use; control surfaces are not among them.
+var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
+
+// cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204
+// whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
+func (s *server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
+	origin := r.Header.Get("Origin")
+	if origin == "" || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	preflight = r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+	switch {
+	case slices.Contains(s.AllowedOrigins, origin):
+		h.Set("Access-Control-Allow-Origin", origin)
+	case slices.Contains(s.AllowedOrigins, "*"):
+		h.Set("Access-Control-Allow-Origin", "*")
+	default:
+		return preflight
+	}
+	h.Set("Access-Control-Expose-Headers", exposed)
+	if preflight {
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
+		h.Set("Access-Control-Allow-Headers", allowedHeaders+stainless(r.Header.Get("Access-Control-Request-Headers")))
+		h.Set("Access-Control-Max-Age", "600")
+	}
+	return preflight
+}
+
+// stainless picks the x-stainless-* names that the OpenAI client wants to send; their list grows with its versions.
+func stainless(asked string) string {
+	var out strings.Builder
+	for name := range strings.SplitSeq(asked, ",") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && visible(name) && out.Len() < 2048 {
+			out.WriteString(", " + name)
+		}
+	}
+	return out.String()
+}

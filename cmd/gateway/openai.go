@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
+func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
+	body, fault := s.readBody(w, r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	req, fault := request(r, id, body)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	async := prefers(r.Header, "respond-async")
+	if async {
+		req.Submit, req.Stream = true, false
+	}
+	pending, err := s.Door.Accept(r.Context(), req)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	setHeader(w.Header(), "Shallot-Call", pending.ID())
+	if req.RequestID == "" {
+		setHeader(w.Header(), "X-Request-Id", pending.ID()) // the default is the call id (contracts T3)
+	}
+	if async {
+		w.Header().Set("Preference-Applied", "respond-async")
+		accepted(w, pending.ID(), "accepted")
+		return
+	}
+	// A caller who goes away is noticed at once, whatever the handler is doing.
+	defer context.AfterFunc(r.Context(), pending.Leave)()
+	if req.Stream {
+		s.stream(w, r, pending, body)
+		return
+	}
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	c, err := pending.Wait(ctx, nil)
+	if err != nil {
+		s.notEnded(w, r, pending.ID(), err)
+		return
+	}
+	s.finish(w, r, c)
+}
+
+// request makes the door's request of a chat body and its headers.
+func request(r *http.Request, id identity, body []byte) (pipeline.Request, *messages.Fault) {
+	c, fault := readChat(body)
+	if fault != nil {
+		return pipeline.Request{}, fault
+	}
+	req, fault := metadata(r.Header, id, c, time.Now())
+	if fault != nil {
+		return req, fault
+	}
+	req.Body = body
+	name, isAgent := strings.CutPrefix(c.Model, agentPrefix)
+	if inPath := r.PathValue("agent"); inPath != "" {
+		name, isAgent = inPath, true
+		req.Agent = inPath
+	}
+	if isAgent {
+		req.Kind = messages.Agent
+		if req.Agent == "" {
+			req.Agent = name
+		}
+		if !metaValue(req.Agent) {
+			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", maxMeta)
+		}
+	} else if !id.mayModel(c.Model) {
+		return req, forbidden("the key may not use model %q", c.Model).At("model")
+	}
+	if req.Agent != "" && !id.mayAgent(req.Agent) {
+		return req, forbidden("the key may not use agent %q", req.Agent).At("model")
+	}
+	return req, nil
+}
+
+// untilHalt is ctx that also ends when the gateway's grace is over.
+func (s *server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.halted, func() { cancel(errStopping) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+var errStopping = errors.New("the gateway is stopping")
+
+// notEnded answers for an accepted call whose end this connection will not see.
+func (s *server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
+	switch {
+	case r.Context().Err() != nil: // nobody is there to read
+	case errors.Is(err, pipeline.ErrHeld):
+		accepted(w, call, "approval_pending")
+	case s.halted.Err() != nil:
+		w.Header().Set("Location", resultPath(call))
+		writeFault(w, stoppingFault(messages.DeadlineExceeded, call))
+	default:
+		s.failed(w, r, err)
+	}
+}
+
+func stoppingFault(code messages.Code, call string) *messages.Fault {
+	return messages.NewFault(code, "the gateway is stopping; the call goes on, its answer will be at %s", resultPath(call)).From("entry")
+}
+
+func resultPath(call string) string { return "/v1/results/" + call }
+
+// accepted answers 202 with the place of the result.
+func accepted(w http.ResponseWriter, call, status string) {
+	w.Header().Set("Location", resultPath(call))
+	w.Header().Set("Retry-After", "1")
+	writeValue(w, http.StatusAccepted, struct {
+		ID       string `json:"id"`
+		Object   string `json:"object"`
+		Status   string `json:"status"`
+		Location string `json:"location"`
+	}{call, "shallot.call", status, resultPath(call)})
+}
+
+// finish writes the end of a call: its fault, or its reply byte for byte.
+func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+	facts(w.Header(), c, started(r))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
+	switch text, isText := c.ReplyText(); {
+	case c.Fault != nil:
+		writeFault(w, c.Fault)
+	case isText:
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(text))
+	case !c.HasReply():
+		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
+	default:
+		writeJSON(w, http.StatusOK, c.ReplyBytes())
+	}
+}
+
+// noteModelCache is the note of the stage model-cache: hit or miss.
+const noteModelCache = "modelCache"
+
+// facts sets the answer headers of contracts T3 from a finished call.
+func facts(h http.Header, c *messages.Call, begin time.Time) {
+	setHeader(h, "Shallot-Call", c.ID)
+	setHeader(h, "Shallot-Path", strings.Join(c.Slip.Path, ","))
+	h.Set("Shallot-Attempts", strconv.Itoa(c.Slip.Tries))
+	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10))
+	var text string
+	if c.Noted(messages.NoteDegraded, &text) {
+		setHeader(h, "Shallot-Degraded", text)
+	}
+	if c.Noted(messages.NoteStopper, &text) {
+		setHeader(h, "Shallot-Stopped-By", text)
+	}
+	switch text = ""; {
+	case c.Flag(messages.NoteCacheHit) || c.Noted(noteModelCache, &text) && text == "hit":
+		h.Set("Shallot-Cache", "hit")
+	case text == "miss":
+		h.Set("Shallot-Cache", "miss")
+	}
+}
+
+// prefers reports whether a Prefer header holds the preference (RFC 7240).
+func prefers(h http.Header, name string) bool {
+	for _, p := range preferences(h) {
+		if key, _, _ := strings.Cut(p, "="); strings.EqualFold(strings.TrimSpace(key), name) {
+			return true
+		}
+	}
+	return false
+}
+
+func preferences(h http.Header) []string {
+	var out []string
+	for _, v := range h.Values("Prefer") {
+		for p := range strings.SplitSeq(v, ",") {
+			p, _, _ = strings.Cut(p, ";")
+			out = append(out, strings.TrimSpace(p))
+		}
+	}
+	return out
+}
+
+// Bounds on how long GET /v1/results waits for an end: a look, or as long as Prefer: wait=<seconds> asks.
+const (
+	shortWait = time.Second
+	longWait  = time.Minute
+)
+
+// result is GET /v1/results/{call}: the end of a call of the same tenant, or 202 while it runs.
+func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
+	call := r.PathValue("call")
+	if uuid.Validate(call) != nil || len(call) != 36 {
+		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
+		return
+	}
+	tenant, fault := oneValue(r.Header, "Shallot-Tenant")
+	switch {
+	case fault != nil:
+		writeFault(w, fault)
+		return
+	case tenant == "" || id.Role != roleOperator:
+		tenant = id.Tenant
+	}
+	wait := shortWait
+	for _, p := range preferences(r.Header) {
+		if sec, ok := strings.CutPrefix(p, "wait="); ok {
+			if n, err := strconv.Atoi(sec); err == nil && n > 0 {
+				wait = min(time.Duration(min(n, 3600))*time.Second, longWait)
+			}
+		}
+	}
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	c, err := s.Door.Result(ctx, tenant, call)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		accepted(w, call, "approval_pending")
+	case err != nil && ctx.Err() == nil, err != nil && !errors.Is(err, ctx.Err()):
+		s.failed(w, r, err)
+	case c == nil:
+		accepted(w, call, "running")
+	default:
+		s.finish(w, r, c)
+	}
+}
+
+// modelRow is a model as the OpenAI API lists it.
+type modelRow struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// visibleModels are the models that the key may use; agents are listed as agent/<name>.
+func (s *server) visibleModels(ctx context.Context, id identity) []modelRow {
+	rows := []modelRow{}
+	if s.Models == nil {
+		return rows
+	}
+	for _, m := range s.Models(ctx) {
+		may := id.mayModel(m.ID)
+		if agent, ok := strings.CutPrefix(m.ID, agentPrefix); ok {
+			may = id.mayAgent(agent)
+		}
+		if may {
+			rows = append(rows, modelRow{m.ID, "model", m.Created, m.OwnedBy})
+		}
+	}
+	return rows
+}
+
+// listModels is GET /v1/models.
+func (s *server) listModels(w http.ResponseWriter, r *http.Request, id identity) {
+	writeValue(w, http.StatusOK, struct {
+		Object string     `json:"object"`
+		Data   []modelRow `json:"data"`
+	}{"list", s.visibleModels(r.Context(), id)})
+}
+
+// getModel is GET /v1/models/{id}, where an id may hold slashes.
+func (s *server) getModel(w http.ResponseWriter, r *http.Request, id identity) {
+	name := r.PathValue("id")
+	rows := s.visibleModels(r.Context(), id)
+	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })
+	if i < 0 {
+		writeFault(w, messages.NewFault(messages.ModelNotFound, "no model %q; GET /v1/models lists those that there are", name).At("model").From("entry"))
+		return
+	}
+	writeValue(w, http.StatusOK, rows[i])
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// stream answers a call as server-sent events. Nothing is written before the first chunk that the follower
+// releases, so that a failure until then has its real status. [DONE] follows a success only; after a cut comes an
+// error event and the end.
+func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, request []byte) {
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	ctx, drop := context.WithCancelCause(ctx)
+	defer drop(nil)
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout}
+	q := &queue{most: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	f := s.NewFollower(request)
+	type end struct {
+		call *messages.Call
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		c, err := pending.Wait(ctx, func(d pipeline.Delta) {
+			if !q.put(f.Delta(d)) {
+				drop(errSlowReader)
+				e.unblock()
+			}
+		})
+		ended <- end{c, err}
+	}()
+	beat := time.NewTicker(s.Heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-q.ready:
+			if e.write(q.take()); e.err != nil {
+				drop(e.err) // the next turn is the end of Wait
+			}
+			beat.Reset(s.Heartbeat)
+		case <-beat.C:
+			if e.ping(); e.err != nil {
+				drop(e.err)
+			}
+		case done := <-ended: // Wait has returned: the follower is ours, and no delta comes any more
+			e.write(q.take())
+			if done.err != nil {
+				s.lost(e, r, pending, context.Cause(ctx), done.err)
+				return
+			}
+			s.endStream(e, r, f, done.call)
+			if e.err != nil {
+				s.lost(e, r, pending, e.err, e.err)
+			}
+			return
+		}
+	}
+}
+
+var errSlowReader = errors.New("the reader of the stream is too slow")
+
+// endStream writes what the follower still holds and the end.
+func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.Call) {
+	chunks, fault := f.End(c)
+	if fault == nil {
+		fault = c.Fault
+	}
+	if !e.started {
+		facts(e.w.Header(), c, started(r)) // all is known before the first byte: a replay, or a failure
+		if fault == nil && len(chunks) == 0 {
+			fault = messages.NewFault(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID).From("entry")
+		}
+		if fault != nil {
+			writeFault(e.w, fault)
+			return
+		}
+	}
+	e.write(chunks)
+	if fault != nil {
+		e.fail(fault)
+		return
+	}
+	e.send([]byte("[DONE]"))
+}
+
+// lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
+// stops, or the door failed.
+func (s *server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
+	switch {
+	case r.Context().Err() != nil: // Leave was called when it happened
+	case errors.Is(cause, errSlowReader), e.err != nil:
+		s.Log.Warn("stream dropped: its reader is too slow", "call", pending.ID(), "err", e.err)
+		pending.Leave()
+		panic(http.ErrAbortHandler) // cut the connection: a clean end would look like a whole answer
+	case !e.started:
+		s.notEnded(e.w, r, pending.ID(), err)
+	case errors.Is(cause, errStopping):
+		e.fail(stoppingFault(messages.StreamCut, pending.ID()))
+	default:
+		s.Log.Error("stream lost", "call", pending.ID(), "err", err)
+		e.fail(messages.NewFault(messages.StreamCut, "the gateway lost the call; its answer may be at %s", resultPath(pending.ID())).From("entry"))
+	}
+}
+
+// events writes server-sent events. One goroutine uses it, but for unblock. After an error it writes nothing.
+type events struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	started bool
+	err     error
+	buf     []byte
+}
+
+func (e *events) start() {
+	e.started = true
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	e.w.WriteHeader(http.StatusOK)
+}
+
+// write sends each chunk as an event of its own.
+func (e *events) write(chunks [][]byte) {
+	for _, c := range chunks {
+		e.send(oneLine(c))
+	}
+}
+
+func (e *events) send(data []byte) {
+	e.buf = append(e.buf[:0], "data: "...)
+	e.buf = append(e.buf, data...)
+	e.raw(append(e.buf, "\n\n"...))
+}
+
+// ping keeps proxies from closing an idle stream. Before the first chunk there is nothing to keep.
+func (e *events) ping() {
+	if e.started {
+		e.raw([]byte(": ping\n\n"))
+	}
+}
+
+func (e *events) fail(f *messages.Fault) { e.send(oneLine(f.Body())) }
+
+// raw writes and flushes one event, in one write, within the time that a reader has for it.
+func (e *events) raw(b []byte) {
+	if e.err != nil {
+		return
+	}
+	if !e.started {
+		e.start()
+	}
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout))
+	if _, e.err = e.w.Write(b); e.err == nil {
+		e.err = e.rc.Flush()
+	}
+	if errors.Is(e.err, http.ErrNotSupported) {
+		e.err = nil
+	}
+}
+
+// unblock ends a write that hangs. It may be called from another goroutine.
+func (e *events) unblock() { _ = e.rc.SetWriteDeadline(time.Unix(1, 0)) }
+
+// oneLine makes a chunk fit one data line: a line break within JSON is only white space.
+func oneLine(chunk []byte) []byte {
+	if !bytes.ContainsAny(chunk, "\r\n") {
+		return chunk
+	}
+	var out bytes.Buffer
+	if json.Compact(&out, chunk) == nil {
+		return out.Bytes()
+	}
+	return bytes.Map(func(r rune) rune {
+		if r == '\r' || r == '\n' {
+			return ' '
+		}
+		return r
+	}, chunk)
+}
+
+// queue holds released chunks between the call and a reader, so that a slow reader never holds up the bus. It is
+// bounded by bytes.
+type queue struct {
+	mu    sync.Mutex
+	size  int
+	most  int
+	items [][]byte
+	ready chan struct{}
+}
+
+// put reports whether there was room.
+func (q *queue) put(chunks [][]byte) bool {
+	if len(chunks) == 0 {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, c := range chunks {
+		q.size += len(c)
+	}
+	if q.size > q.most {
+		return false
+	}
+	q.items = append(q.items, chunks...)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (q *queue) take() [][]byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := q.items
+	q.items, q.size = nil, 0
+	return out
+}
