@@ -84,6 +84,19 @@ func Elements(raw []byte) [][]byte {
 	return out
 }
 
+// EachField calls f for each pair of an object, in order; it does nothing if obj is no object.
+func EachField(obj []byte, f func(key string, raw []byte)) {
+	r := gjson.ParseBytes(obj)
+	if !r.IsObject() {
+		return
+	}
+	r.ForEach(func(k, v gjson.Result) bool {
+		end := v.Index + len(v.Raw)
+		f(k.Str, obj[v.Index:end:end])
+		return true
+	})
+}
+
 // Array joins raw elements to an array.
 func Array(elems [][]byte) []byte {
 	n := 2

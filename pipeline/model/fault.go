@@ -1,0 +1,231 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// upstreamError is the error body of a provider as far as it is one.
+type upstreamError struct {
+	message, kind, code, param string
+	status                     int // a number in the code field, where the HTTP status says nothing
+	ok                         bool
+}
+
+// parseError reads {"error":{...}}, {"error":"text"} (Ollama), and {"message":...,"type":...} (vLLM and others).
+func parseError(body []byte) (e upstreamError) {
+	obj, ok := messages.Field(body, "error")
+	if text, is := messages.IsString(obj); is {
+		return upstreamError{message: text, ok: true}
+	}
+	if !ok || messages.IsNull(obj) {
+		kind, _ := messages.FieldString(body, "object")
+		if _, has := messages.FieldString(body, "message"); !has || kind != "" && kind != "error" {
+			return e
+		}
+		obj = body
+	}
+	messages.EachField(obj, func(key string, raw []byte) {
+		text, is := messages.IsString(raw)
+		if !is && !messages.IsNull(raw) {
+			text = string(raw)
+		}
+		switch key {
+		case "message":
+			e.message = text
+		case "type":
+			e.kind = text
+		case "param":
+			e.param = text
+		case "code":
+			e.code = text
+			if n, err := strconv.Atoi(text); err == nil && n >= 400 && n < 600 {
+				e.status = n
+			}
+		}
+		e.ok = true
+	})
+	return e
+}
+
+// errorFault makes the fault of an answer with an error status, or of an error in a stream (status 0, no header). It
+// decides by status, type and code, never by words (contracts T2).
+func errorFault(p Provider, status int, header http.Header, body []byte) *messages.Fault {
+	e := parseError(body)
+	if status == 0 || status == http.StatusOK {
+		status = e.status
+	}
+	if status == 0 {
+		status = statusOfType(e.kind, e.code)
+	}
+	f := classify(p, status, e)
+	f.RetryAfter = retryAfter(header, time.Now())
+	f.Headers = keptHeaders(header)
+	return f
+}
+
+// statusOfType stands in for the status of an error that came without one.
+func statusOfType(kind, code string) int {
+	for _, s := range []string{code, kind} {
+		switch s {
+		case "insufficient_quota", "rate_limit_exceeded", "rate_limit_error":
+			return http.StatusTooManyRequests
+		case "invalid_api_key", "authentication_error":
+			return http.StatusUnauthorized
+		case "model_not_found", "not_found_error":
+			return http.StatusNotFound
+		case "context_length_exceeded", "invalid_request_error":
+			return http.StatusBadRequest
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+func classify(p Provider, status int, e upstreamError) *messages.Fault {
+	say := func(code messages.Code, what string) *messages.Fault {
+		text := p.scrub(e.message)
+		if text == "" {
+			text = "no reason given"
+		}
+		return messages.NewFault(code, "provider %s: %s (status %d): %s", p.Name, what, status, text)
+	}
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return messages.NewFault(messages.ProviderAuth, "provider %s refused our key (status %d); check %s", p.Name, status, p.keySource())
+	case status == http.StatusPaymentRequired,
+		status == http.StatusTooManyRequests && (e.code == "insufficient_quota" || e.kind == "insufficient_quota"):
+		return say(messages.ProviderQuota, "our quota is used up")
+	case status == http.StatusTooManyRequests:
+		f := say(messages.ProviderLimited, "rate limit")
+		f.Type, f.OpenAICode = e.kind, e.code
+		return f
+	case status == http.StatusNotFound:
+		f := say(messages.ModelNotFound, "no such model, or a wrong base-url")
+		f.Param = "model"
+		return f
+	case status == http.StatusRequestTimeout:
+		return say(messages.ProviderTimeout, "it gave up waiting")
+	case status >= 500:
+		return say(messages.ProviderError, "it failed")
+	case status < 400:
+		return messages.NewFault(messages.ProviderBadReply, "provider %s answered with status %d instead of a reply; check its base-url", p.Name, status)
+	case e.code == "context_length_exceeded" || e.kind == "context_length_exceeded":
+		f := messages.NewFault(messages.ContextLength, "%s", p.scrub(orText(e.message, "the request is too long for the model")))
+		f.Param = e.param
+		return f
+	}
+	// The provider judged the caller's request: its words, status and fields are his to read.
+	f := messages.NewFault(messages.ProviderRejected, "%s", p.scrub(orText(e.message, fmt.Sprintf("provider %s rejected the request (status %d)", p.Name, status))))
+	f.Status, f.Type, f.OpenAICode, f.Param = status, e.kind, e.code, e.param
+	return f
+}
+
+func orText(s, or string) string {
+	if s == "" {
+		return or
+	}
+	return s
+}
+
+func (p Provider) keySource() string {
+	if p.KeyEnv != "" {
+		return "the environment variable " + p.KeyEnv
+	}
+	return "the api-key-env of models.providers." + p.Name
+}
+
+// scrub takes our secrets out of a text of the provider, and cuts what is too long to carry about.
+func (p Provider) scrub(text string) string {
+	secrets := []Secret{p.APIKey}
+	for _, s := range p.Headers {
+		secrets = append(secrets, s)
+	}
+	for _, s := range secrets {
+		if key := s.Reveal(); len(key) >= 4 {
+			text = strings.ReplaceAll(text, key, redacted)
+		}
+	}
+	const limit = 4096
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "..."
+	}
+	return text
+}
+
+// transportFault makes the fault of a request that got no answer. The text of a url.Error is left out, because it
+// holds the URL.
+func transportFault(p Provider, err error, sent bool) *messages.Fault {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	code, what := messages.ProviderError, "could not be reached"
+	if sent {
+		what = "broke the connection before it answered"
+	}
+	if isTimeout(err) {
+		code = messages.ProviderTimeout
+	}
+	f := messages.NewFault(code, "provider %s %s: %s", p.Name, what, p.scrub(err.Error()))
+	f.Unsent = !sent
+	return f
+}
+
+// ended returns why a context ended: a fault of the endpoint's own clock, or the caller's reason.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	if f, ok := errors.AsType[*messages.Fault](context.Cause(ctx)); ok {
+		return f
+	}
+	return ctx.Err()
+}
+
+// retryAfter reads retry-after-ms, and Retry-After in seconds or as a date.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	const most = 24 * time.Hour
+	wait := time.Duration(0)
+	if ms, err := strconv.ParseFloat(strings.TrimSpace(h.Get("Retry-After-Ms")), 64); err == nil && ms > 0 && ms < float64(most/time.Millisecond) {
+		wait = time.Duration(ms * float64(time.Millisecond))
+	} else if text := strings.TrimSpace(h.Get("Retry-After")); text != "" {
+		if s, err := strconv.ParseFloat(text, 64); err == nil {
+			if s > 0 {
+				wait = time.Duration(min(s, most.Seconds()) * float64(time.Second))
+			}
+		} else if at, err := http.ParseTime(text); err == nil {
+			wait = at.Sub(now)
+		}
+	}
+	return max(0, min(wait, most))
+}
+
+// keptHeaders are the answer headers worth passing on, in lower case; the provider's own request id gets another
+// name, because x-request-id is the caller's.
+func keptHeaders(h http.Header) map[string]string {
+	var out map[string]string
+	for key, values := range h {
+		name := strings.ToLower(key)
+		switch {
+		case len(values) == 0 || len(values[0]) > 256 || len(out) >= 32:
+			continue
+		case name == "x-request-id":
+			name = "x-upstream-request-id"
+		case strings.HasPrefix(name, "x-ratelimit-"), name == "retry-after-ms":
+		default:
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[name] = values[0]
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package model
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// OpenAIBaseURL is the base URL of a provider that names none.
+const OpenAIBaseURL = "https://api.openai.com/v1"
+
+// Doer sends one HTTP request; *http.Client is one.
+type Doer interface {
+	Do(*http.Request) (*http.Response, error)
+}
+
+// Provider is one upstream that speaks the chat completions API.
+type Provider struct {
+	// Name is the class of the provider's calls, and the prefix in "name/model".
+	Name string
+	// BaseURL goes up to /v1; the path of the API is appended. Empty means OpenAI's.
+	BaseURL string
+	APIKey  Secret
+	// KeyEnv names the environment variable that APIKey came from, for the message of provider_auth.
+	KeyEnv string
+	// Models are exact names or patterns in which * stands for any text. Empty means "*".
+	Models []string
+	// Headers are added to each request; they often hold keys.
+	Headers map[string]Secret
+	// Client sends the requests; nil means the endpoint's own.
+	Client Doer
+}
+
+// FromEnv returns the provider that the environment alone describes, named openai: OPENAI_API_KEY and
+// OPENAI_BASE_URL, of which one is enough, because a local Ollama or vLLM needs no key. ok is false if neither is set.
+func FromEnv(getenv func(string) string) (p Provider, ok bool) {
+	key, base := strings.TrimSpace(getenv("OPENAI_API_KEY")), strings.TrimSpace(getenv("OPENAI_BASE_URL"))
+	if key == "" && base == "" {
+		return Provider{}, false
+	}
+	p = Provider{Name: "openai", BaseURL: base, APIKey: NewSecret(key), KeyEnv: "OPENAI_API_KEY", Models: []string{"*"}}
+	if base == "" {
+		p.BaseURL = OpenAIBaseURL
+		// OpenAI's own service serves these families only; so a built-in standby of another house is not tried there.
+		p.Models = []string{"gpt-*", "chatgpt-*", "o*", "codex-*", "computer-use-*", "ft:*"}
+	}
+	return p, true
+}
+
+// Table finds the provider of a model. It does not change after NewTable, but for its cache of discovered names, and
+// is safe for concurrent use.
+type Table struct {
+	providers []Provider
+	mu        sync.Mutex
+	found     map[string]discovery
+}
+
+// NewTable checks the providers and makes a table of them, in configuration order.
+func NewTable(providers ...Provider) (*Table, error) {
+	t := &Table{found: map[string]discovery{}}
+	for i, p := range providers {
+		if p.Name == "" || strings.ContainsAny(p.Name, "/ ") {
+			return nil, fmt.Errorf("models.providers[%d].name: %q; a name is not empty and has no slash and no space", i, p.Name)
+		}
+		if slices.ContainsFunc(t.providers, func(o Provider) bool { return o.Name == p.Name }) {
+			return nil, fmt.Errorf("models.providers[%d].name: %q comes twice", i, p.Name)
+		}
+		if p.BaseURL == "" {
+			p.BaseURL = OpenAIBaseURL
+		}
+		u, err := url.Parse(p.BaseURL)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: no http or https URL with a host; it looks like https://host/v1", i, p.Name)
+		}
+		if u.User != nil {
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: a URL must not hold a password; use api-key-env or headers", i, p.Name)
+		}
+		p.BaseURL = strings.TrimRight(p.BaseURL, "/")
+		if len(p.Models) == 0 {
+			p.Models = []string{"*"}
+		}
+		t.providers = append(t.providers, p)
+	}
+	return t, nil
+}
+
+// Providers returns the providers in configuration order.
+func (t *Table) Providers() []Provider { return slices.Clone(t.providers) }
+
+// Resolve finds who serves a model, and under which name. In this order: an exact name; the longest pattern with some
+// text in it; the form "provider/model", of which the provider sees the second half; the pattern "*". Equals are
+// decided by configuration order. The error is a fault model_not_found that lists some known models.
+func (t *Table) Resolve(model string) (p Provider, name string, err error) {
+	best, score := -1, -1
+	for i, p := range t.providers {
+		for _, pattern := range p.Models {
+			if s := matchScore(pattern, model); s > score {
+				best, score = i, s
+			}
+		}
+	}
+	reserved := strings.HasPrefix(model, DemoPrefix) && t.has(DemoName)
+	if score > 0 {
+		return t.providers[best], model, nil
+	}
+	if head, rest, ok := strings.Cut(model, "/"); ok && rest != "" && !reserved {
+		for _, p := range t.providers {
+			if p.Name == head {
+				return p, rest, nil
+			}
+		}
+	}
+	if score == 0 && model != "" && !reserved {
+		return t.providers[best], model, nil
+	}
+	return Provider{}, "", t.unknown(model)
+}
+
+// Class is the work queue of a model's calls: the provider's name (contracts 18).
+func (t *Table) Class(model string) (string, error) {
+	p, _, err := t.Resolve(model)
+	return p.Name, err
+}
+
+// Serves reports whether a provider serves the model name.
+func (t *Table) Serves(model string) bool { _, _, err := t.Resolve(model); return err == nil }
+
+func (t *Table) has(name string) bool {
+	return slices.ContainsFunc(t.providers, func(p Provider) bool { return p.Name == name })
+}
+
+func (t *Table) unknown(model string) *messages.Fault {
+	if len(t.providers) == 0 {
+		return messages.NewFault(messages.ModelNotFound,
+			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").At("model")
+	}
+	var known []string
+	for _, p := range t.providers {
+		for _, m := range p.Models {
+			if m == "*" {
+				m = p.Name + "/..."
+			}
+			known = append(known, m)
+		}
+	}
+	const shown = 12
+	more := ""
+	if len(known) > shown {
+		more = fmt.Sprintf(" and %d more", len(known)-shown)
+		known = known[:shown]
+	}
+	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).At("model")
+}
+
+// exact is above every pattern's score.
+const exact = 1 << 30
+
+// matchScore is -1 if the pattern does not match, exact for the name itself, else the length of the pattern's text.
+func matchScore(pattern, model string) int {
+	if !strings.Contains(pattern, "*") {
+		if pattern == model {
+			return exact
+		}
+		return -1
+	}
+	pieces := strings.Split(pattern, "*")
+	rest, ok := strings.CutPrefix(model, pieces[0])
+	if !ok {
+		return -1
+	}
+	last := len(pieces) - 1
+	for _, piece := range pieces[1:last] {
+		i := strings.Index(rest, piece)
+		if i < 0 {
+			return -1
+		}
+		rest = rest[i+len(piece):]
+	}
+	if !strings.HasSuffix(rest, pieces[last]) {
+		return -1
+	}
+	return len(pattern) - last
+}

@@ -1,0 +1,303 @@
+package model
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// readStream reads the chunks of a reply until its end. A stream is whole when each choice has its finish reason;
+// [DONE] alone proves nothing, and its absence nothing either.
+func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) error {
+	s := newRelay(r)
+	idle := r.timeout("a gap in the stream", r.Timeouts.Idle, "idle")
+	events := newEventReader(res.Body, maxEvent, func() {
+		if s.sawToken && !s.complete {
+			clock.set(r.Timeouts.Idle, idle)
+		}
+	})
+	for {
+		ev, err := events.next()
+		if err != nil {
+			return r.endStream(ctx, s, err)
+		}
+		for _, data := range pieces(ev.data) {
+			if string(data) == "[DONE]" {
+				return r.endStream(ctx, s, io.EOF)
+			}
+			if err := s.add(data, ev.name); err != nil {
+				return r.broken(s, err)
+			}
+			if s.complete {
+				clock.set(min(r.Timeouts.Idle, doneGrace), idle)
+			} else if s.sawToken {
+				clock.set(r.Timeouts.Idle, idle)
+			}
+		}
+	}
+}
+
+// pieces splits an event whose data lines are chunks of their own, as some providers write them without the blank
+// line between.
+func pieces(data []byte) [][]byte {
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 {
+		return nil
+	}
+	if !bytes.ContainsRune(data, '\n') || json.Valid(data) {
+		return [][]byte{data}
+	}
+	var out [][]byte
+	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+func (r *run) endStream(ctx context.Context, s *relay, err error) error {
+	clean := errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
+	if s.whole(clean) {
+		return s.settle()
+	}
+	switch why := ended(ctx); {
+	case why != nil:
+		return r.broken(s, why)
+	case errors.Is(err, errTooLong):
+		return r.broken(s, r.badReply("%s", err))
+	case clean && len(s.chunks) == 0:
+		return r.badReply("its stream held no chunk")
+	case clean:
+		return r.broken(s, messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason", r.provider.Name))
+	}
+	return r.broken(s, messages.NewFault(messages.ProviderError, "provider %s broke the stream: %s", r.provider.Name, r.provider.scrub(err.Error())))
+}
+
+// broken is the fault of a stream that broke: after something was released it is stream_cut, on which nobody acts;
+// before, it is the provider's own, so that a standby can take over (FB-9).
+func (r *run) broken(s *relay, err error) error {
+	f, ok := errors.AsType[*messages.Fault](err)
+	if !ok || !s.released {
+		return err
+	}
+	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s", f.Message)
+	cut.Last, cut.RetryAfter, cut.Headers = f.Code, f.RetryAfter, f.Headers
+	return cut
+}
+
+// relay takes the raw chunks of one run, hands on what may be seen now, and keeps all for the reply.
+type relay struct {
+	run      *run
+	show     bool // the caller reads chunks and no stage holds them back
+	filters  *filters
+	chunks   [][]byte
+	size     int
+	waiting  [][]byte // chunks that say nothing yet
+	released bool
+	tail     []json.RawMessage
+	expected int            // choices asked for
+	open     map[int64]bool // choices seen: true while they have no finish reason
+	finished int
+	sawToken bool // something other than a role came
+	complete bool // all expected choices are finished
+}
+
+func newRelay(r *run) *relay {
+	s := &relay{run: r, show: r.call.Stream, expected: 1, open: map[int64]bool{}}
+	raw, _ := messages.Field(r.body, "n")
+	if n, ok := messages.Int(raw); ok && n > 1 {
+		s.expected = int(n)
+	}
+	if s.show {
+		s.filters, s.show = r.makeFilters()
+	}
+	return s
+}
+
+// add takes one chunk.
+func (s *relay) add(data []byte, eventName string) error {
+	if !json.Valid(data) || data[0] != '{' {
+		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
+	}
+	if e, ok := messages.Field(data, "error"); ok && !messages.IsNull(e) || eventName == "error" {
+		return errorFault(s.run.provider, 0, nil, data)
+	}
+	if bytes.ContainsAny(data, "\r\n") {
+		var b bytes.Buffer
+		_ = json.Compact(&b, data) // valid, see above; a chunk is one line on the way to the caller
+		data = b.Bytes()
+	}
+	if s.size += len(data); s.size > maxReply {
+		return s.run.badReply("its stream is longer than %d bytes", maxReply)
+	}
+	s.chunks = append(s.chunks, data)
+	raw, _ := messages.Field(data, "choices")
+	choices := messages.Elements(raw)
+	if len(choices) == 0 {
+		s.keepTail(data)
+		return nil
+	}
+	body, tail := s.split(data, choices)
+	if body != nil {
+		if err := s.pass(body); err != nil {
+			return err
+		}
+	}
+	for _, c := range choices {
+		if index := choiceIndex(c); finishes(c) && s.open[index] {
+			s.open[index] = false
+			s.finished++
+			if err := s.flush(index); err != nil {
+				return err
+			}
+		}
+	}
+	s.complete = s.finished >= s.expected && s.finished == len(s.open)
+	if tail != nil {
+		s.keepTail(tail)
+	}
+	return nil
+}
+
+func (s *relay) keepTail(chunk []byte) {
+	if s.run.call.Stream {
+		s.tail = append(s.tail, chunk)
+	}
+}
+
+// split divides a chunk into what may go out now and what ends choices; a choice with both is in both (contracts 8).
+// A chunk that is only one of them stays as it is, byte for byte.
+func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
+	var now, end [][]byte
+	parted := false
+	for _, c := range choices {
+		index := choiceIndex(c)
+		if _, known := s.open[index]; !known {
+			s.open[index] = true
+		}
+		delta, _ := messages.Field(c, "delta")
+		full := substance(delta)
+		s.sawToken = s.sawToken || full
+		switch {
+		case !finishes(c):
+			now = append(now, c)
+		case !full:
+			end = append(end, c)
+		default:
+			parted = true
+			now = append(now, messages.SetField(c, "finish_reason", []byte("null")))
+			end = append(end, messages.SetField(messages.DropField(c, "logprobs"), "delta", []byte("{}")))
+		}
+	}
+	if len(end) == 0 {
+		return chunk, nil
+	}
+	if len(now) == 0 {
+		return nil, chunk
+	}
+	if usage, ok := messages.Field(chunk, "usage"); ok && !messages.IsNull(usage) && parted {
+		body = messages.SetField(chunk, "usage", []byte("null"))
+	} else {
+		body = chunk
+	}
+	return messages.SetField(body, "choices", messages.Array(now)), messages.SetField(chunk, "choices", messages.Array(end))
+}
+
+// pass hands a chunk on through the filters, and holds it while nothing was said yet.
+func (s *relay) pass(chunk []byte) error {
+	if !s.show {
+		return nil
+	}
+	if s.filters != nil {
+		var ok bool
+		if chunk, ok = s.filters.chunk(chunk); !ok {
+			s.show = false // a text in a form that the filters cannot read: nothing more goes out before the end
+			s.waiting = nil
+			return nil
+		}
+		if chunk == nil {
+			return nil
+		}
+	}
+	if !s.released && !messages.Says(chunk) {
+		s.waiting = append(s.waiting, chunk)
+		return nil
+	}
+	out := append(s.waiting, chunk)
+	s.waiting = nil
+	for _, c := range out {
+		s.released = true
+		if err := s.run.emit(c); err != nil {
+			return fmt.Errorf("emit: %w", err)
+		}
+	}
+	return nil
+}
+
+// flush hands on what the filters held back of a choice that is finished.
+func (s *relay) flush(index int64) error {
+	if !s.show || s.filters == nil {
+		return nil
+	}
+	for _, delta := range s.filters.flush(index) {
+		chunk := messages.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
+		s.released = true
+		for _, c := range append(s.waiting, chunk) {
+			if err := s.run.emit(c); err != nil {
+				return fmt.Errorf("emit: %w", err)
+			}
+		}
+		s.waiting = nil
+	}
+	return nil
+}
+
+// whole reports whether nothing of the reply is missing. Where the stream broke, only as many finished choices as
+// were asked for prove it.
+func (s *relay) whole(clean bool) bool {
+	return s.complete || clean && s.finished > 0 && s.finished == len(s.open)
+}
+
+// settle makes the chunks the call's reply.
+func (s *relay) settle() error {
+	reply, err := messages.Assemble(s.chunks)
+	if err != nil {
+		return s.run.badReply("%s", err)
+	}
+	s.run.call.SetReply(reply)
+	if len(s.tail) > 0 {
+		s.run.call.Note(messages.NoteStreamTail, s.tail)
+	}
+	return nil
+}
+
+// substance reports whether a delta has more than a role and empty values.
+func substance(delta []byte) bool {
+	found := false
+	messages.EachField(delta, func(key string, v []byte) {
+		switch string(v) {
+		case "null", `""`, "[]", "{}":
+		default:
+			found = found || key != "role"
+		}
+	})
+	return found
+}
+
+func finishes(choice []byte) bool {
+	v, _ := messages.Field(choice, "finish_reason")
+	return !messages.IsNull(v) && string(v) != `""`
+}
+
+func choiceIndex(choice []byte) int64 {
+	raw, _ := messages.Field(choice, "index")
+	n, _ := messages.Int(raw)
+	return n
+}
