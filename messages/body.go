@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// body is one distinct body. Exactly one of raw and ref is set: a ref is a claim check, a name in an object store.
+// body is one distinct body. ref is its claim check, a name in an object store, if it was stored there; raw is nil
+// until the bus has fetched it.
 type body struct {
 	raw  []byte
 	text bool // the caller's body was no JSON; raw is it as a JSON string
@@ -47,7 +48,7 @@ func (b *bodies) set(name string, raw []byte) {
 	if b.names == nil {
 		b.names = map[string]int{}
 	}
-	if i, ok := b.names[name]; ok && bytes.Equal(b.lines[i].raw, raw) && b.lines[i].ref == "" {
+	if i, ok := b.names[name]; ok && b.lines[i].raw != nil && bytes.Equal(b.lines[i].raw, raw) {
 		return // an unchanged body stays one line
 	}
 	if i, ok := b.names[name]; ok && b.alone(i) {
@@ -101,22 +102,23 @@ func compact(raw []byte) body {
 	return body{raw: out.Bytes(), size: out.Len()}
 }
 
-// Refs lists the claim checks among the call's bodies, so that the bus can fetch them before a stage reads.
+// Refs lists the claim checks whose bytes are not here yet, so that the bus can fetch them before a stage reads.
 func (c *Call) Refs() []string {
 	var refs []string
 	for _, name := range slices.Sorted(maps.Keys(c.bodies.names)) {
-		if ref := c.bodies.lines[c.bodies.names[name]].ref; ref != "" && !slices.Contains(refs, ref) {
-			refs = append(refs, ref)
+		l := c.bodies.lines[c.bodies.names[name]]
+		if l.ref != "" && l.raw == nil && !slices.Contains(refs, l.ref) {
+			refs = append(refs, l.ref)
 		}
 	}
 	return refs
 }
 
-// Fill puts the bytes behind a claim check in its place.
+// Fill puts the bytes behind a claim check in place. The check stays with them, so that an unchanged body is not
+// stored again when the call goes on.
 func (c *Call) Fill(ref string, raw []byte) {
 	for i := range c.bodies.lines {
 		if c.bodies.lines[i].ref == ref {
-			c.bodies.lines[i].ref = ""
 			c.bodies.lines[i].raw = raw
 		}
 	}
@@ -125,20 +127,16 @@ func (c *Call) Fill(ref string, raw []byte) {
 // Spill replaces each body of more than limit bytes by a claim check. store is called once for each such body and
 // returns the reference; the same bytes may be stored under the same reference again.
 func (c *Call) Spill(limit int, store func(raw []byte) (ref string, err error)) error {
-	used := map[int]bool{}
 	for _, i := range c.bodies.names {
-		used[i] = true
-	}
-	for i := range c.bodies.lines {
 		l := &c.bodies.lines[i]
-		if !used[i] || l.ref != "" || len(l.raw) <= limit {
+		if l.ref != "" || len(l.raw) <= limit {
 			continue
 		}
 		ref, err := store(l.raw)
 		if err != nil {
 			return err
 		}
-		l.ref, l.raw = ref, nil
+		l.ref = ref
 	}
 	return nil
 }

@@ -38,7 +38,10 @@ func (c *Call) Marshal() ([]byte, error) {
 			at[i] = len(order)
 			l := c.bodies.lines[i]
 			h.Lines = append(h.Lines, lineInfo{Size: l.size, Text: l.text, Ref: l.ref})
-			size += len(l.raw) + 1
+			if l.ref == "" {
+				size += len(l.raw)
+			}
+			size++
 		}
 		h.Bodies[name] = at[i]
 	}
@@ -50,7 +53,9 @@ func (c *Call) Marshal() ([]byte, error) {
 	out = append(out, first...)
 	for _, i := range order {
 		out = append(out, '\n')
-		out = append(out, c.bodies.lines[i].raw...)
+		if c.bodies.lines[i].ref == "" {
+			out = append(out, c.bodies.lines[i].raw...)
+		}
 	}
 	return out, nil
 }

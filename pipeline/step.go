@@ -270,3 +270,28 @@ func guardTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) (er
 	}()
 	return t.Do(ctx, c, emit)
 }
+
+// Resume reads from its slip where a stored call goes next. It moves nothing.
+func Resume(c *messages.Call) Next {
+	switch {
+	case c.Slip.Done():
+		return Next{Where: ToReply}
+	case c.Slip.AtTarget():
+		return Next{Where: ToTarget}
+	default:
+		return Next{Where: ToStage}
+	}
+}
+
+// Skip passes the stage whose phase is next without running it, for stages that nobody serves and that may be
+// skipped. Neither of its phases runs for this call.
+func Skip(c *messages.Call) Next {
+	name, phase := c.Slip.Stage()
+	if name == "" {
+		return Resume(c)
+	}
+	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase)+"(skipped)")
+	c.Slip.Stops = slices.Clone(c.Slip.Stops)
+	c.Slip.Stops[c.Slip.At].After = false
+	return move(c, Continue())
+}

@@ -1,0 +1,446 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+var _ pipeline.Door = (*Node)(nil)
+
+var defaultMaxTime = map[messages.Kind]time.Duration{
+	messages.Model: 10 * time.Minute, messages.Tool: time.Minute, messages.Agent: time.Hour,
+}
+
+// Accept implements pipeline.Door: slip and idempotency record first, then generation 0 is stored, and only its PubAck
+// makes the call accepted (contracts 27).
+func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
+	if n.draining.Load() {
+		return nil, messages.NewFault(messages.Overloaded, "this process is stopping; send the request to another one").From("entry")
+	}
+	c, err := n.newCall(r)
+	if err != nil {
+		return nil, err
+	}
+	if c.IdempotencyKey != "" {
+		attach, err := n.claim(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if attach != nil {
+			return attach, nil
+		}
+	}
+	return n.enter(ctx, c, r.Parent != "")
+}
+
+// enter stores generation 0.
+func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pending, error) {
+	p := newPending(n, c)
+	if p.attached = c.Return.Inbox == ""; !p.attached {
+		n.waiters.put(p)
+	}
+	limit, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if c.Return.Record {
+		if _, err := n.results.Put(limit, submittedKey(c.Tenant, c.ID), []byte("{}"), 0, pipeline.Always()); err != nil {
+			n.waiters.drop(c.ID)
+			return nil, messages.NewFault(messages.StoreUnavailable, "the call could not be stored: %v; it was not accepted", err).From("entry")
+		}
+	}
+	m, err := n.codec.encode(limit, c)
+	if err == nil {
+		m.Subject = n.subj.Entry(c.Kind, nested)
+		m.Header[hdrMsgID] = []string{c.ID + ".0"}
+		err = n.publishStored(limit, m)
+	}
+	if err == nil {
+		if c.IdempotencyKey != "" {
+			n.claimed(c)
+		}
+		return p, nil
+	}
+	n.waiters.drop(c.ID)
+	if c.IdempotencyKey != "" {
+		_ = n.idempotency.Delete(context.WithoutCancel(ctx), idempotencyKey(c))
+	}
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		return nil, f.From("entry")
+	}
+	n.Cancel(c.ID) // it may have been stored although nobody said so
+	return nil, messages.NewFault(messages.StoreUnavailable, "the call could not be stored: %v; it was not accepted", err).From("entry")
+}
+
+// newCall makes the call of a request: deadline, slip, trace and return address.
+func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
+	if n.opts.Validate != nil {
+		if err := n.opts.Validate(r.Kind, r.Body); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
+	if r.Tenant == "" {
+		r.Tenant = "default"
+	}
+	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
+	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
+	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	if c.RequestID == "" {
+		c.RequestID = c.ID
+	}
+	most := n.opts.MaxTime[r.Kind]
+	if most == 0 {
+		most = defaultMaxTime[r.Kind]
+	}
+	c.Deadline = c.Accepted.Add(most)
+	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
+		c.Deadline = r.Deadline.UTC()
+	}
+	if c.Past(time.Now()) {
+		return nil, messages.NewFault(messages.DeadlineExceeded, "the deadline %s is over already", c.Deadline.Format(time.RFC3339)).From("entry")
+	}
+	c.Return.Inbox = n.inbox + ".c." + c.ID
+	c.Return.Caller = r.CallerInbox
+	if r.Submit {
+		c.Return.Inbox, c.Return.Caller = "", ""
+	}
+	c.Return.Record = r.Submit || c.IdempotencyKey != ""
+	c.Fingerprint = fingerprint(c)
+	var err error
+	c.Slip, err = n.opts.Manager.Build(pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip})
+	if err != nil {
+		return nil, messages.AsFault(err, "entry")
+	}
+	return c, nil
+}
+
+func applyClass(c *messages.Call) string {
+	switch {
+	case c.Kind != messages.Model:
+		return ""
+	case c.Run != "":
+		return pipeline.ApplyAgent
+	case c.Session != "":
+		return pipeline.ApplySession
+	}
+	return pipeline.ApplyBare
+}
+
+// fingerprint is the hash by which two bodies under one key are told apart. Its parts are prefixed with their lengths,
+// so that no two requests share one.
+func fingerprint(c *messages.Call) string {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(c.Kind), []byte(c.Tool), []byte(c.Agent), []byte(c.Session), c.Request()} {
+		fmt.Fprintf(h, "%d:", len(part))
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// claimRecord is what an idempotency key means.
+type claimRecord struct {
+	Call        string    `json:"call"`
+	Fingerprint string    `json:"fingerprint"`
+	Since       time.Time `json:"since"`
+	// Stored says that generation 0 is known to be stored: from then on only waiting is right.
+	Stored bool `json:"stored"`
+}
+
+func idempotencyKey(c *messages.Call) string {
+	return messages.Key(c.Tenant, string(c.Kind)+"/"+c.Tool, c.IdempotencyKey)
+}
+
+// claim takes the idempotency key for the call, or attaches to the call that has it.
+func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
+	key := idempotencyKey(c)
+	mine := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: time.Now().UTC()}
+	_, err := n.idempotency.Put(ctx, key, messages.Encode(mine), 0, pipeline.IfAbsent())
+	if err == nil {
+		return nil, nil
+	}
+	unavailable := func(err error) error {
+		return messages.NewFault(messages.StoreUnavailable, "the idempotency record: %v; the call was not accepted", err).From("entry")
+	}
+	if !errors.Is(err, pipeline.ErrExists) {
+		return nil, unavailable(err)
+	}
+	e, err := n.idempotency.Get(ctx, key)
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return n.claim(ctx, c) // freed between
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var was claimRecord
+	if err := json.Unmarshal(e.Value, &was); err != nil {
+		return nil, unavailable(err)
+	}
+	if was.Fingerprint != c.Fingerprint {
+		return nil, messages.NewFault(messages.IdempotencyMismatch,
+			"the idempotency key was used %s ago for another request (call %s); use a new key for a new request",
+			time.Since(was.Since).Round(time.Second), was.Call).At("Idempotency-Key").From("entry")
+	}
+	c.ID = was.Call
+	c.Return.Inbox = n.inbox + ".c." + c.ID
+	if !was.Stored && time.Since(was.Since) > 15*time.Second {
+		// The claimant died between the record and the store. Storing under the same id is the same call.
+		return n.enter(ctx, c, false)
+	}
+	if p := n.waiters.get(c.ID); p != nil {
+		return p, nil
+	}
+	p := newPending(n, c)
+	p.attached = true
+	return p, nil
+}
+
+// claimed notes that generation 0 is stored.
+func (n *Node) claimed(c *messages.Call) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	rec := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: c.Accepted, Stored: true}
+	if _, err := n.idempotency.Put(ctx, idempotencyKey(c), messages.Encode(rec), 0, pipeline.Always()); err != nil {
+		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
+	}
+}
+
+// Call implements pipeline.Caller for stages and agents that need a whole call of their own. It has a lease and a slip
+// of its own, and its own entry class, so that it cannot be starved by the calls that wait for it.
+func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
+	parent := c.Parent
+	if parent == "" {
+		parent = "none"
+	}
+	p, err := n.Accept(ctx, pipeline.Request{
+		Kind: c.Kind, Tool: c.Tool, Body: c.Request(), Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
+		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
+		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
+	})
+	if err != nil {
+		return nil, err
+	}
+	end, err := p.Wait(ctx, nil)
+	if err != nil {
+		p.Leave()
+	}
+	return end, err
+}
+
+// Result implements pipeline.Door.
+func (n *Node) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
+	for {
+		c, err := n.recorded(ctx, tenant, id)
+		if c != nil || err != nil && ctx.Err() == nil {
+			return c, err
+		}
+		if p := n.waiters.get(id); p == nil || p.call.Tenant != tenant {
+			known, err := n.known(ctx, tenant, id)
+			if err == nil && !known {
+				return nil, messages.NewFault(messages.NotFound, "no call %s; results are kept %s after a call's end, for submitted calls and calls with an idempotency key", id, n.cfg.ResultTTL).From("entry")
+			}
+		}
+		pause(ctx, 250*time.Millisecond)
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+	}
+}
+
+// known reports whether the tenant's call is under way somewhere: its mark is made when a submitted call is accepted.
+func (n *Node) known(ctx context.Context, tenant, id string) (bool, error) {
+	_, err := n.results.Get(ctx, submittedKey(tenant, id))
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// submittedKey is the mark of a submitted call that is under way, so that asking for its result can tell "not yet"
+// from "never".
+func submittedKey(tenant, id string) string { return messages.Key(tenant, id) + ".submitted" }
+
+// pending is an accepted call in the process that accepted it.
+type pending struct {
+	n        *Node
+	call     *messages.Call
+	attached bool // another process, or an earlier connection, accepted it
+
+	mu     sync.Mutex
+	deltas []pipeline.Delta
+	bytes  int
+	where  string
+	final  *messages.Call
+	left   bool
+	news   chan struct{} // 1 slot: something changed
+	done   chan struct{}
+}
+
+var _ pipeline.Pending = (*pending)(nil)
+
+// deltaBytes bounds what is kept for a reader that is slower than its model. What is over is dropped: the reader then
+// sees a gap, and gets the rest from the final reply.
+const deltaBytes = 8 << 20
+
+func newPending(n *Node, c *messages.Call) *pending {
+	return &pending{n: n, call: c, news: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// ID implements pipeline.Pending.
+func (p *pending) ID() string { return p.call.ID }
+
+func (p *pending) addDelta(d pipeline.Delta) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left || p.final != nil || p.bytes > deltaBytes {
+		return
+	}
+	p.bytes += len(d.Chunk)
+	p.deltas = append(p.deltas, d)
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pending) setWhere(where string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.where = where
+}
+
+// end sets the final call; false if there was one.
+func (p *pending) end(c *messages.Call) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.final != nil {
+		return false
+	}
+	p.final = c
+	close(p.done)
+	return true
+}
+
+func (p *pending) ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.final != nil
+}
+
+func (p *pending) take() []pipeline.Delta {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.deltas
+	p.deltas, p.bytes = nil, 0
+	return d
+}
+
+// Wait implements pipeline.Pending. While it waits it looks at the result record after each reconnect and every 5 s
+// past the ack wait, and often if the call was accepted elsewhere.
+func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
+	reconnected := p.n.nc.StatusChanged(nats.CONNECTED)
+	defer p.n.nc.RemoveStatusListener(reconnected)
+	look := time.NewTimer(p.lookAfter(true))
+	defer look.Stop()
+	over := time.NewTimer(time.Until(p.call.Deadline) + time.Second)
+	defer over.Stop()
+	for {
+		select {
+		case <-p.done:
+			if onDelta != nil {
+				for _, d := range p.take() {
+					onDelta(d)
+				}
+			}
+			return p.final.Clone(), nil
+		case <-p.news:
+			for _, d := range p.take() {
+				if onDelta != nil {
+					onDelta(d)
+				}
+			}
+		case <-reconnected:
+			p.look(ctx)
+		case <-look.C:
+			p.look(ctx)
+			look.Reset(p.lookAfter(false))
+		case <-over.C:
+			p.timeOut()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (p *pending) lookAfter(first bool) time.Duration {
+	switch {
+	case p.attached:
+		return 100 * time.Millisecond
+	case first:
+		return p.n.cfg.AckWait + 5*time.Second
+	}
+	return 5 * time.Second
+}
+
+func (p *pending) look(ctx context.Context) {
+	try, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := p.n.recorded(try, p.call.Tenant, p.call.ID)
+	if err != nil {
+		p.n.log.Debug("result record not readable yet", "call", p.call.ID, "err", err)
+	}
+	if c == nil {
+		return
+	}
+	if p.attached {
+		if p.end(c) {
+			p.n.waiters.drop(p.call.ID)
+		}
+		return
+	}
+	p.n.finish(p, c)
+}
+
+// timeOut ends a call whose deadline is over and from which nothing came: the fault names where it was last heard of.
+// The end is recorded, so that no other end can be given later.
+func (p *pending) timeOut() {
+	p.mu.Lock()
+	where := p.where
+	p.mu.Unlock()
+	c := p.call.Clone()
+	if where == "" {
+		where = "the entry queue, or a stage that does not answer"
+	}
+	c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over; it was last at %s", where).From("deadline"))
+	if p.attached {
+		p.end(c) // the call itself has a deadline of its own, and may be under way still
+		return
+	}
+	final, _, err := p.n.record(c)
+	if err != nil {
+		final = c
+	}
+	p.n.Cancel(c.ID)
+	p.n.finish(p, final)
+}
+
+// Leave implements pipeline.Pending.
+func (p *pending) Leave() {
+	p.mu.Lock()
+	was := p.left || p.final != nil
+	p.left = true
+	p.deltas, p.bytes = nil, 0
+	p.mu.Unlock()
+	if !was && !p.attached && p.call.IdempotencyKey == "" && !p.call.Return.Record {
+		p.n.Cancel(p.call.ID)
+	}
+}

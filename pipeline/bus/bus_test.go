@@ -1,0 +1,121 @@
+package bus_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+)
+
+// world is an embedded server with its streams.
+type world struct {
+	t   *testing.T
+	srv *embed.Server
+	cfg bus.Config
+	log *slog.Logger
+}
+
+func newWorld(t *testing.T, cfg bus.Config) *world {
+	t.Helper()
+	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: 0, Sync: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(srv.Stop)
+	if cfg.ModelClasses == nil {
+		cfg.ModelClasses = []string{"default"}
+	}
+	if cfg.ToolClasses == nil {
+		cfg.ToolClasses = []string{"default"}
+	}
+	w := &world{t: t, srv: srv, cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	if os.Getenv("SHALLOT_TEST_LOG") != "" {
+		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	js, err := jetstream.New(w.conn())
+	require.NoError(t, err)
+	require.NoError(t, bus.Provision(t.Context(), js, cfg))
+	return w
+}
+
+func (w *world) conn() *nats.Conn {
+	w.t.Helper()
+	nc, err := bus.Connect(bus.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log})
+	require.NoError(w.t, err)
+	w.t.Cleanup(nc.Close)
+	return nc
+}
+
+func (w *world) node(o bus.Options) *bus.Node {
+	w.t.Helper()
+	o.Config, o.Log = w.cfg, w.log
+	if o.Conn == nil {
+		o.Conn = w.conn()
+	}
+	n, err := bus.New(w.t.Context(), o)
+	require.NoError(w.t, err)
+	require.NoError(w.t, n.Start(w.t.Context()))
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = n.Stop(ctx)
+	})
+	return n
+}
+
+func manager(t *testing.T, stages []pipeline.Stage) *pipeline.Manager {
+	t.Helper()
+	m := &pipeline.Manager{}
+	for _, s := range stages {
+		require.NoError(t, m.Register(s, true))
+	}
+	return m
+}
+
+func roles(target pipeline.Target) []bus.TargetRole {
+	return []bus.TargetRole{
+		{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target},
+	}
+}
+
+func TestOneCall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply([]byte(`{"echo":` + string(c.Request()) + `}`))
+		return nil
+	})
+	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
+	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, []pipeline.Stage{
+		{Name: "a", Kind: messages.Model, Order: 10, Before: pass, After: pass},
+		{Name: "b", Kind: messages.Model, Order: 20, Before: pass, After: pass},
+	})})
+	c, err := n.Call(t.Context(), messages.NewCall(messages.Model, "default", []byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)))
+	require.NoError(t, err)
+	require.Nil(t, c.Fault)
+	require.Equal(t, `{"echo":{"model":"m","messages":[{"role":"user","content":"x"}]}}`, string(c.ReplyBytes()))
+	require.Equal(t, []string{"a.beforeModel", "b.beforeModel", "model", "b.afterModel", "a.afterModel"}, c.Slip.Path)
+	require.Eventually(t, func() bool { return n.Held() == 0 }, 5*time.Second, 10*time.Millisecond)
+	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+		require.Eventually(t, func() bool {
+			s, err := n.JetStream().Stream(t.Context(), name)
+			return err == nil && s.CachedInfo().State.Msgs == 0
+		}, 5*time.Second, 20*time.Millisecond, "every lease of %s is settled", name)
+	}
+}
+
+func TestConformanceOnTheEmbeddedBus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	_ = w
+	_ = pipelinetest.Fixtures
+}

@@ -1,0 +1,130 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// errHandBack is the cause of a context that ended because the process stops: the call is stored again, not failed.
+var errHandBack = errors.New("handed back: the process stops")
+
+// cancels knows the work of this process by call, and remembers for a while which calls were cancelled, because a
+// cancel may overtake its call.
+type cancels struct {
+	mu      sync.Mutex
+	running map[string]map[*context.CancelCauseFunc]struct{}
+	gone    map[string]time.Time
+	handed  bool
+}
+
+const (
+	cancelMemory = 10 * time.Minute
+	cancelMost   = 50_000
+)
+
+func newCancels() *cancels {
+	return &cancels{running: map[string]map[*context.CancelCauseFunc]struct{}{}, gone: map[string]time.Time{}}
+}
+
+// enter makes the context in which work for a call runs: it ends at the call's deadline, by cancel, or when the
+// process hands its work back.
+func (s *cancels) enter(call *messages.Call) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop := func() {}
+	if !call.Deadline.IsZero() {
+		var end context.CancelFunc
+		ctx, end = context.WithDeadline(ctx, call.Deadline)
+		stop = end
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.gone[call.ID]; ok {
+		cancel(pipeline.ErrCancelled)
+	}
+	if s.handed {
+		cancel(errHandBack)
+	}
+	set := s.running[call.ID]
+	if set == nil {
+		set = map[*context.CancelCauseFunc]struct{}{}
+		s.running[call.ID] = set
+	}
+	set[&cancel] = struct{}{}
+	return ctx, func() {
+		s.mu.Lock()
+		delete(set, &cancel)
+		if len(set) == 0 && len(s.running[call.ID]) == 0 {
+			delete(s.running, call.ID)
+		}
+		s.mu.Unlock()
+		cancel(nil)
+		stop()
+	}
+}
+
+func (s *cancels) cancel(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if len(s.gone) >= cancelMost {
+		for k, t := range s.gone {
+			if now.Sub(t) > cancelMemory {
+				delete(s.gone, k)
+			}
+		}
+	}
+	if len(s.gone) < cancelMost {
+		s.gone[id] = now
+	}
+	for c := range s.running[id] {
+		(*c)(pipeline.ErrCancelled)
+	}
+}
+
+func (s *cancels) cancelled(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.gone[id]
+	return ok && time.Since(t) <= cancelMemory
+}
+
+// handBack ends all running work so that its calls are stored again.
+func (s *cancels) handBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handed = true
+	for _, set := range s.running {
+		for c := range set {
+			(*c)(errHandBack)
+		}
+	}
+}
+
+func (n *Node) subscribeCancel() error {
+	_, err := n.nc.Subscribe(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
+		token := m.Subject[len(n.subj.Control("cancel", "")):]
+		if id, ok := messages.Untoken(token); ok {
+			n.cancels.cancel(id)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("bus: subscribe to cancels: %w", err)
+	}
+	return nil
+}
+
+// Cancel tells every process that works on the call to stop. It may be called for a call that has ended.
+func (n *Node) Cancel(id string) {
+	n.cancels.cancel(id)
+	if err := n.nc.Publish(n.subj.Cancel(id), nil); err != nil {
+		n.log.Warn("cancel was not sent", "call", id, "err", err)
+	}
+}

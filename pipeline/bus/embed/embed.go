@@ -1,0 +1,68 @@
+// Package embed runs a nats-server inside this process: for the one-command start and for tests. The same code paths
+// serve a real server or a cluster; only the connection differs.
+package embed
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Options of an embedded server.
+type Options struct {
+	Dir  string // JetStream's own directory
+	Port int    // on 127.0.0.1; -1 picks a free one, 0 listens nowhere
+	// Sync is how often files are synced; 0 means always, so that a power cut loses nothing that was acknowledged.
+	Sync       time.Duration
+	MaxPayload int32 // 0 means the server's 1 MiB
+	Log        *slog.Logger
+}
+
+// Server is a running embedded server.
+type Server struct{ *server.Server }
+
+// Start starts a server and waits until it is ready. It listens on loopback only.
+func Start(o Options) (*Server, error) {
+	opts := &server.Options{
+		ServerName: "shallot-embedded", Host: "127.0.0.1", Port: o.Port, JetStream: true, StoreDir: o.Dir,
+		NoSigs: true, NoLog: true, MaxPayload: o.MaxPayload, PingInterval: 10 * time.Second, MaxPingsOut: 2,
+		SyncInterval: o.Sync, SyncAlways: o.Sync == 0, JetStreamMaxMemory: -1, JetStreamMaxStore: -1,
+	}
+	if o.Port == 0 {
+		opts.DontListen = true
+	}
+	if o.Port > 0 {
+		l, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(o.Port)))
+		if err != nil {
+			return nil, fmt.Errorf("port %d for the embedded NATS server is taken; choose another with --nats-port, or use the server that is there with --nats nats://127.0.0.1:%d: %w", o.Port, o.Port, err)
+		}
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("embedded NATS server: %w", err)
+		}
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("embedded NATS server: %w", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(20 * time.Second) {
+		s.Shutdown()
+		return nil, errors.New("embedded NATS server: not ready within 20s; is its data directory " + o.Dir + " in use by another process?")
+	}
+	if !s.JetStreamEnabled() {
+		s.Shutdown()
+		return nil, errors.New("embedded NATS server: JetStream did not start; is its data directory " + o.Dir + " in use by another process, or not writable?")
+	}
+	return &Server{s}, nil
+}
+
+// Stop shuts the server down and waits for it.
+func (s *Server) Stop() {
+	s.Shutdown()
+	s.WaitForShutdown()
+}

@@ -1,0 +1,169 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// end ends a call. On the first delivery of its lease the accepting process takes the reply, hands it out and
+// acknowledges. If nobody listens there, on a redelivery, for submitted calls and with an idempotency key, the sender
+// stores the result first, so that the end is first-wins, sends it too, and acknowledges (design.md, "The end").
+func (n *Node) end(h *held) {
+	n.work.Go(func() {
+		leave := n.marker.enter(h.lease, h.fresh, time.Time{})
+		defer leave()
+		h.c.Slip.At, h.c.Slip.Back = -1, true
+		if h.c.Return.Record || h.lease.Delivered > 1 || h.c.Return.Inbox == "" {
+			n.recordEnd(h)
+			return
+		}
+		ctx, cancel := n.until(h.c)
+		defer cancel()
+		m, err := n.codec.encode(ctx, h.c)
+		if err != nil {
+			n.log.Error("the end of a call could not be written; its lease brings it back", "call", h.c.ID, "err", err)
+			return
+		}
+		m.Subject = h.c.Return.Inbox
+		m.Header[hdrLease] = []string{h.lease.Ack}
+		m.Reply = n.inbox + ".h." + n.unheard.remember(func() { n.work.Go(func() { n.recordEnd(h) }) })
+		if err := n.nc.PublishMsg(m); err != nil {
+			n.log.Warn("a reply was not sent; the lease brings its call back", "call", h.c.ID, "err", err)
+		}
+	})
+}
+
+// recordEnd stores the end of the call, sends it to whoever may listen, and settles the lease. If another copy of the
+// call has ended first, that end is the one that is sent.
+func (n *Node) recordEnd(h *held) {
+	leave := n.marker.enter(h.lease, h.fresh, time.Time{})
+	defer leave()
+	final, first, err := n.record(h.c)
+	if err != nil {
+		n.log.Error("the end of a call could not be stored; its lease brings it back", "call", h.c.ID, "err", err)
+		return
+	}
+	n.sendRecorded(final, first)
+	n.settleLater(h.lease)
+}
+
+// record makes the result record of a call. It returns the end that counts, and whether it is this one.
+func (n *Node) record(c *messages.Call) (final *messages.Call, first bool, err error) {
+	ctx, cancel := n.until(c)
+	defer cancel()
+	m, err := n.codec.encode(ctx, c)
+	if err != nil {
+		return nil, false, err
+	}
+	key := messages.Key(c.Tenant, c.ID)
+	for wait := 100 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
+		_, err = n.results.Put(ctx, key, m.Data, 0, pipeline.IfAbsent())
+		if err == nil {
+			n.release(ctx, c)
+			return c, true, nil
+		}
+		if errors.Is(err, pipeline.ErrExists) {
+			final, err = n.recorded(ctx, c.Tenant, c.ID)
+			if err == nil && final != nil {
+				return final, false, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, false, errors.Join(err, ctx.Err())
+		}
+		pause(ctx, wait)
+	}
+}
+
+// recorded reads the end of a call; nil if it has not ended.
+func (n *Node) recorded(ctx context.Context, tenant, id string) (*messages.Call, error) {
+	e, err := n.results.Get(ctx, messages.Key(tenant, id))
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := n.codec.decode(e.Value)
+	if err != nil {
+		return nil, err
+	}
+	if c.Tenant != tenant || c.ID != id {
+		return nil, messages.NewFault(messages.Internal, "the result record of call %s is another call's", id)
+	}
+	return c, n.codec.fill(ctx, c)
+}
+
+// release frees the idempotency key of a call that ended in a fault which is retryable as it is: the caller is told to
+// try again, and must not be given the same fault for a day.
+func (n *Node) release(ctx context.Context, c *messages.Call) {
+	if c.IdempotencyKey == "" || c.Fault == nil || !c.Fault.Retryable() {
+		return
+	}
+	if err := n.idempotency.Delete(ctx, idempotencyKey(c)); err != nil {
+		n.log.Warn("the idempotency key of a failed call was not freed", "call", c.ID, "err", err)
+	}
+}
+
+// sendRecorded sends an end that is stored already. Losing it loses nothing: whoever waits reads the record.
+func (n *Node) sendRecorded(c *messages.Call, first bool) {
+	if c.Return.Inbox == "" {
+		if first {
+			n.opts.Manager.Fold(c.Kind, c.Slip)
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	m, err := n.codec.encode(ctx, c)
+	if err != nil {
+		return
+	}
+	m.Subject = c.Return.Inbox
+	m.Header[hdrRecorded] = []string{"1"}
+	m.Reply = n.inbox + ".h." + n.unheard.remember(func() {
+		// The accepting process is gone: its counters with it, and a plain NATS caller still waits.
+		if first {
+			n.opts.Manager.Fold(c.Kind, c.Slip)
+		}
+		if c.Return.Caller != "" {
+			n.answerCaller(c)
+		}
+	})
+	if err := n.nc.PublishMsg(m); err != nil {
+		n.log.Debug("a recorded end was not sent", "call", c.ID, "err", err)
+	}
+}
+
+// answerCaller is the courtesy to a plain NATS caller whose accepting process died.
+func (n *Node) answerCaller(c *messages.Call) {
+	if !c.Stream {
+		_ = n.nc.PublishMsg(answer(c.Return.Caller, c))
+		return
+	}
+	if c.Flag(noteEmitted) && c.Fault == nil {
+		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
+	}
+	for _, m := range streamAnswer(c.Return.Caller, c) {
+		_ = n.nc.PublishMsg(m)
+	}
+}
+
+// park stores a held call and the question, and tells the caller that it is pending. The record is there before the
+// lease is settled; a parked call holds no lease (contracts 9).
+func (n *Node) park(h *held) {
+	n.fail(h, messages.NewFault(messages.Misconfigured, "stage %s holds the call for an answer, and nothing here takes answers", firstOf(h.c.Slip.Stage())))
+}
+
+func firstOf[A, B any](a A, _ B) A { return a }
+
+// msgTo is a message with one header.
+func msgTo(subject, key, value string) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header{key: {headerValue(value)}}}
+}

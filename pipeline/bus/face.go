@@ -1,0 +1,237 @@
+package bus
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/intake"
+)
+
+// entryGroup is the queue group of the processes with the entry role.
+const entryGroup = "entry"
+
+// serveFaces subscribes to the request subjects that plain NATS callers use: an OpenAI chat body in, the reply out,
+// no knowledge of the envelope needed. They are core subjects; no stream captures them (contracts 26).
+func (n *Node) serveFaces() error {
+	var subjects []string
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+		subjects = append(subjects, n.subj.TenantRequest("*", kind), n.subj.TenantSubmit("*", kind))
+		if !n.opts.NoBareSubjects {
+			subjects = append(subjects, n.subj.Request(kind), n.subj.Submit(kind))
+		}
+	}
+	for _, s := range subjects {
+		if err := n.face(s, n.serveRequest); err != nil {
+			return err
+		}
+	}
+	if err := n.face(n.subj.Control("result", "*"), func(m *nats.Msg) {
+		n.serveResult(m, "default", m.Subject[len(n.subj.Control("result", "")):])
+	}); err != nil {
+		return err
+	}
+	if err := n.face(n.subj.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
+		t := strings.Split(m.Subject, ".")
+		if tenant, ok := messages.Untoken(t[len(t)-3]); ok {
+			n.serveResult(m, tenant, t[len(t)-1])
+		}
+	}); err != nil {
+		return err
+	}
+	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		return err
+	}
+	return n.serveControl()
+}
+
+// face subscribes to a request subject; each request has a goroutine of its own that Stop waits for.
+func (n *Node) face(subject string, serve func(m *nats.Msg)) error {
+	sub, err := n.nc.QueueSubscribe(subject, entryGroup, func(m *nats.Msg) {
+		n.work.Go(func() { serve(m) })
+	})
+	if err != nil {
+		return err
+	}
+	n.faces = append(n.faces, sub)
+	return nil
+}
+
+func (n *Node) stopFaces() {
+	for _, s := range n.faces {
+		if err := drain(s); err != nil {
+			n.log.Debug("a request subscription did not drain", "subject", s.Subject, "err", err)
+		}
+	}
+}
+
+func (n *Node) serveRequest(m *nats.Msg) {
+	in, ok := n.subj.ParseIntake(m.Subject)
+	if !ok {
+		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no request", m.Subject)))
+		return
+	}
+	r, err := n.readRequest(in, m)
+	if err != nil {
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	p, err := n.Accept(ctx, r)
+	if err != nil {
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	if in.Submit {
+		out := &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"accepted"}, hdrCall: {p.ID()}}, Data: messages.Encode(struct {
+			Call   string `json:"call"`
+			Status string `json:"status"`
+			Result string `json:"result"`
+		}{p.ID(), "accepted", n.subj.Result(p.ID())})}
+		n.reply(m, out)
+		return
+	}
+	n.serveWait(ctx, m, r, p)
+}
+
+// serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
+func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
+	if !r.Stream {
+		if c, err := p.Wait(ctx, nil); err == nil {
+			n.reply(m, answer(m.Reply, c))
+		}
+		return
+	}
+	follow := pipeline.NewFollower(r.Body)
+	c, err := p.Wait(ctx, func(d pipeline.Delta) {
+		for _, chunk := range follow.Delta(d) {
+			n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
+		}
+	})
+	if err != nil {
+		return
+	}
+	chunks, fault := follow.End(c)
+	for _, chunk := range chunks {
+		n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
+	}
+	if fault != nil {
+		n.reply(m, refusal(m.Reply, fault))
+	}
+	n.reply(m, &nats.Msg{Subject: m.Reply})
+}
+
+// reply sends to a caller, if he gave an address.
+func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
+	if m.Reply == "" {
+		return
+	}
+	if int64(len(out.Data)) > n.nc.MaxPayload()-8<<10 {
+		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
+			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), n.nc.MaxPayload()))
+	}
+	if err := n.nc.PublishMsg(out); err != nil {
+		n.log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
+	}
+}
+
+func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
+	id, ok := messages.Untoken(token)
+	if !ok {
+		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no call", m.Subject)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := n.Result(ctx, tenant, id)
+	switch {
+	case err != nil:
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	case c == nil:
+		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"running"}, hdrCall: {id}}, Data: []byte(`{"status":"running"}`)})
+	default:
+		n.reply(m, answer(m.Reply, c))
+	}
+}
+
+// readRequest reads the metadata of contracts T3 from the headers of a plain request, by the same rules as HTTP.
+func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
+	id := intake.Identity{Tenant: in.Tenant, Role: intake.RoleCaller}
+	if n.opts.TrustCallers {
+		id.Role = intake.RoleOperator
+	}
+	if id.Tenant == "" {
+		id.Tenant = "default"
+		if v := m.Header["Shallot-Tenant"]; n.opts.TrustTenantHeader && len(v) == 1 && v[0] != "" {
+			id.Tenant = v[0]
+		}
+	}
+	var chat intake.Chat
+	if in.Kind == messages.Model {
+		var f *messages.Fault
+		if chat, f = intake.ReadChat(m.Data); f != nil {
+			return pipeline.Request{}, f
+		}
+	}
+	headers := func(name string) []string {
+		if name == "Shallot-Tenant" || name == hdrWire {
+			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
+		}
+		return m.Header[name]
+	}
+	r, f := intake.Metadata(headers, id, chat, time.Now())
+	if f != nil {
+		return r, f
+	}
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, m.Data, m.Reply
+	if r.IdempotencyKey == "" {
+		r.IdempotencyKey = m.Header.Get(hdrMsgID)
+	}
+	return r, nil
+}
+
+// answer is the end of a call as a NATS message: the reply or the error body, and the answer headers of contracts T3.
+func answer(subject string, c *messages.Call) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Header: nats.Header{}}
+	if c.Fault != nil {
+		m = refusal(subject, c.Fault)
+	} else if text, ok := c.ReplyText(); ok {
+		m.Data = []byte(text)
+	} else {
+		m.Data = c.ReplyBytes()
+	}
+	for k, v := range intake.AnswerFacts(c, time.Now()) {
+		m.Header[k] = []string{headerValue(v)}
+	}
+	return m
+}
+
+// refusal is a fault as a NATS message, as the service protocol writes errors.
+func refusal(subject string, f *messages.Fault) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Data: f.Body(), Header: nats.Header{
+		hdrErrCode: {strconv.Itoa(f.HTTPStatus())}, hdrErr: {headerValue(f.Message)},
+	}}
+	for k, v := range intake.FaultFacts(f) {
+		m.Header[k] = []string{headerValue(v)}
+	}
+	return m
+}
+
+// streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.
+func streamAnswer(subject string, c *messages.Call) []*nats.Msg {
+	chunks, fault := pipeline.NewFollower(c.Request()).End(c)
+	var out []*nats.Msg
+	for _, chunk := range chunks {
+		out = append(out, &nats.Msg{Subject: subject, Data: chunk})
+	}
+	if fault != nil {
+		out = append(out, refusal(subject, fault))
+	}
+	return append(out, &nats.Msg{Subject: subject})
+}

@@ -1,0 +1,247 @@
+// Package bus moves calls over NATS: leases, hops, checkpoints, delays, dead letters, claim checks, cancel, streams of
+// deltas, KV stores and provisioning. It is the only package that knows NATS and watermill.
+//
+// The way of a call: accept.go stores it once, entry.go takes its lease and sends the first hop, serve.go runs the
+// phases of the stages that this process hosts, target.go runs what the stages surround, end.go ends the call. Every
+// step runs through forward.go, which hands a call over and settles its lease. The reasons are in design.md section 4.
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Options say what a node is: its connection, its stages, and its roles.
+type Options struct {
+	Config Config
+	Conn   *nats.Conn // the node does not close it
+	Log    *slog.Logger
+	// Manager holds all stages of the configuration, hosted here or not: the entry builds slips from it.
+	Manager *pipeline.Manager
+	// Hosts reports whether this process runs the stage; nil means all.
+	Hosts func(s pipeline.Stage) bool
+	// Entry is the role that accepts calls from NATS and moves stored ones on.
+	Entry bool
+	// Targets are the work queues that this process serves.
+	Targets []TargetRole
+	// Classify names the work queue of a call at its target (contracts 18), or says why there is none. It is needed
+	// wherever calls move.
+	Classify func(c *messages.Call) (string, error)
+	// Validate checks the body of a request before it is accepted; nil accepts all.
+	Validate func(kind messages.Kind, body []byte) error
+	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
+	MaxTime map[messages.Kind]time.Duration
+	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
+	StageSlots int
+	// TrustTenantHeader, BareSubjects: see contracts 4.
+	TrustTenantHeader bool
+	NoBareSubjects    bool
+	// TrustCallers gives plain NATS callers the operator role: for an embedded server on loopback (contracts T3).
+	TrustCallers bool
+	// Version is what the micro service shows.
+	Version string
+}
+
+// TargetRole serves one work queue.
+type TargetRole struct {
+	Kind   messages.Kind
+	Class  string
+	Slots  int // 64
+	Target pipeline.Target
+}
+
+// Node is one process's part of the bus. Make it with New, run it with Start, end it with Stop. It is safe for
+// concurrent use between the two.
+type Node struct {
+	opts    Options
+	cfg     Config
+	log     *slog.Logger
+	subj    messages.Subjects
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	pub     message.Publisher
+	codec   *codec
+	marker  *marker
+	cancels *cancels
+	waiters *waiters
+	unheard *unheard
+	later   chores
+	inbox   string
+
+	results     *Bucket
+	idempotency *Bucket
+	poison      *Bucket
+	intents     *Bucket
+	control     *Bucket
+
+	router   *message.Router
+	subs     []message.Subscriber
+	faces    []*nats.Subscription
+	draining atomic.Bool
+	backlog  atomic.Uint64
+	stopLoop context.CancelFunc
+	loops    sync.WaitGroup // goroutines of the node itself
+	work     sync.WaitGroup // calls that this process still has to settle
+	poisonMu sync.Mutex     // calls found dead more than twice run one at a time
+	stats    nodeStats
+}
+
+// New binds to the streams and buckets that provisioning has made. It subscribes to nothing yet.
+func New(ctx context.Context, o Options) (*Node, error) {
+	o.Config = o.Config.withDefaults()
+	if err := o.Config.validate(); err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Manager == nil {
+		o.Manager = &pipeline.Manager{}
+	}
+	if o.Classify == nil {
+		o.Classify = func(*messages.Call) (string, error) { return "default", nil }
+	}
+	if o.StageSlots == 0 {
+		o.StageSlots = 256
+	}
+	if o.Version == "" {
+		o.Version = "0.0.0"
+	}
+	js, err := jetstream.New(o.Conn)
+	if err != nil {
+		return nil, fmt.Errorf("bus: %w", err)
+	}
+	n := &Node{
+		opts: o, cfg: o.Config, log: o.Log, subj: messages.Subjects{Root: o.Config.Root}, nc: o.Conn, js: js,
+		inbox: o.Conn.NewInbox(), cancels: newCancels(), waiters: newWaiters(), unheard: newUnheard(),
+	}
+	if n.pub, err = newPublisher(o.Conn, o.Log); err != nil {
+		return nil, fmt.Errorf("bus: publisher: %w", err)
+	}
+	objects, err := js.ObjectStore(ctx, BodiesObjects)
+	if err != nil {
+		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", BodiesObjects, err)
+	}
+	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
+	for name, b := range map[string]**Bucket{
+		ResultsBucket: &n.results, IdempotencyBucket: &n.idempotency, PoisonBucket: &n.poison,
+		IntentsBucket: &n.intents, ControlBucket: &n.control,
+	} {
+		if *b, err = OpenBucket(ctx, js, name); err != nil {
+			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
+		}
+	}
+	return n, nil
+}
+
+// Start subscribes and begins to work. It returns when every subscription is live on the server.
+func (n *Node) Start(ctx context.Context) error {
+	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	n.stopLoop = cancel
+	n.marker = newMarker(n.nc, n.cfg.AckWait)
+	if err := n.subscribeInbox(); err != nil {
+		return err
+	}
+	if err := n.subscribeCancel(); err != nil {
+		return err
+	}
+	var err error
+	n.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: n.cfg.Drain + 4*time.Second}, watermillLog(n.log))
+	if err != nil {
+		return fmt.Errorf("bus: router: %w", err)
+	}
+	n.addStages()
+	n.addTargets()
+	if n.opts.Entry {
+		n.addEntry()
+	}
+	if err := n.watchSwitches(loop); err != nil {
+		return err
+	}
+	n.loops.Go(func() { n.unheard.prune(loop) })
+	n.loops.Go(func() { n.watchBacklog(loop) })
+	n.loops.Go(func() { n.later.run(loop) })
+	n.loops.Go(func() { n.waiters.sweep(loop) })
+	if len(n.subs) > 0 {
+		failed := make(chan error, 1)
+		n.loops.Go(func() { failed <- n.router.Run(loop) })
+		select {
+		case <-n.router.Running():
+		case err := <-failed:
+			return fmt.Errorf("bus: router: %w", err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if n.opts.Entry {
+		if err := n.serveFaces(); err != nil {
+			return err
+		}
+	}
+	if err := n.serveMicro(); err != nil {
+		return err
+	}
+	return n.nc.FlushTimeout(10 * time.Second)
+}
+
+// Stop ends the node gracefully: it takes nothing new, finishes what runs within the drain time, hands back what
+// waits or runs longer by storing it again, and settles every lease that it holds. Nothing is lost if it fails: what
+// was not settled is redelivered.
+func (n *Node) Stop(ctx context.Context) error {
+	n.draining.Store(true)
+	n.stopFaces()
+	var err error
+	if len(n.subs) > 0 && n.router != nil {
+		limit := time.AfterFunc(n.cfg.Drain, n.cancels.handBack)
+		err = n.router.Close()
+		limit.Stop()
+	}
+	done := make(chan struct{})
+	go func() { n.work.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = errors.Join(err, errors.New("bus: some leases were not settled; their calls are redelivered"))
+	}
+	if n.stopLoop != nil {
+		n.stopLoop()
+	}
+	n.loops.Wait()
+	if n.marker != nil {
+		n.marker.stop()
+	}
+	return errors.Join(err, n.nc.FlushTimeout(time.Second))
+}
+
+// JetStream returns the node's JetStream handle, for host and tests.
+func (n *Node) JetStream() jetstream.JetStream { return n.js }
+
+// Held counts the leases that this process has in memory.
+func (n *Node) Held() int { return n.marker.count() }
+
+func (n *Node) watchBacklog(ctx context.Context) {
+	for ctx.Err() == nil {
+		if s, err := n.js.Stream(ctx, HopsStream); err == nil {
+			n.backlog.Store(s.CachedInfo().State.Msgs)
+		}
+		pause(ctx, time.Second)
+	}
+}
+
+// subscribed adds a handler to the router.
+func (n *Node) subscribed(name, topic string, sub message.Subscriber, handle message.NoPublishHandlerFunc) {
+	n.subs = append(n.subs, sub)
+	n.router.AddConsumerHandler(name, topic, sub, handle)
+}

@@ -1,0 +1,189 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// addTargets pulls the work queues of the targets that this process serves, by free slots.
+func (n *Node) addTargets() {
+	for _, t := range n.opts.Targets {
+		slotCount := t.Slots
+		if slotCount == 0 {
+			slotCount = 64
+		}
+		name := string(t.Kind) + "-" + messages.Token(t.Class)
+		n.stats.endpoint("target."+name, n.subj.Target(t.Kind, t.Class), name)
+		n.subscribed(name, name, &pullSubscriber{
+			js: n.js, stream: HopsStream, slots: make(slots, slotCount), onArrive: n.arriveStored, log: n.log,
+		}, func(m *message.Message) error { n.handleTarget(m, t); return nil })
+	}
+}
+
+// intent is the record of paid work under way: written before it starts, filled with the outcome before that goes on,
+// removed a while after the work's lease is settled. A stored outcome is never bought twice (contracts 28).
+type intent struct {
+	State string    `json:"state"` // running | done
+	Since time.Time `json:"since"`
+	Runs  int       `json:"runs"`
+}
+
+// intentsKept is how long a record outlives its settled lease: longer than the duplicate window, because a restarted
+// server may have forgotten which successors it has seen (nats.md A 2).
+const intentsKept = 3 * time.Minute
+
+func (n *Node) handleTarget(m *message.Message, t TargetRole) {
+	h, ok := n.take(m)
+	if !ok {
+		return
+	}
+	switch {
+	case !h.c.Slip.AtTarget() || h.c.Kind != t.Kind:
+		n.bury(m, &h.lease, "a call that is at "+h.c.Slip.Where()+" came to the work queue of a target")
+		return
+	case n.draining.Load():
+		n.handBack(h)
+		return
+	case h.c.Past(time.Now()):
+		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over in the work queue of %s %s", t.Kind, t.Class)
+		n.forward(h, pipeline.Return(h.c, f.From("deadline")))
+		return
+	case n.cancels.cancelled(h.c.ID):
+		n.forward(h, pipeline.Return(h.c, messages.NewFault(messages.Cancelled, "the caller left before the %s ran", t.Kind).From("caller")))
+		return
+	}
+	key := messages.Key(h.c.Tenant, h.c.ID, strconv.FormatUint(h.c.Generation, 10))
+	if done, ok := n.intend(h, key); ok {
+		n.finishTarget(done, key)
+		return
+	}
+	n.progress(h.c, "the "+string(t.Kind)+" "+t.Class+", which runs")
+	n.runTarget(h, t, key)
+}
+
+// intend records that the target is about to run. If an earlier holder has stored the outcome already, that is
+// returned instead.
+func (n *Node) intend(h *held, key string) (*held, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	now := intent{State: "running", Since: time.Now().UTC(), Runs: 1}
+	_, err := n.intents.Put(ctx, key, messages.Encode(now), 0, pipeline.IfAbsent())
+	if err == nil {
+		return nil, false
+	}
+	if !errors.Is(err, pipeline.ErrExists) {
+		n.log.Warn("the intent record cannot be written; the work runs without", "call", h.c.ID, "err", err)
+		return nil, false
+	}
+	e, err := n.intents.Get(ctx, key)
+	if err != nil {
+		n.log.Warn("the intent record cannot be read; the work runs again", "call", h.c.ID, "err", err)
+		return nil, false
+	}
+	var was intent
+	first, outcome, _ := bytes.Cut(e.Value, []byte{'\n'}) // line 1 the record, the rest the call as it goes on
+	if json.Unmarshal(first, &was) != nil {
+		return nil, false
+	}
+	if was.State == "done" {
+		if c, err := n.codec.decode(outcome); err == nil {
+			return &held{c: c, lease: h.lease, fresh: h.fresh}, true
+		}
+	}
+	n.log.Info("the work of this call began before and has no stored outcome; it runs again with the same idempotency key",
+		"call", h.c.ID, "since", was.Since, "runs", was.Runs+1)
+	was.Runs++
+	if _, err := n.intents.Put(ctx, key, messages.Encode(was), 0, pipeline.IfRevision(e.Revision)); err != nil {
+		n.log.Debug("intent record not counted up", "call", h.c.ID, "err", err)
+	}
+	return nil, false
+}
+
+func (n *Node) runTarget(h *held, t TargetRole, key string) {
+	before := h.c.Clone()
+	ctx, leave := n.cancels.enter(h.c)
+	defer leave()
+	if err := n.codec.fill(ctx, h.c); err != nil {
+		n.forward(h, pipeline.Return(h.c, messages.AsFault(err, "bus")))
+		return
+	}
+	begin := time.Now()
+	pipeline.RunTarget(ctx, t.Target, h.c, n.emitter(h))
+	if errors.Is(context.Cause(ctx), errHandBack) && h.c.Fault != nil {
+		h.c = before
+		n.handBack(h)
+		return
+	}
+	var failed error
+	if h.c.Fault != nil {
+		failed = h.c.Fault
+	}
+	n.stats.step("target."+string(t.Kind)+"-"+messages.Token(t.Class), time.Since(begin), failed, h.lease.Delivered > 1)
+	n.storeOutcome(h.c, key)
+	n.finishTarget(h, key)
+}
+
+// storeOutcome writes the outcome into the intent record, so that a second delivery of the work finds it.
+func (n *Node) storeOutcome(c *messages.Call, key string) {
+	ctx, cancel := n.until(c)
+	defer cancel()
+	m, err := n.codec.encode(ctx, c)
+	if err == nil {
+		value := append(messages.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
+		_, err = n.intents.Put(ctx, key, append(value, m.Data...), 0, pipeline.Always())
+	}
+	if err != nil {
+		n.log.Warn("the outcome was not recorded; it is only in the next checkpoint", "call", c.ID, "err", err)
+	}
+}
+
+// finishTarget stores the checkpoint after the target and ends the work's lease; soon nobody needs the record.
+func (n *Node) finishTarget(h *held, key string) {
+	n.work.Add(1)
+	defer n.work.Done()
+	if err := n.storeNext(h.c, n.subj.Route(h.c.Kind), nil); err != nil {
+		n.fail(h, err)
+		return
+	}
+	lease, id := h.lease, h.c.ID
+	n.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := settle(ctx, n.nc, lease); err != nil {
+			n.log.Warn("lease not settled; the work is found to be done when it comes again", "call", id, "err", err)
+			return
+		}
+		n.later.add(intentsKept, func(ctx context.Context) error { return n.intents.Delete(ctx, key) })
+	})
+}
+
+// emitter sends chunks straight to the process that accepted the call, marked with lease sequence, delivery count and
+// number, so that two runs of one call are told apart and a gap is seen (lease.md 8).
+func (n *Node) emitter(h *held) pipeline.Emit {
+	source := h.lease.Stream + "." + strconv.FormatUint(h.lease.Seq, 10) + "." + strconv.Itoa(h.lease.Delivered)
+	inbox, count := h.c.Return.Inbox, 0
+	return func(chunk []byte) error {
+		if inbox == "" {
+			return nil
+		}
+		count++
+		if count == 1 {
+			h.c.Note(noteEmitted, true)
+		}
+		return n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: chunk,
+			Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}})
+	}
+}
+
+// noteEmitted says that at least one chunk left for the caller.
+const noteEmitted = "stream.emitted"

@@ -1,0 +1,83 @@
+package intake
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// NoteModelCache is the note of the stage model-cache: hit or miss.
+const NoteModelCache = "modelCache"
+
+// AnswerFacts are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
+// text that others wrote; whoever sends them cleans them for his transport.
+func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
+	h := map[string]string{
+		"Shallot-Call":        c.ID,
+		"Shallot-Attempts":    strconv.Itoa(c.Slip.Tries),
+		"Shallot-Duration-Ms": strconv.FormatInt(now.Sub(c.Accepted).Milliseconds(), 10),
+	}
+	if len(c.Slip.Path) > 0 {
+		h["Shallot-Path"] = strings.Join(c.Slip.Path, ",")
+	}
+	if c.RequestID != "" {
+		h["X-Request-Id"] = c.RequestID
+	}
+	var text string
+	if c.Noted(messages.NoteDegraded, &text) {
+		h["Shallot-Degraded"] = text
+	}
+	if c.Noted(messages.NoteStopper, &text) {
+		h["Shallot-Stopped-By"] = text
+	}
+	switch text = ""; {
+	case c.Flag(messages.NoteCacheHit) || c.Noted(NoteModelCache, &text) && text == "hit":
+		h["Shallot-Cache"] = "hit"
+	case text == "miss":
+		h["Shallot-Cache"] = "miss"
+	}
+	if c.Fault != nil {
+		for k, v := range FaultFacts(c.Fault) {
+			h[k] = v
+		}
+	}
+	return h
+}
+
+// notStages are origins of faults that are no stage's name.
+var notStages = []string{"", messages.TargetOrigin, "entry", "caller", "deadline", "bus"}
+
+// FaultFacts are the headers of a fault: its code, its stage, when to try again, and what of the upstream's headers
+// callers act on.
+func FaultFacts(f *messages.Fault) map[string]string {
+	h := map[string]string{"Shallot-Fault": string(f.Code)}
+	for k, v := range f.Headers {
+		switch k = strings.ToLower(k); {
+		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
+			h[k] = v
+		case k == "x-request-id":
+			h["X-Upstream-Request-Id"] = v
+		}
+	}
+	if !slices.Contains(notStages, f.Origin) {
+		h["Shallot-Stage"] = f.Origin
+	}
+	retry := f.RetryAfter
+	if retry <= 0 && f.Code == messages.Overloaded && h["retry-after"] == "" {
+		retry = time.Second
+	}
+	if retry > 0 {
+		delete(h, "retry-after")
+		delete(h, "retry-after-ms")
+		h["Retry-After"] = strconv.FormatInt(int64(math.Ceil(retry.Seconds())), 10)
+		h["Retry-After-Ms"] = strconv.FormatInt(retry.Milliseconds(), 10)
+	}
+	if !f.Retryable() {
+		h["X-Should-Retry"] = "false" // OpenAI clients retry 408, 409, 429 and 5xx unless told (contracts 7)
+	}
+	return h
+}
