@@ -221,8 +221,12 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 	if parent == "" {
 		parent = "none"
 	}
+	body := c.Request()
+	if text, ok := c.RequestText(); ok {
+		body = []byte(text)
+	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: c.Request(), Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
+		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

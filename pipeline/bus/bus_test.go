@@ -113,9 +113,61 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-func TestConformanceOnTheEmbeddedBus(t *testing.T) {
+// caller makes the suite's calls through a node, with the caller's own deadline and id.
+type caller struct{ n *bus.Node }
+
+func (c caller) Call(ctx context.Context, call *messages.Call) (*messages.Call, error) {
+	return c.n.Call(ctx, call)
+}
+
+func (c caller) CallStream(ctx context.Context, call *messages.Call, onChunk func([]byte)) (*messages.Call, error) {
+	p, err := c.n.Accept(ctx, pipeline.Request{Kind: call.Kind, Tool: call.Tool, Body: call.Request(), Tenant: call.Tenant,
+		Session: call.Session, Run: call.Run, Deadline: call.Deadline, Stream: true})
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait(ctx, func(d pipeline.Delta) { onChunk(d.Chunk) })
+}
+
+func TestRunnerOnTheEmbeddedBus(t *testing.T) {
+	t.Parallel()
+	for _, fused := range []bool{false, true} {
+		t.Run(map[bool]string{false: "spread", true: "fused"}[fused], func(t *testing.T) {
+			t.Parallel()
+			pipelinetest.Runner(t, func(t *testing.T, f pipelinetest.Fixture) pipeline.Caller {
+				w := newWorld(t, bus.Config{Fusion: fused})
+				return caller{w.node(bus.Options{Entry: true, Targets: roles(f.Target), Manager: manager(t, f.Stages)})}
+			})
+		})
+	}
+}
+
+func TestRunnerWithEachPartInANodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	pipelinetest.Runner(t, func(t *testing.T, f pipelinetest.Fixture) pipeline.Caller {
+		w := newWorld(t, bus.Config{})
+		for _, s := range f.Stages {
+			w.node(bus.Options{Manager: manager(t, f.Stages), Hosts: func(o pipeline.Stage) bool { return o.Name == s.Name }})
+		}
+		nobody := func(pipeline.Stage) bool { return false }
+		w.node(bus.Options{Manager: manager(t, f.Stages), Hosts: nobody, Targets: roles(f.Target)})
+		return caller{w.node(bus.Options{Manager: manager(t, f.Stages), Hosts: nobody, Entry: true})}
+	})
+}
+
+func TestStoreOnKV(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
-	_ = w
-	_ = pipelinetest.Fixtures
+	js, err := jetstream.New(w.conn())
+	require.NoError(t, err)
+	n := 0
+	pipelinetest.Store(t, func(t *testing.T) pipeline.Store {
+		n++
+		name := "suite_" + string(rune('a'+n%26)) + string(rune('a'+n/26))
+		_, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: name, LimitMarkerTTL: time.Minute})
+		require.NoError(t, err)
+		b, err := bus.OpenBucket(t.Context(), js, name)
+		require.NoError(t, err)
+		return b
+	})
 }

@@ -86,6 +86,9 @@ func (n *Node) mustEnd(c *messages.Call, next pipeline.Next) (*messages.Fault, b
 		return nil, false
 	}
 	if c.Past(time.Now()) {
+		if c.Fault != nil {
+			return c.Fault, true // the stage or target whose time ran out has said so
+		}
 		var w waiting
 		if c.Noted(noteWaiting, &w) {
 			return messages.NewFault(messages.StageAbsent, "no worker serves stage %s of the %s chain; the call waited for one since %s, until its deadline; start one with: worker --stages %s",
