@@ -55,7 +55,7 @@ func (demo) Do(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	a := demoAnswer{model: messages.ModelName(body), n: 1, finish: "stop"}
-	a.id = "chatcmpl-demo-" + messages.Token(a.model + strconv.Itoa(len(body)))
+	a.id = "chatcmpl-demo-" + messages.Token(a.model+strconv.Itoa(len(body)))
 	if raw, ok := messages.Field(body, "n"); ok {
 		if n, ok := messages.Int(raw); ok && n > 0 && n <= 16 {
 			a.n = int(n)

@@ -104,7 +104,8 @@ func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 // the sum of its chunks). Chunks of a streamed call go to emit, as contracts 8 says; the raw chunks that end the
 // stream go into the note stream.tail. Faults are those of contracts T2; when ctx ends, its error is returned.
 func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
-	c.Unnote(messages.NoteStreamTail)
+	c.Unnote(messages.NoteStreamTail) // of an earlier attempt
+	c.Unnote(NoteHeaders)
 	body := c.Request()
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
 		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
