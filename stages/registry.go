@@ -121,5 +121,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
-	return []Spec{}
+	return []Spec{
+		{Name: "todo-list", Class: "TodoListInterceptor", Kind: messages.Model, Order: 80, Tier: pipeline.Optional, Section: "todo-list",
+			Config: defaults(TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}), New: build(newTodo)},
+	}
 }
