@@ -211,7 +211,7 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todoDirecti
 		now := time.Now().UTC()
 		for _, d := range ds {
 			if reason := r.carryOut(l, d.parse(), now); reason != "" {
-				r.Invalid = append(r.Invalid, TodoInvalid{cut("TODO_"+d.verb+":"+d.body, 120), reason})
+				r.Invalid = append(r.Invalid, TodoInvalid{todoCut("TODO_"+d.verb+":"+d.body, 120), reason})
 			}
 		}
 		if len(r.Added)+len(r.Updated) == 0 {

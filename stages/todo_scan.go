@@ -167,11 +167,11 @@ func (d todoDirective) parse() todoEdit {
 	}
 	id, err := strconv.ParseInt(strings.TrimPrefix(fields["id"], "#"), 10, 64)
 	if err != nil {
-		return todoEdit{invalid: fmt.Sprintf("id %q is no number", cut(fields["id"], 40))}
+		return todoEdit{invalid: fmt.Sprintf("id %q is no number", todoCut(fields["id"], 40))}
 	}
 	status := TodoStatus(fields["status"])
 	if !status.Valid() {
-		return todoEdit{invalid: fmt.Sprintf("status %q is none of %s", cut(fields["status"], 40), todoStatusNames)}
+		return todoEdit{invalid: fmt.Sprintf("status %q is none of %s", todoCut(fields["status"], 40), todoStatusNames)}
 	}
 	return todoEdit{id: id, status: string(status)}
 }
@@ -193,8 +193,8 @@ func todoTitleField(body string) (string, bool) {
 	}
 }
 
-// cut bounds a text by characters.
-func cut(s string, n int) string {
+// todoCut bounds a text by characters.
+func todoCut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}

@@ -93,7 +93,7 @@ func todoTitle(s string) string {
 		}
 		return r
 	}, s))
-	return strings.TrimSpace(cut(s, todoTitles-1))
+	return strings.TrimSpace(todoCut(s, todoTitles-1))
 }
 
 // LoadTodo returns the list of a session. A session without one has an empty list, which is no error; an error means
@@ -159,7 +159,7 @@ func (e TodoEdit) apply(l *TodoList, now time.Time) error {
 		title := todoTitle(p.Title)
 		switch {
 		case p.Status != "" && !p.Status.Valid():
-			return at("status", "status %q is none of %s", cut(string(p.Status), 40), todoStatusNames)
+			return at("status", "status %q is none of %s", todoCut(string(p.Status), 40), todoStatusNames)
 		case utf8.RuneCountInString(p.Title) > todoTitles:
 			return at("title", "a title has at most %d characters", todoTitles)
 		case title == "" && (p.ID == 0 || p.Title != ""):
