@@ -107,10 +107,12 @@ func todoTooLong(text string) bool {
 	n := 0
 	for i := range len(text) {
 		if text[i]&0xC0 != 0x80 {
-			n++
+			if n++; n >= todoMax {
+				return true // no further: the text may be long
+			}
 		}
 	}
-	return n >= todoMax
+	return false
 }
 
 // todoFilter strips directives from streamed texts; tool-call arguments pass untouched.
