@@ -227,6 +227,9 @@ const (
 	NoteDegraded = "degraded"
 	// NoteStopper names the stage that ended the call before its target (CH-4).
 	NoteStopper = "stoppedBy"
+	// NoteEmptied names the stage that took the last words out of a reply which did say something (todo directives
+	// alone): such a reply is no empty reply of the target (FB-3).
+	NoteEmptied = "emptiedBy"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
 	NoteStreamTail = "stream.tail"
 )

@@ -23,6 +23,9 @@ type Deps struct {
 	Publish func(ctx context.Context, what string, record any) error
 	// Serves reports whether a provider serves the model name; nil means that it is not known here.
 	Serves func(model string) bool
+	// Section returns the decoded configuration of another section under agent.interceptor (a pointer), or nil; for
+	// stages that share settings (tool-pii uses the rules of pii). It may be nil.
+	Section func(name string) any
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -75,6 +78,9 @@ func defaults[C any](c C) func() any {
 	return func() any { d := c; return &d }
 }
 
+// off is the On of stages that are off until somebody asks for them.
+func off(any) bool { return false }
+
 // Make builds the stage of a spec and reports whether it is enabled.
 func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err error) {
 	if d.Log == nil {
@@ -121,5 +127,12 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
-	return []Spec{}
+	return []Spec{
+		{Name: "pii", Class: "PIIDetectionHook", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Section: "pii",
+			Config: defaults(PIIConfig{ApplyToInput: true, HashKeyEnv: "SHALLOT_PII_KEY"}), New: build(newPII), On: off},
+		{Name: "todo-list", Class: "TodoListInterceptor", Kind: messages.Model, Order: 80, Tier: pipeline.Optional, Section: "todo-list",
+			Config: defaults(TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}), New: build(newTodo)},
+		{Name: "tool-pii", Kind: messages.Tool, Order: 48, Tier: pipeline.Optional, Section: "tool-pii",
+			Config: defaults(ToolPIIConfig{}), New: build(newToolPII), On: off},
+	}
 }

@@ -1,0 +1,265 @@
+package stages_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+func piiStage(t testing.TB, edit func(c *stages.PIIConfig)) pipeline.Stage {
+	t.Helper()
+	s, err := stageNamed(t, "pii", stages.Deps{}, func(c any) {
+		c.(*stages.PIIConfig).HashKeyEnv = "PATH" // any variable that is always set; parallel tests cannot set one
+		if edit != nil {
+			edit(c.(*stages.PIIConfig))
+		}
+	})
+	require.NoError(t, err)
+	return s
+}
+
+func rule(kind, strategy string) []stages.PIIRule {
+	return []stages.PIIRule{{Type: kind, Strategy: strategy}}
+}
+
+func userSays(text string) *messages.Call {
+	return callIn("", string(messages.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
+}
+
+func sawText(request []byte, i int) string { return messages.Messages(request)[i].Text() }
+
+func TestPIIStrategies(t *testing.T) {
+	t.Parallel()
+	custom := []stages.PIIRule{{Type: "custom", Name: "code", Pattern: `X\d+`, Strategy: "MASK"}}
+	hash := `^a <email_hash:[0-9a-f]{8}> b$`
+	cases := map[string]struct {
+		rules      []stages.PIIRule
+		text, want string
+		match      string
+	}{
+		"PI-1 redact":         {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
+		"PI-2 mask 16":        {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
+		"PI-2 mask 4":         {rules: custom, text: "is X123.", want: "is ****."},
+		"PI-3 hash":           {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
+		"PI-5 checksum":       {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
+		"PI-5 no address":     {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
+		"PI-8 overlap custom": {rules: []stages.PIIRule{{Type: "email"}, {Type: "custom", Name: "word", Pattern: `say joe@\w+`}}, text: "I say joe@example.com!", want: "I [REDACTED_WORD]!"},
+		"PI-8 overlap":        {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.", want: "tel [REDACTED_CREDIT_CARD]."},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = tc.rules })
+			_, saw := runOverWire(t, s, userSays(tc.text), replyWith("ok"))
+			_, again := runOverWire(t, s, userSays(tc.text), replyWith("ok"))
+			require.Equal(t, sawText(saw, 0), sawText(again, 0))
+			if tc.match != "" {
+				require.Regexp(t, tc.match, sawText(saw, 0))
+				return
+			}
+			require.Equal(t, tc.want, sawText(saw, 0))
+		})
+	}
+	t.Run("PI-4 block", func(t *testing.T) {
+		t.Parallel()
+		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", "block") })
+		c, saw := runOverWire(t, s, userSays("Contact me joe.smith@mail.com ok"), replyWith("ok"))
+		require.Nil(t, saw, "the model is not called")
+		require.Equal(t, messages.Blocked, c.Fault.Code)
+		require.Equal(t, "pii", c.Fault.Origin)
+		require.Contains(t, c.Fault.Message, "message 0")
+		require.Contains(t, c.Fault.Message, "email")
+		require.Contains(t, c.Fault.Message, "11..29")
+		require.NotContains(t, c.Fault.Message, "joe")
+	})
+}
+
+func TestPIIConfig(t *testing.T) {
+	t.Parallel()
+	for want, edit := range map[string]func(*stages.PIIConfig){
+		"hash-key-env":      func(c *stages.PIIConfig) { c.Rules = rule("email", "HASH"); c.HashKeyEnv = "SHALLOT_NO_SUCH_KEY" },
+		"rules[0].strategy": func(c *stages.PIIConfig) { c.Rules = rule("email", "HIDE") },
+		"rules[0].type":     func(c *stages.PIIConfig) { c.Rules = rule("name", "REDACT") },
+		"rules: the list":   func(c *stages.PIIConfig) { c.Rules = []stages.PIIRule{} },
+		"rules[0].pattern": func(c *stages.PIIConfig) {
+			c.Rules = []stages.PIIRule{{Type: "custom", Pattern: "(", Strategy: "MASK"}}
+		},
+		"empty text": func(c *stages.PIIConfig) { c.Rules = []stages.PIIRule{{Type: "custom", Pattern: "a*"}} },
+		"1 to 512": func(c *stages.PIIConfig) {
+			c.Rules = []stages.PIIRule{{Type: "custom", Pattern: strings.Repeat("a", 600)}}
+		},
+		"comes twice":  func(c *stages.PIIConfig) { c.Rules = append(rule("ip", ""), rule("IP", "MASK")...) },
+		"are all fals": func(c *stages.PIIConfig) { c.ApplyToInput = false },
+	} {
+		_, err := stageNamed(t, "pii", stages.Deps{}, func(c any) { edit(c.(*stages.PIIConfig)) })
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "agent.interceptor.pii")
+	}
+	s := piiStage(t, nil)
+	require.True(t, s.FailClosed)
+	require.Equal(t, pipeline.Mandatory, s.Tier)
+	require.Nil(t, s.After, "PI-6: by default nothing happens on the way back")
+	for _, held := range [][]stages.PIIRule{rule("email", "BLOCK"), {{Type: "custom", Pattern: "x+"}}} {
+		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = held; c.ApplyToOutput = true })
+		require.True(t, s.Rewrites && s.Filter == nil, "deltas are held back")
+	}
+}
+
+const history = `{"temperature":0,"messages":[{"role":"system","content":"help"},
+{"role":"user","content":[{"type":"text","text":"I am joe@example.com"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}]},
+{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\",\"joe@example.com\":1.50,\"n\":[\"a\\\"b eve@example.com\"]}"}}]},
+{"role":"tool","tool_call_id":"1","content":"sent to joe@example.com"},{"role":"assistant","content":""},{"role":"user"}]}`
+
+func TestPIIInput(t *testing.T) {
+	t.Parallel()
+	_, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
+	msgs := messages.Messages(saw)
+	require.Contains(t, string(msgs[1].Raw), `{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
+	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`, msgs[2].ToolCalls()[0].Arguments())
+	t.Run("PI-6 defaults", func(t *testing.T) {
+		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
+		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
+		require.Equal(t, "joe@example.com", textOf(c, 0))
+		require.NotContains(t, string(c.Notes[stages.NotePII]), "joe")
+		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[stages.NotePII]))
+	})
+	t.Run("PI-6 tool results", func(t *testing.T) {
+		s := piiStage(t, func(c *stages.PIIConfig) { c.ApplyToToolResults, c.ApplyToInput = true, false })
+		_, saw := runOverWire(t, s, callIn("", history), replyWith("x"))
+		require.Equal(t, "sent to [REDACTED_EMAIL]", sawText(saw, 3))
+		require.Contains(t, sawText(saw, 1), "joe@example.com")
+	})
+	for _, odd := range []string{`{}`, `{"messages":null}`, `{"messages":[1,null,{}]}`, `"joe@example.com"`, `[]`} {
+		c, _ := runOverWire(t, piiStage(t, nil), callIn("", odd), replyWith("x"))
+		require.Nil(t, c.Fault)
+		require.Equal(t, odd, string(c.Request()))
+	}
+}
+
+func TestPIIOutput(t *testing.T) {
+	t.Parallel()
+	out := func(strategy string) pipeline.Stage {
+		return piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", strategy); c.ApplyToOutput = true })
+	}
+	t.Run("PI-7 calls intact", func(t *testing.T) {
+		t.Parallel()
+		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},{"index":1,"message":{"content":null,"refusal":null}}]}`
+		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
+		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.ReplyBytes()))
+	})
+	t.Run("PI-4 block in output", func(t *testing.T) {
+		t.Parallel()
+		c, _ := runOverWire(t, out("BLOCK"), userSays("x"), replyWith("a", "b joe@example.com"))
+		require.False(t, c.HasReply())
+		require.Equal(t, messages.Blocked, c.Fault.Code)
+		require.Contains(t, c.Fault.Message, "choice 1")
+	})
+}
+
+func TestPIIReplace(t *testing.T) {
+	t.Parallel()
+	s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = append(rule("email", "REPLACE"), rule("phone", "REPLACE")...) })
+	c, saw := runOverWire(t, s, userSays("joe@example.com, eve@example.com, joe@example.com, +14155552671; <EMAIL_2> is mine"), []byte(
+		`{"choices":[{"message":{"content":"Dear <EMAIL_3>, <EMAIL_2> <EMAIL_9> <EMAIL_1","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"<EMAIL_1>\",\"b\":\"\\u003cEMAIL_1\\u003e\",\"c\":\"\\\\u003cEMAIL_1>\"}"}}]}},{"index":1,"message":{"content":"<PHONE_1>"}}]}`))
+	require.Equal(t, "<EMAIL_1>, <EMAIL_3>, <EMAIL_1>, <PHONE_1>; <EMAIL_2> is mine", sawText(saw, 0))
+	require.Equal(t, "Dear eve@example.com, <EMAIL_2> <EMAIL_9> <EMAIL_1", textOf(c, 0))
+	require.Equal(t, "+14155552671", textOf(c, 1))
+	args := messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments()
+	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_1>"}`, args)
+}
+
+// piiText draws texts that are dense in finds and half finds.
+func piiText(rt *rapid.T, label string) string {
+	piece := rapid.OneOf(rapid.SampledFrom([]string{"joe@example.com", "joe@", "@", "example.co.uk", "müller@beispiel.de", "谢谢", " ", ". ", "\n", "4111 1111 1111 1111", "4111", "-", "1", "GB82 WEST 1234 5698 7654 32",
+		"GB82", "192.168.1.1", "fe80::1", "::", "+49 30 901820", "tel ", "(415) 555-2671", "sk-abcdEFGH1234ijkl", "s", "sk", "eyJ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-----", "<EMAIL_1>", "<EMAIL_", "<", ">", "\\", "version "}), rapid.StringN(0, 4, -1))
+	return strings.ToValidUTF8(strings.Join(rapid.SliceOfN(piece, 0, 10).Draw(rt, label), ""), "?")
+}
+
+func TestPIIFilterEqualsAfter(t *testing.T) {
+	t.Parallel()
+	var stagesFor []pipeline.Stage
+	for _, strategy := range []string{"REDACT", "MASK", "HASH", "REPLACE"} {
+		stagesFor = append(stagesFor, piiStage(t, func(c *stages.PIIConfig) {
+			c.ApplyToOutput = true
+			c.Rules = nil
+			for _, k := range []string{"email", "credit_card", "iban", "ip", "phone", "secret"} {
+				c.Rules = append(c.Rules, rule(k, strategy)...)
+			}
+		}))
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := rapid.SampledFrom(stagesFor).Draw(rt, "strategy")
+		text := piiText(rt, "text")
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 12), 1, 6).Draw(rt, "sizes")
+		c := userSays("joe@example.com and <EMAIL_2>")
+		_, err := s.Before(t.Context(), c)
+		require.NoError(rt, err)
+		f, err := s.Filter(c)
+		require.NoError(rt, err)
+		got := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: -1}, text, sizes)
+		args := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: 0}, text, sizes)
+		choice := map[string]any{"message": map[string]any{"content": text, "tool_calls": []any{map[string]any{"function": map[string]any{"name": "f", "arguments": text}}}}}
+		c.SetReply(messages.Encode(map[string]any{"choices": []any{choice}}))
+		_, err = s.After(t.Context(), c)
+		require.NoError(rt, err)
+		require.Equal(rt, textOf(c, 0), got)
+		require.Equal(rt, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments(), args)
+	})
+}
+
+func TestPIIRestoreUndoesReplace(t *testing.T) {
+	t.Parallel()
+	s := piiStage(t, func(c *stages.PIIConfig) {
+		c.Rules = append(rule("email", "REPLACE"), append(rule("secret", "REPLACE"), stages.PIIRule{Type: "custom", Pattern: "[0-9\"\n]+", Strategy: "REPLACE"})...)
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		text := piiText(rt, "text")
+		args := string(messages.Encode(map[string]string{"k": piiText(rt, "args")}))
+		c := callIn("", string(messages.Encode(map[string]any{"messages": []any{
+			map[string]any{"role": "user", "content": text},
+			map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
+		_, err := s.Before(t.Context(), c)
+		require.NoError(rt, err)
+		msgs := messages.Messages(c.Request())
+		call := msgs[1].ToolCalls()[0]
+		c.SetReply(messages.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
+		_, err = s.After(t.Context(), c)
+		require.NoError(rt, err)
+		require.Equal(rt, text, textOf(c, 0))
+		require.JSONEq(rt, args, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
+	})
+}
+
+func TestToolPII(t *testing.T) {
+	t.Parallel()
+	d := stages.Deps{Section: func(string) any {
+		return &stages.PIIConfig{Rules: append(rule("email", "REPLACE"), rule("credit_card", "MASK")...)}
+	}}
+	s, err := stageNamed(t, "tool-pii", d, nil)
+	require.NoError(t, err)
+	for in, want := range map[string]string{
+		`plain joe@example.com`:                                `"plain [REDACTED_EMAIL]"`,
+		`{"a":["joe@example.com",4.0],"joe@example.com":null}`: `{"a":["[REDACTED_EMAIL]",4.0],"joe@example.com":null}`,
+		`4111111111111111`:                                     `"************1111"`,
+		`"joe@example.com"`:                                    `"[REDACTED_EMAIL]"`,
+		`{"n":9007199254740993}`:                               `{"n":9007199254740993}`,
+		`null`:                                                 `null`,
+		`{"content":[{"type":"text","text":"x joe@example.com"}],"isError":false}`: `{"content":[{"type":"text","text":"x [REDACTED_EMAIL]"}],"isError":false}`,
+	} {
+		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
+		c, _ = runOverWire(t, s, c, []byte(in))
+		require.Equal(t, want, string(c.ReplyBytes()), in)
+	}
+	blocked, err := stageNamed(t, "tool-pii", stages.Deps{}, func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
+	require.NoError(t, err)
+	c, _ := runOverWire(t, blocked, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`))
+	require.Equal(t, messages.Blocked, c.Fault.Code)
+	require.False(t, c.HasReply())
+}

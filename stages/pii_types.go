@@ -1,0 +1,363 @@
+package stages
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Ends of file names that the shape of a mail domain allows but no registry has: logo@2x.png is no address.
+var piiNoTLD = []string{"png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "css", "js", "mjs", "jsx", "tsx", "json", "html", "htm", "xml",
+	"yaml", "yml", "pdf", "txt", "csv", "log", "exe", "dll", "jar", "tar", "gz", "tgz", "local", "internal", "localhost", "invalid"}
+
+// piiEmail finds mail addresses: a local part of up to 64 characters, then at least two labels with an alphabetic
+// last one. Labels of another script are read too, but one label keeps to one script (the text after the address may
+// follow without a blank).
+func piiEmail(s string, i int, final bool) (int, piiSays) {
+	if piiInWord(s, i) || (s[i] < utf8.RuneSelf && !piiAlnum(s[i]) && s[i] != '_') {
+		return 0, piiNo
+	}
+	j, n := i, 0
+	for ; ; n++ {
+		if piiShort(s, j, final) {
+			return 0, piiMore
+		}
+		if j >= len(s) || n > 64 {
+			return 0, piiNo
+		}
+		r, w := utf8.DecodeRuneInString(s[j:])
+		if r == '@' {
+			break
+		}
+		if !piiWordRune(r) && !strings.ContainsRune(".%+-'", r) || r == '.' && j > i && s[j-1] == '.' {
+			return 0, piiNo
+		}
+		j += w
+	}
+	if n == 0 || n > 64 || s[j-1] == '.' {
+		return 0, piiNo
+	}
+	local := s[i:j]
+	at, end := j+1, -1
+	for labels, k := 1, at; ; labels++ {
+		stop, says := piiLabel(s, k, final)
+		if says == piiMore {
+			return 0, piiMore
+		}
+		if stop == k || stop-at > 253 {
+			break
+		}
+		if labels >= 2 && piiTLD(s[k:stop]) {
+			end = stop
+		}
+		if stop >= len(s) || s[stop] != '.' {
+			break
+		}
+		k = stop + 1
+	}
+	if end < 0 || local == "git" && end < len(s) && s[end] == ':' { // git@host:path is a remote, no mailbox
+		return 0, piiNo
+	}
+	return end, piiYes
+}
+
+// piiLabel returns the end of the domain label at k; k itself if there is none.
+func piiLabel(s string, k int, final bool) (int, piiSays) {
+	first := true
+	asian := false
+	j := k
+	for n := 0; n <= 63; n++ {
+		if piiShort(s, j, final) {
+			return 0, piiMore
+		}
+		if j >= len(s) {
+			break
+		}
+		r, w := utf8.DecodeRuneInString(s[j:])
+		if first {
+			asian, first = r >= utf8.RuneSelf && unicode.IsLetter(r) && piiWide(r), false
+		}
+		ok := piiWordRune(r) && r != '_' || r == '-'
+		if asian {
+			ok = r >= utf8.RuneSelf && unicode.IsLetter(r) && piiWide(r)
+		}
+		if !ok {
+			break
+		}
+		j += w
+	}
+	for j > k && s[j-1] == '-' {
+		j--
+	}
+	return j, piiYes
+}
+
+func piiTLD(label string) bool {
+	low := strings.ToLower(label)
+	if strings.HasPrefix(low, "xn--") {
+		return true
+	}
+	n := 0
+	for _, r := range low {
+		if !unicode.IsLetter(r) {
+			return false
+		}
+		n++
+	}
+	return n >= 2 && n <= 24 && !slices.Contains(piiNoTLD, low)
+}
+
+// piiCard finds payment card numbers: 13 to 19 digits, plain or in groups, with a known prefix of the right length
+// and a valid checksum (PI-5).
+func piiCard(s string, i int, final bool) (int, piiSays) {
+	if !piiDigit(s[i]) || piiInWord(s, i) || i >= 2 && s[i-1] == '.' && piiDigit(s[i-2]) {
+		return 0, piiNo
+	}
+	var digits [19]byte
+	n, group, end := 0, 0, -1
+	for j := i; ; {
+		if piiShort(s, j, final) {
+			return 0, piiMore
+		}
+		if j < len(s) && piiDigit(s[j]) {
+			if n == len(digits) {
+				break // longer than any card; an end before this group stands
+			}
+			digits[n] = s[j]
+			n, group, j = n+1, group+1, j+1
+			continue
+		}
+		if group < 3 {
+			break
+		}
+		if j < len(s) && s[j] == '.' { // a decimal, unless the sentence ends here
+			if piiShort(s, j+1, final) {
+				return 0, piiMore
+			}
+			if j+1 < len(s) && piiDigit(s[j+1]) {
+				break
+			}
+		}
+		if word, _ := piiWordAt(s, j, final); word {
+			break
+		}
+		if piiCardValid(digits[:n]) {
+			end = j
+		}
+		sep := piiSep(s, j)
+		if sep == 0 {
+			break
+		}
+		if piiShort(s, j+sep, final) {
+			return 0, piiMore
+		}
+		if j+sep >= len(s) || !piiDigit(s[j+sep]) {
+			break
+		}
+		j, group = j+sep, 0
+	}
+	if end < 0 {
+		return 0, piiNo
+	}
+	return end, piiYes
+}
+
+func piiCardValid(d []byte) bool {
+	n := len(d)
+	if n < 13 {
+		return false
+	}
+	num := func(k int) int {
+		v := 0
+		for _, c := range d[:k] {
+			v = v*10 + int(c-'0')
+		}
+		return v
+	}
+	p2, p3, p4 := num(2), num(3), num(4)
+	known := false
+	switch {
+	case d[0] == '4':
+		known = n == 13 || n == 16 || n == 19
+	case p2 >= 51 && p2 <= 55, p4 >= 2221 && p4 <= 2720:
+		known = n == 16
+	case p2 == 34 || p2 == 37:
+		known = n == 15
+	case p4 == 6011, p3 >= 644 && p3 <= 649, p2 == 65, p2 == 62, p4 >= 3528 && p4 <= 3589, p4 >= 2200 && p4 <= 2204:
+		known = n >= 16
+	case p3 >= 300 && p3 <= 305, p2 == 36, p2 == 38, p2 == 39:
+		known = n == 14 || n == 16
+	case slices.Contains([]int{5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763}, p4):
+		known = true
+	}
+	if !known {
+		return false
+	}
+	sum := 0
+	for k, c := range d {
+		v := int(c - '0')
+		if (n-k)%2 == 0 {
+			if v *= 2; v > 9 {
+				v -= 9
+			}
+		}
+		sum += v
+	}
+	return sum%10 == 0
+}
+
+// piiIBANLen is the length of an account number by country (ISO 13616 registry).
+var piiIBANLen = map[string]int{"AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29,
+	"BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DJ": 27, "DK": 18, "DO": 28, "EE": 20, "EG": 29, "ES": 24, "FI": 18, "FK": 18,
+	"FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23, "GL": 18, "GR": 27, "GT": 28, "HR": 21, "HU": 28, "IE": 22, "IL": 23, "IQ": 23, "IS": 26,
+	"IT": 27, "JO": 30, "KW": 30, "KZ": 20, "LB": 28, "LC": 32, "LI": 21, "LT": 20, "LU": 20, "LV": 21, "LY": 25, "MC": 27, "MD": 24, "ME": 22,
+	"MK": 19, "MN": 20, "MR": 27, "MT": 31, "MU": 30, "NI": 28, "NL": 18, "NO": 15, "OM": 23, "PK": 24, "PL": 28, "PS": 29, "PT": 25, "QA": 29,
+	"RO": 24, "RS": 22, "RU": 33, "SA": 24, "SC": 31, "SD": 18, "SE": 24, "SI": 19, "SK": 24, "SM": 27, "SO": 23, "ST": 25, "SV": 28, "TL": 23,
+	"TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20}
+
+// piiIBAN finds international account numbers: country, length of that country, checksum mod 97; blanks or hyphens
+// may stand between the characters.
+func piiIBAN(s string, i int, final bool) (int, piiSays) {
+	if !piiLetter(s[i]) || piiInWord(s, i) {
+		return 0, piiNo
+	}
+	want, n, rem := 34, 0, 0
+	var head [4]byte
+	for j := i; ; {
+		if piiShort(s, j, final) {
+			return 0, piiMore
+		}
+		if n == want {
+			if word, _ := piiWordAt(s, j, final); word || rem != piiIBANCheck(head) {
+				return 0, piiNo
+			}
+			return j, piiYes
+		}
+		if j < len(s) && n > 2 {
+			if sep := piiSep(s, j); sep > 0 {
+				if piiShort(s, j+sep, final) {
+					return 0, piiMore
+				}
+				j += sep
+			}
+		}
+		if j >= len(s) || !piiAlnum(s[j]) || (n < 2 && !piiLetter(s[j])) || ((n == 2 || n == 3) && !piiDigit(s[j])) {
+			return 0, piiNo
+		}
+		c := s[j]
+		if piiLetter(c) {
+			c &^= 0x20
+		}
+		if n < 4 {
+			head[n] = c
+		} else {
+			rem = piiMod97(rem, c)
+		}
+		n, j = n+1, j+1
+		if n == 2 {
+			var ok bool
+			if want, ok = piiIBANLen[string(head[:2])]; !ok {
+				return 0, piiNo
+			}
+		}
+	}
+}
+
+// piiIBANCheck is the remainder that the rest of the number must have for the whole to give 1.
+func piiIBANCheck(head [4]byte) int {
+	for rem := range 97 {
+		r := rem
+		for _, c := range head {
+			r = piiMod97(r, c)
+		}
+		if r == 1 {
+			return rem
+		}
+	}
+	return -1
+}
+
+func piiMod97(rem int, c byte) int {
+	if piiDigit(c) {
+		return (rem*10 + int(c-'0')) % 97
+	}
+	return (rem*100 + int(c-'A') + 10) % 97
+}
+
+// piiIP finds IPv4 and IPv6 addresses. The text alone decides; no name is looked up (PI-5).
+func piiIP(s string, i int, final bool) (int, piiSays) {
+	c := s[i]
+	if c != ':' && !piiDigit(c) && !(c|0x20 >= 'a' && c|0x20 <= 'f') || piiInWord(s, i) || i > 0 && (s[i-1] == '.' || s[i-1] == ':' && c == ':') {
+		return 0, piiNo
+	}
+	j, colons, dots, digits := i, 0, 0, 0
+	for ; j < len(s) && j-i <= 46; j++ {
+		switch b := s[j]; {
+		case b == ':':
+			colons++
+			continue
+		case b == '.':
+			dots++
+			continue
+		case piiDigit(b):
+			digits++
+			continue
+		case b|0x20 >= 'a' && b|0x20 <= 'f':
+			continue
+		}
+		break
+	}
+	if j-i > 46 {
+		return 0, piiNo
+	}
+	if piiShort(s, j, final) {
+		return 0, piiMore
+	}
+	if word, _ := piiWordAt(s, j, final); word {
+		return 0, piiNo
+	}
+	run := s[i:j]
+	if colons < 2 {
+		if dots < 3 || !piiDigit(c) {
+			return 0, piiNo
+		}
+		run, _, _ = strings.Cut(run, ":") // a port
+		run = strings.TrimRight(run, ".")
+	} else if digits == 0 || piiSlice(s, i) {
+		return 0, piiNo
+	}
+	for range 3 {
+		if a, err := netip.ParseAddr(run); err == nil {
+			if a.Is4() && piiVersion(piiBefore(s, i)) {
+				return 0, piiNo
+			}
+			return i + len(run), piiYes
+		}
+		if run == "" || run[len(run)-1] != '.' && run[len(run)-1] != ':' {
+			break
+		}
+		run = run[:len(run)-1]
+	}
+	return 0, piiNo
+}
+
+// piiSlice reports whether s[i:] stands in an index expression such as x[1::2].
+func piiSlice(s string, i int) bool {
+	return i >= 2 && s[i-1] == '[' && (piiAlnum(s[i-2]) || s[i-2] == ']' || s[i-2] == ')' || s[i-2] == '_')
+}
+
+// piiVersion reports whether what stands before four numbers says that they are a version: Chrome/120.0.0.0.
+func piiVersion(look string) bool {
+	if n := len(look); n >= 2 && look[n-1] == '/' && piiAlnum(look[n-2]) {
+		return true
+	}
+	look = strings.ToLower(strings.TrimRight(look, " :=\t"))
+	for _, w := range []string{"version", "ver", "ver.", "release", "build", "firmware", "driver", "版本", "版本号", "section", "chapter", "§"} {
+		if strings.HasSuffix(look, w) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,266 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// NoteTodo is the shared note in which the todo stage says what it did with a reply's directives.
+const NoteTodo = "todo"
+
+// What the stage writes at the end of the system prompt (S0-TODO-4).
+const (
+	todoHeader = "[当前任务列表]"
+	todoHelp   = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
+		"To change a task (S is one of " + todoStatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
+)
+
+// TodoConfig is agent.interceptor.todo-list (S0-TODO-8).
+type TodoConfig struct {
+	Common `yaml:",inline"`
+}
+
+// TodoReport is the value of NoteTodo.
+type TodoReport struct {
+	Added   []int64       `json:"added,omitempty"`   // ids
+	Updated []int64       `json:"updated,omitempty"` // ids
+	Invalid []TodoInvalid `json:"invalid,omitempty"` // removed from the text all the same (X-47)
+	// Replayed says that the call's directives were in the list already: a redelivery.
+	Replayed bool `json:"replayed,omitempty"`
+	// Failed says that the store did not answer, so nothing was applied.
+	Failed bool `json:"failed,omitempty"`
+}
+
+// TodoInvalid is a directive that could not be carried out.
+type TodoInvalid struct {
+	Directive string `json:"directive"`
+	Reason    string `json:"reason"`
+}
+
+// todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the
+// model's text and takes them out of it (S0-TODO-1..8, X-22). A call without a session passes on (contracts 18).
+//
+// The directives of choice 0 are carried out; those of the other choices of n > 1 are alternatives that nobody has
+// chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
+// logged. Safe to run twice: a call's directives are applied once for each attempt path.
+type todoStage struct {
+	store pipeline.Store
+	log   *slog.Logger
+}
+
+func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
+	t := todoStage{store: d.Store("todo"), log: d.Log}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	return pipeline.Stage{
+		ApplyTo:  c.ApplyTo,
+		Before:   t.before,
+		After:    t.after,
+		Filter:   t.filter,
+		Rewrites: true,
+		Reads:    []string{"session", "reply.text"},
+		Writes:   []string{"request.system", "reply.text"},
+	}, nil
+}
+
+func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	if c.Session == "" {
+		return pipeline.Continue(), nil
+	}
+	l, err := LoadTodo(ctx, t.store, c.Tenant, c.Session)
+	if err != nil {
+		// No list at all rather than an empty one: the model would believe that nothing is to be done.
+		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
+		return pipeline.Continue(), nil
+	}
+	c.SetRequest(todoInject(c.Request(), l))
+	return pipeline.Continue(), nil
+}
+
+// todoInject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
+// request is run again as it was sent, gets the new one in its place.
+func todoInject(request []byte, l TodoList) []byte {
+	block := l.prompt()
+	msgs := messages.Messages(request)
+	at := -1
+	for i, m := range msgs {
+		if !m.System() {
+			break
+		}
+		at = i
+	}
+	if at >= 0 {
+		replaced := false
+		m, _ := msgs[at].MapText(func(s string) string {
+			i := strings.LastIndex(s, todoHeader+"\n")
+			if i < 0 || !strings.HasSuffix(s, "\n"+todoHelp) {
+				return s
+			}
+			replaced = true
+			return s[:i] + block
+		})
+		if replaced {
+			msgs[at] = m
+			return messages.WithMessages(request, msgs)
+		}
+	}
+	return messages.AppendSystem(request, block)
+}
+
+// prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
+// a list; between them one line an item, in the order of the ids (TD-12).
+func (l TodoList) prompt() string {
+	items := slices.Clone(l.Items)
+	slices.SortStableFunc(items, func(a, b TodoItem) int { return int(a.ID - b.ID) })
+	var b strings.Builder
+	b.WriteString(todoHeader + "\n")
+	for _, it := range items {
+		fmt.Fprintf(&b, "#%d [%s] %s\n", it.ID, it.Status, it.Title)
+	}
+	b.WriteString(todoHelp)
+	return b.String()
+}
+
+func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	if c.Session == "" || c.Fault != nil || !c.HasReply() {
+		return pipeline.Continue(), nil
+	}
+	reply := c.ReplyBytes()
+	cleaned, first, any := todoClean(reply)
+	c.Unnote(messages.NoteEmptied)
+	if !any {
+		c.Unnote(NoteTodo)
+		return pipeline.Continue(), nil
+	}
+	r, err := t.apply(ctx, c, first)
+	if err != nil {
+		t.log.WarnContext(ctx, "todo list not changed; the directives are dropped", "call", c.ID, "directives", len(first), "error", err)
+		r = TodoReport{Failed: true}
+	}
+	for _, bad := range r.Invalid {
+		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
+	}
+	c.Note(NoteTodo, r)
+	c.SetReply(cleaned)
+	if messages.EmptyReply(cleaned) {
+		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby
+	}
+	return pipeline.Continue(), nil
+}
+
+// todoClean takes the directives out of the texts of all choices and returns those of choice 0.
+func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
+	choices := messages.Choices(reply)
+	for i, ch := range choices {
+		var found []todoDirective
+		m, _ := ch.Message().MapText(func(s string) string {
+			sc := todoScanner{collect: true}
+			s = sc.text(s) + sc.flush()
+			found = append(found, sc.found...)
+			return s
+		})
+		if len(found) == 0 {
+			continue
+		}
+		any = true
+		choices[i] = ch.WithMessage(m)
+		if todoIndex(ch, i) == 0 {
+			first = append(first, found...)
+		}
+	}
+	if !any {
+		return reply, nil, false
+	}
+	return messages.WithChoices(reply, choices), first, true
+}
+
+func todoIndex(ch messages.Choice, place int) int64 {
+	raw, _ := messages.Field(ch.Raw, "index")
+	if n, ok := messages.Int(raw); ok {
+		return n
+	}
+	return int64(place)
+}
+
+// apply carries the directives out by compare and set, so that calls of one session on several workers lose nothing.
+func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todoDirective) (TodoReport, error) {
+	var r TodoReport
+	if len(ds) == 0 {
+		return r, nil
+	}
+	if t.store == nil {
+		return r, errors.New("there is no store for todo lists")
+	}
+	mark := todoMark(c)
+	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, c.Session), todoKept, func(l *TodoList) (bool, error) {
+		r = TodoReport{} // edit runs again when another writer came between
+		if slices.Contains(l.Applied, mark) {
+			r.Replayed = true
+			return false, nil
+		}
+		now := time.Now().UTC()
+		for _, d := range ds {
+			if reason := r.carryOut(l, d.parse(), now); reason != "" {
+				r.Invalid = append(r.Invalid, TodoInvalid{todoCut("TODO_"+d.verb+":"+d.body, 120), reason})
+			}
+		}
+		if len(r.Added)+len(r.Updated) == 0 {
+			return false, nil
+		}
+		l.Applied = append(l.Applied, mark)
+		l.Applied = l.Applied[max(0, len(l.Applied)-todoApplied):]
+		l.Revision++
+		return true, nil
+	})
+	return r, err
+}
+
+func (r *TodoReport) carryOut(l *TodoList, e todoEdit, now time.Time) (reason string) {
+	switch {
+	case e.invalid != "":
+		return e.invalid
+	case e.title != "":
+		id, err := l.add(e.title, TodoPending, now)
+		if err != nil {
+			return err.Error()
+		}
+		r.Added = append(r.Added, id)
+	default:
+		it := l.Find(e.id)
+		if it == nil {
+			return fmt.Sprintf("there is no item %d", e.id)
+		}
+		it.Status, it.Updated = TodoStatus(e.status), now
+		r.Updated = append(r.Updated, e.id)
+	}
+	return ""
+}
+
+// todoMark names this invocation: the call, and which attempt of the stages around it this is. Redelivery gives the
+// same mark, a new answer after an outer Again another one, however often inner stages tried.
+func todoMark(c *messages.Call) string {
+	again := false
+	mark := c.ID
+	for _, f := range c.Slip.Frames {
+		mark += "." + strconv.Itoa(f.Attempt)
+		again = again || f.Attempt > 1
+	}
+	if !again {
+		return c.ID
+	}
+	return mark
+}
+
+func (t todoStage) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
+	return &todoFilter{off: c.Session == "", texts: map[pipeline.ChunkKey]*todoScanner{}}, nil
+}

@@ -1,0 +1,280 @@
+package stages_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+func TestTodoDirectives(t *testing.T) {
+	t.Parallel()
+	type item = stages.TodoItem
+	cases := map[string]struct {
+		start   string // directives applied before
+		text    string
+		want    string
+		items   []item
+		invalid int
+	}{
+		"TD-1 add":          {text: "[TODO_ADD: title=实现用户登录接口]", want: "", items: []item{{ID: 1, Title: "实现用户登录接口", Status: "PENDING"}}},
+		"TD-2 in progress":  {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=IN_PROGRESS]", items: []item{{ID: 1, Title: "a", Status: "IN_PROGRESS"}}},
+		"TD-2 completed":    {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=COMPLETED]", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-2 cancelled":    {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=CANCELLED]", items: []item{{ID: 1, Title: "a", Status: "CANCELLED"}}},
+		"TD-3 bad status":   {start: "[TODO_ADD: title=a]", text: "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]", want: "xy", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}, invalid: 1},
+		"TD-4 bad ids":      {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 2},
+		"TD-5 no title":     {text: "a[TODO_ADD: title=][TODO_ADD: title=  ][TODO_ADD: foo][TODO_ADD:]b", want: "ab", invalid: 4},
+		"TD-6 two":          {text: "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后", want: "前中后", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}},
+		"TD-7 comma":        {text: "[TODO_ADD: title=a, b=c]", items: []item{{ID: 1, Title: "a, b=c", Status: "PENDING"}}},
+		"TD-8 bracket":      {text: "[TODO_ADD: title=fix [x] now]", want: " now]", items: []item{{ID: 1, Title: "fix [x", Status: "PENDING"}}},
+		"TD-9 lower case":   {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=completed]", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
+		"TD-10 not ours":    {text: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]", want: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]"},
+		"TD-11 new id":      {text: "[TODO_ADD: title=a] [TODO_UPDATE: id=1, status=COMPLETED]", want: " ", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-15 order":       {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: status=COMPLETED, id=1]", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-16b mixed":      {text: "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z", want: "z", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
+		"C-21 line end":     {text: "[TODO_ADD: title=a\nb] [TODO_ADD: title=c]", want: "[TODO_ADD: title=a\nb] ", items: []item{{ID: 1, Title: "c", Status: "PENDING"}}},
+		"C-21 too long":     {text: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]", want: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]"},
+		"C-21 never closed": {text: "a [TODO_ADD: title=b", want: "a [TODO_ADD: title=b"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &pipeline.Memory{}
+			s, err := stageNamed(t, "todo-list", depsWith(store), nil)
+			require.NoError(t, err)
+			if tc.start != "" {
+				_, _ = runOverWire(t, s, callIn("s", helloBody), replyWith(tc.start))
+			}
+			c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(tc.text))
+			require.Nil(t, c.Fault)
+			require.Equal(t, tc.want, textOf(c, 0))
+			l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+			require.NoError(t, err)
+			require.Len(t, l.Items, len(tc.items))
+			for i, it := range l.Items {
+				require.Equal(t, tc.items[i], item{ID: it.ID, Title: it.Title, Status: it.Status})
+			}
+			var r stages.TodoReport
+			if tc.text != tc.want {
+				require.True(t, c.Noted(stages.NoteTodo, &r))
+			}
+			require.Len(t, r.Invalid, tc.invalid)
+		})
+	}
+}
+
+func TestTodoPrompt(t *testing.T) {
+	t.Parallel()
+	store := &pipeline.Memory{}
+	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"agent", "session"}, s.ApplyTo)
+	_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"))
+	require.Contains(t, string(saw), `[TODO_ADD: title=...]`, "S0-TODO-4 the help is there before there is a list")
+	require.Contains(t, string(saw), `"temperature":0,"big":9007199254740993`)
+
+	t.Run("TD-12 list then help", func(t *testing.T) {
+		_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("ok"))
+		sys := messages.SystemText(saw)
+		require.True(t, strings.HasPrefix(sys, "Be kind.\n\n[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b\n"), sys)
+		help := strings.Split(sys[strings.Index(sys, "#2 [PENDING] b\n"):], "\n")[1:]
+		require.Len(t, help, 2)
+		require.Contains(t, help[0], "[TODO_ADD: title=...]")
+		require.True(t, strings.HasSuffix(help[1], "[TODO_UPDATE: id=N, status=S]"))
+	})
+	t.Run("once after Again", func(t *testing.T) {
+		c := callIn("s", helloBody)
+		for range 3 {
+			_, err := s.Before(t.Context(), c)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, strings.Count(messages.SystemText(c.Request()), "[当前任务列表]"))
+		parts := callIn("s", `{"messages":[{"role":"developer","content":[{"type":"text","text":"x"}]},{"role":"user","content":null}]}`)
+		for range 3 {
+			_, err := s.Before(t.Context(), parts)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, strings.Count(messages.SystemText(parts.Request()), "[当前任务列表]"))
+		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
+	})
+	t.Run("TD-13 sessions and tenants apart", func(t *testing.T) {
+		_, saw := runOverWire(t, s, callIn("other", helloBody), replyWith("ok"))
+		require.NotContains(t, string(saw), "#1 [")
+		c := callIn("s", helloBody)
+		c.Tenant = "t2"
+		_, saw = runOverWire(t, s, c, replyWith("ok"))
+		require.NotContains(t, string(saw), "#1 [")
+	})
+	t.Run("contracts 18 no session", func(t *testing.T) {
+		c, saw := runOverWire(t, s, callIn("", helloBody), replyWith("[TODO_ADD: title=z]"))
+		require.JSONEq(t, helloBody, string(saw))
+		require.Equal(t, "[TODO_ADD: title=z]", textOf(c, 0))
+		f, err := s.Filter(callIn("", helloBody))
+		require.NoError(t, err)
+		require.Equal(t, "[TODO_ADD: title=z]", throughFilter(f, pipeline.ChunkKey{Tool: -1}, "[TODO_ADD: title=z]", []int{1}))
+	})
+}
+
+func TestTodoShapes(t *testing.T) {
+	t.Parallel()
+	store := &pipeline.Memory{}
+	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
+	require.NoError(t, err)
+	t.Run("TD-14 tool calls and no text", func(t *testing.T) {
+		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
+		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
+		require.Equal(t, reply, string(c.ReplyBytes()))
+	})
+	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`, `7`, `"text"`} {
+		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
+		require.Equal(t, odd, string(c.ReplyBytes()))
+	}
+	t.Run("n>1 strips all and applies choice 0", func(t *testing.T) {
+		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
+		require.Equal(t, "a", textOf(c, 0))
+		require.Equal(t, "b", textOf(c, 1))
+		l, err := stages.LoadTodo(t.Context(), store, "t1", "n")
+		require.NoError(t, err)
+		require.Len(t, l.Items, 1)
+		require.Equal(t, "zero", l.Items[0].Title)
+	})
+	t.Run("parts", func(t *testing.T) {
+		reply := `{"choices":[{"message":{"content":[{"type":"text","text":"a[TODO_ADD: title=p]"},{"type":"x","k":1}]}}]}`
+		c, _ := runOverWire(t, s, callIn("p", helloBody), []byte(reply))
+		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.ReplyBytes()))
+	})
+	t.Run("emptied reply is marked", func(t *testing.T) {
+		c, _ := runOverWire(t, s, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"))
+		var by string
+		require.True(t, c.Noted(messages.NoteEmptied, &by))
+		require.Equal(t, "todo-list", by)
+	})
+}
+
+type todoBrokenStore struct{ pipeline.Store }
+
+var errDown = errors.New("store is down")
+
+func (todoBrokenStore) Get(context.Context, string) (pipeline.Entry, error) {
+	return pipeline.Entry{}, errDown
+}
+
+func TestTodoStore(t *testing.T) {
+	t.Parallel()
+	t.Run("S0-TODO-6 store down never fails the call", func(t *testing.T) {
+		t.Parallel()
+		s, err := stageNamed(t, "todo-list", depsWith(todoBrokenStore{}), nil)
+		require.NoError(t, err)
+		c, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("a[TODO_ADD: title=p]"))
+		require.Nil(t, c.Fault)
+		require.JSONEq(t, helloBody, string(saw))
+		require.Equal(t, "a", textOf(c, 0))
+	})
+	t.Run("TD-13 concurrent calls lose nothing", func(t *testing.T) {
+		t.Parallel()
+		store := &pipeline.Memory{}
+		var wg sync.WaitGroup
+		for i := range 20 {
+			s, err := stageNamed(t, "todo-list", depsWith(store), nil)
+			require.NoError(t, err)
+			wg.Go(func() {
+				c := callIn("s", helloBody)
+				c.SetReply(replyWith(fmt.Sprintf("[TODO_ADD: title=t%d]", i)))
+				for range 3 { // redelivery
+					_, err := s.After(context.Background(), c.Clone())
+					if err != nil {
+						panic(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+		require.NoError(t, err)
+		require.Len(t, l.Items, 20)
+		require.EqualValues(t, 21, l.Next)
+	})
+	t.Run("bounds", func(t *testing.T) {
+		t.Parallel()
+		store := &pipeline.Memory{}
+		s, err := stageNamed(t, "todo-list", depsWith(store), nil)
+		require.NoError(t, err)
+		c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)))
+		var r stages.TodoReport
+		require.True(t, c.Noted(stages.NoteTodo, &r))
+		require.Len(t, r.Added, 200)
+		require.Len(t, r.Invalid, 3)
+	})
+}
+
+func TestEditTodo(t *testing.T) {
+	t.Parallel()
+	store := &pipeline.Memory{}
+	ctx := t.Context()
+	l, err := stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
+	require.NoError(t, err)
+	require.Equal(t, "a b", l.Items[0].Title)
+	l, err = stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
+	require.NoError(t, err)
+	require.Equal(t, []int64{2, 3}, []int64{l.Items[0].ID, l.Items[1].ID})
+	for name, bad := range map[messages.Code]stages.TodoEdit{
+		messages.Conflict:       {Revision: 1},
+		messages.NotFound:       {Items: []stages.TodoPut{{ID: 77, Title: "x"}}},
+		messages.InvalidRequest: {Items: []stages.TodoPut{{Title: "ok"}, {Title: "x", Status: "DONE"}}},
+	} {
+		_, err := stages.EditTodo(ctx, store, "t1", "s", bad)
+		var f *messages.Fault
+		require.ErrorAs(t, err, &f)
+		require.Equal(t, name, f.Code)
+	}
+	after, err := stages.LoadTodo(ctx, store, "t1", "s")
+	require.NoError(t, err)
+	require.Len(t, after.Items, 2, "a refused edit changes nothing")
+	_, err = json.Marshal(after)
+	require.NoError(t, err)
+}
+
+func TestTodoFilterEqualsAfter(t *testing.T) {
+	t.Parallel()
+	piece := rapid.OneOf(
+		rapid.SampledFrom([]string{"[", "[TODO", "[TODO_", "[TODO_ADD:", "[TODO_UPDATE:", " title=", "]", "\n", "id=1", "status=COMPLETED", "文字", ", ", "[TODO_ADD: title=a]", strings.Repeat("x", 500), strings.Repeat("长", 400)}),
+		rapid.String())
+	rapid.Check(t, func(rt *rapid.T) {
+		text := strings.ToValidUTF8(strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(rt, "text"), ""), "?")
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 20), 1, 6).Draw(rt, "sizes")
+		s, err := stageNamed(t, "todo-list", depsWith(&pipeline.Memory{}), nil)
+		require.NoError(rt, err)
+		c := callIn("s", helloBody)
+		c.SetReply(replyWith(text, text))
+		_, err = s.After(t.Context(), c)
+		require.NoError(rt, err)
+		f, err := s.Filter(c)
+		require.NoError(rt, err)
+		at := pipeline.ChunkKey{Choice: 1, Tool: -1}
+		require.Equal(rt, textOf(c, 1), throughFilter(f, at, text, sizes))
+	})
+}
+
+func BenchmarkTodoAfter(b *testing.B) {
+	s, err := stageNamed(b, "todo-list", depsWith(&pipeline.Memory{}), nil)
+	require.NoError(b, err)
+	reply := replyWith(strings.Repeat("some words [TODO_ADD: of a long answer ", 2500))
+	b.SetBytes(int64(len(reply)))
+	for b.Loop() {
+		c := callIn("s", helloBody)
+		c.SetReply(reply)
+		if _, err := s.After(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
