@@ -182,6 +182,10 @@ func TestManagerTogglesDuringCalls(t *testing.T) {
 			for range 125 {
 				c := pipelinetest.NewCall(messages.Model, []byte(`{}`))
 				slip, err := m.Build(pipeline.Route{Kind: messages.Model})
+				if err != nil {
+					bad[w] = err.Error()
+					return
+				}
 				c.Slip = slip
 				if c, err = (pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget()}).Call(context.Background(), c); err != nil {
 					bad[w] = err.Error()
