@@ -84,7 +84,7 @@ func (m *Manager) Stages(kind messages.Kind) []*Managed {
 func (m *Manager) Find(name string) []*Managed {
 	var out []*Managed
 	for _, s := range m.snapshot() {
-		if s.Name == name || s.Class != "" && s.Class == name {
+		if s.named(name) {
 			out = append(out, s)
 		}
 	}
@@ -133,7 +133,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 	stages := m.Stages(r.Kind)
 	only := map[string]bool{}
 	for _, name := range r.Only {
-		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.Name == name || s.Class == name })
+		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })
 		if i < 0 {
 			return messages.Slip{}, messages.NewFault(messages.InvalidRequest,
 				"only: no %s stage %q; known: %s", r.Kind, name, strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")

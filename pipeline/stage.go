@@ -123,6 +123,10 @@ func (s Stage) validate() error {
 	return nil
 }
 
+// named reports whether a name means the stage: its own or the documents' class name. Most stages have no class, so
+// the empty name means none.
+func (s Stage) named(name string) bool { return name != "" && (s.Name == name || s.Class == name) }
+
 // of reports whether the stage is one of the kind. A stage value without a kind, as tests make them, is of every kind.
 func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == kind }
 

@@ -26,8 +26,10 @@ func OverWire(c *messages.Call) (*messages.Call, error) {
 func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.Target, c *messages.Call) (*messages.Call, error) {
 	ctx, cancel := context.WithDeadline(ctx, c.Deadline)
 	defer cancel()
-	for _, s := range stages {
-		c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+	if c.Slip.Stops == nil {
+		for _, s := range stages {
+			c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+		}
 	}
 	next := pipeline.Start(c)
 	for {

@@ -1,0 +1,212 @@
+package messages_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// text draws strings with everything that JSON escapes.
+func text() *rapid.Generator[string] {
+	return rapid.OneOf(rapid.StringN(0, 8, 24), rapid.SampledFrom([]string{"a", "b", "", "a.b", "*", "#", "@this", "a\\b", "\"", "\n", "<&>",
+		"\u2028", "😀", "messages", "0", "-1", "}", "{", "]", ",", ":", "\\u0041"}))
+}
+
+// value draws a compact JSON value, with numbers that no float holds.
+func value(depth int) *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		kind := rapid.IntRange(0, 5).Draw(t, "kind")
+		if depth == 0 && kind > 3 {
+			kind -= 3
+		}
+		switch kind {
+		case 0:
+			return rapid.SampledFrom([]string{"null", "true", "false"}).Draw(t, "word")
+		case 1:
+			return rapid.SampledFrom([]string{"0", "-0", "1.0", "1e3", "9007199254740993", "18446744073709551617", "0.10", "-1E-2"}).Draw(t, "number")
+		case 2, 3:
+			return quote(t, text().Draw(t, "string"))
+		case 4:
+			var b strings.Builder
+			for i := range rapid.IntRange(0, 4).Draw(t, "n") {
+				if i > 0 {
+					b.WriteByte(',')
+				}
+				b.WriteString(value(depth-1).Draw(t, "element"))
+			}
+			return "[" + b.String() + "]"
+		}
+		return string(object(depth-1).Draw(t, "object").raw())
+	})
+}
+
+// quote writes a string as JSON in one of the ways that writers have: plain, HTML-safe, or all escaped.
+func quote(t *rapid.T, s string) string {
+	switch rapid.IntRange(0, 2).Draw(t, "escapes") {
+	case 0:
+		return string(messages.Encode(s))
+	case 1:
+		b, err := json.Marshal(s)
+		require.NoError(t, err)
+		return string(b)
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if r < 0x10000 {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return `"` + b.String() + `"`
+}
+
+type pair struct{ key, keyRaw, raw string }
+
+type pairs []pair
+
+func (p pairs) raw() []byte {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, kv := range p {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(kv.keyRaw + ":" + kv.raw)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+func object(depth int) *rapid.Generator[pairs] {
+	return rapid.Custom(func(t *rapid.T) pairs {
+		out := make(pairs, rapid.IntRange(0, 5).Draw(t, "pairs"))
+		for i := range out {
+			key := text().Draw(t, "key")
+			out[i] = pair{key, quote(t, key), value(depth).Draw(t, "value")}
+		}
+		return out
+	})
+}
+
+// The edits against a list of pairs and encoding/json: the field that is named changes, nothing else does.
+func TestRawEditsOnAnyObject(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		obj := object(3).Draw(t, "object")
+		raw := obj.raw()
+		was := string(raw)
+		require.True(t, json.Valid(raw), "the generator")
+		key := text().Draw(t, "other key")
+		if len(obj) > 0 && rapid.Bool().Draw(t, "a key that is there") {
+			key = obj[rapid.IntRange(0, len(obj)-1).Draw(t, "which")].key
+		}
+		last := -1
+		for i, kv := range obj {
+			if kv.key == key {
+				last = i
+			}
+		}
+
+		got, ok := messages.Field(raw, key)
+		require.Equal(t, last >= 0, ok)
+		if ok {
+			require.Equal(t, obj[last].raw, string(got), "Field")
+			var m map[string]json.RawMessage
+			require.NoError(t, json.Unmarshal(raw, &m))
+			require.Equal(t, string(m[key]), string(got), "the same as encoding/json reads")
+			var s *string
+			want := json.Unmarshal(m[key], &s) == nil && s != nil
+			str, isString := messages.FieldString(raw, key)
+			require.Equal(t, want, isString)
+			if want {
+				require.Equal(t, *s, str)
+			}
+		}
+
+		put := value(1).Draw(t, "new value")
+		want := append(pairs(nil), obj...)
+		if last >= 0 {
+			want[last].raw = put
+		} else {
+			want = append(want, pair{key, string(messages.Encode(key)), put})
+		}
+		require.Equal(t, string(want.raw()), string(messages.SetField(raw, key, []byte(put))), "SetField")
+
+		want = nil
+		for _, kv := range obj {
+			if kv.key != key {
+				want = append(want, kv)
+			}
+		}
+		require.Equal(t, string(want.raw()), string(messages.DropField(raw, key)), "DropField")
+		require.Equal(t, was, string(raw), "input is never changed")
+	})
+}
+
+func TestElementsOfAnyArray(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		want := rapid.SliceOfN(value(2), 0, 6).Draw(t, "elements")
+		raw := []byte("[" + strings.Join(want, ",") + "]")
+		got := messages.Elements(raw)
+		require.Len(t, got, len(want))
+		for i := range want {
+			require.Equal(t, want[i], string(got[i]))
+		}
+		require.Equal(t, string(raw), string(messages.Array(got)))
+		if len(got) > 0 {
+			_ = append(got[0], "xxxx"...)
+			require.Equal(t, "["+strings.Join(want, ",")+"]", string(raw), "an element cannot grow into the next")
+		}
+	})
+}
+
+// Whatever a body is, the edits and views neither panic nor touch what they do not understand.
+func TestEditsLeaveWhatIsNoObjectAlone(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{``, `null`, `1`, `true`, `"a}b"`, `[{}]`, `[{"k":1}]`, `}`, `{`, `"`, `[`} {
+		require.Equal(t, body, string(messages.SetField([]byte(body), "k", []byte("2"))), "SetField on %q", body)
+		require.Equal(t, body, string(messages.DropField([]byte(body), "k")), "DropField on %q", body)
+		_, ok := messages.Field([]byte(body), "k")
+		require.False(t, ok, body)
+	}
+	require.Nil(t, messages.Elements([]byte(`{"a":[1]}`)))
+	require.Nil(t, messages.Elements(nil))
+}
+
+func FuzzViews(f *testing.F) {
+	for _, s := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`, `{"choices":[{"message":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}`,
+		`{"messages":{}}`, `{"messages":[1,null,"x",[]]}`, `{"choices":[null]}`, `[]`, ``, `{"messages":[{"content":7,"tool_calls":3}]}`, `[{}`, `{"a`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		valid := json.Valid(body)
+		was := bytes.Clone(body)
+		for _, m := range messages.Messages(body) {
+			m.Text()
+			m.MapText(strings.ToUpper)
+			for _, c := range m.ToolCalls() {
+				c.Arguments()
+				c.WithArguments("{}")
+			}
+		}
+		for _, c := range messages.Choices(body) {
+			c.Message().Text()
+			c.WithMessage(messages.NewMsg("assistant", "x"))
+		}
+		messages.EmptyReply(body)
+		out := messages.AppendSystem(body, "hint")
+		if valid {
+			require.True(t, json.Valid(out), "%s", out)
+		}
+		require.Equal(t, was, body)
+	})
+}

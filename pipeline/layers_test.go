@@ -1,0 +1,226 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/shallot-nats/shallot"
+
+type goPackage struct {
+	ImportPath   string
+	Dir          string
+	Deps         []string
+	Imports      []string
+	GoFiles      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+}
+
+// ours lists the packages of the module with their dependencies, tests left out; packages that do not exist yet are
+// simply not there.
+func ours(t *testing.T) map[string]goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Dir,Deps,Imports,GoFiles,TestGoFiles,XTestGoFiles", "./...")
+	cmd.Dir = ".."
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr.String())
+	all := map[string]goPackage{}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		rel := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		all[rel] = p
+	}
+	require.Contains(t, all, "messages")
+	return all
+}
+
+func inside(pkg string, trees ...string) bool {
+	return slices.ContainsFunc(trees, func(tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") })
+}
+
+// The arrows of design.md section 2, held by the compiler's own view of the imports.
+func TestLayers(t *testing.T) {
+	t.Parallel()
+	all := ours(t)
+	transports := []string{"github.com/nats-io", "github.com/ThreeDotsLabs", "net/http"}
+	siblings := []string{"pipeline/agent", "pipeline/toolbox", "pipeline/model", "pipeline/bus"}
+	// Who may import NATS or watermill directly. pipelinetest may not: its suites are for any transport.
+	busUsers := []string{"pipeline/bus", "pipeline/host", "cmd", "examples"}
+	for rel, p := range all {
+		t.Run("package "+rel, func(t *testing.T) {
+			t.Parallel()
+			if inside(rel, "messages", "stages") || rel == "pipeline" || rel == "pipeline/pipelinetest" {
+				for _, d := range p.Deps {
+					if rel == "pipeline/pipelinetest" && inside(d, "net/http") {
+						continue // testify's assert brings it
+					}
+					require.False(t, inside(d, transports...), "%s reaches %s: it must know no transport", rel, d)
+				}
+			}
+			for _, d := range p.Deps {
+				d, own := strings.CutPrefix(d, module+"/")
+				if !own {
+					continue
+				}
+				switch {
+				case inside(rel, "messages"):
+					require.Fail(t, "arrow", "messages imports nothing of ours, and reaches %s", d)
+				case rel == "pipeline":
+					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
+				case inside(rel, "stages"):
+					require.True(t, inside(d, "messages", "stages") || d == "pipeline", "stages reaches %s", d)
+				case inside(rel, siblings...):
+					require.False(t, inside(d, "pipeline/host", "cmd"), "%s reaches %s: the arrow points the other way", rel, d)
+					for _, s := range siblings {
+						require.False(t, inside(d, s) && !inside(rel, s), "siblings %s and %s do not import each other", rel, s)
+					}
+				case inside(rel, "pipeline/host"):
+					require.False(t, inside(d, "cmd"), "host reaches %s", d)
+				}
+			}
+			for _, d := range p.Imports {
+				if inside(d, transports[:2]...) {
+					require.True(t, inside(rel, busUsers...), "%s imports %s: only pipeline/bus knows NATS and watermill", rel, d)
+				}
+				if d, own := strings.CutPrefix(d, module+"/"); own && inside(rel, "cmd") {
+					require.False(t, inside(d, siblings...) && d != "pipeline/bus/embed", "%s imports %s: commands are put together by host", rel, d)
+				}
+			}
+		})
+	}
+}
+
+// House rules that a reader of any file may rely on.
+func TestHouseRules(t *testing.T) {
+	t.Parallel()
+	for _, p := range ours(t) {
+		tests := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+		for _, name := range slices.Concat(p.GoFiles, tests) {
+			path := filepath.Join(p.Dir, name)
+			rel := strings.TrimPrefix(p.ImportPath, module+"/") + "/" + name
+			t.Run(rel, func(t *testing.T) {
+				t.Parallel()
+				src, err := os.ReadFile(path)
+				require.NoError(t, err)
+				isTest := strings.HasSuffix(name, "_test.go")
+				if !isTest && !ast.IsGenerated(parse(t, path, src)) {
+					require.LessOrEqual(t, bytes.Count(src, []byte("\n")), 400, "files stay under 400 lines: split it")
+				}
+				if inside(strings.TrimPrefix(p.ImportPath, module+"/"), "stages") && !isTest && hasConstructor(parse(t, path, src)) {
+					require.Contains(t, tests, strings.TrimSuffix(name, ".go")+"_test.go", "a stage has a test beside it")
+				}
+				checkCalls(t, strings.TrimPrefix(p.ImportPath, module+"/"), isTest, parse(t, path, src))
+			})
+		}
+	}
+}
+
+func parse(t *testing.T, path string, src []byte) *ast.File {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	return f
+}
+
+// hasConstructor reports whether the file makes a stage: a top-level function whose first result is a pipeline.Stage.
+func hasConstructor(f *ast.File) bool {
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Recv != nil || fn.Type.Results == nil || !strings.HasPrefix(fn.Name.Name, "new") {
+			continue
+		}
+		if s, ok := fn.Type.Results.List[0].Type.(*ast.SelectorExpr); ok && s.Sel.Name == "Stage" {
+			return true
+		}
+	}
+	return false
+}
+
+func checkCalls(t *testing.T, pkg string, isTest bool, f *ast.File) {
+	t.Helper()
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv == nil && n.Name.Name == "init" {
+				t.Error("no init(): what a package needs is made where it is used")
+			}
+		case *ast.CallExpr:
+			if isTest && isCall(n, "time", "Sleep") {
+				t.Error("no time.Sleep in tests: wait for the event, or use testing/synctest")
+			}
+			if pkg != "messages" && !isTest && isCall(n, "fmt", "Sprintf") && len(n.Args) > 0 && looksLikeSubject(n.Args[0]) {
+				t.Error("subjects are built by messages.Subjects only, so that no input reaches into another token")
+			}
+		case *ast.BinaryExpr:
+			if pkg != "messages" && !isTest && n.Op == token.ADD && looksLikeSubject(n.X) {
+				t.Error("subjects are built by messages.Subjects only, so that no input reaches into another token")
+			}
+		}
+		return true
+	})
+}
+
+func isCall(c *ast.CallExpr, pkg, name string) bool {
+	s, ok := c.Fun.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != name {
+		return false
+	}
+	x, ok := s.X.(*ast.Ident)
+	return ok && x.Name == pkg
+}
+
+// looksLikeSubject reports whether a literal begins like a subject of ours, or asks for one: "shallot.v1.…", "%s.v1.…".
+func looksLikeSubject(e ast.Expr) bool {
+	l, ok := e.(*ast.BasicLit)
+	if !ok || l.Kind != token.STRING {
+		return false
+	}
+	s, err := strconv.Unquote(l.Value)
+	return err == nil && (strings.HasPrefix(s, "shallot.v1.") || strings.HasPrefix(s, "%s.v1.") || strings.HasPrefix(s, ".v1."))
+}
+
+// The top level holds what a person expects to find, and nothing else (design.md section 1).
+func TestTopLevel(t *testing.T) {
+	t.Parallel()
+	expected := []string{"go.mod", "go.sum", "cmd", "pipeline", "stages", "messages", "docker-compose.yml", "README.md", "docs",
+		"examples", "deploy", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "Dockerfile"}
+	cmd := exec.CommandContext(t.Context(), "git", "ls-files")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skip("not a git checkout: nothing says what belongs to the tree")
+	}
+	for path := range strings.Lines(string(out)) {
+		top, _, _ := strings.Cut(strings.TrimSpace(path), "/")
+		if strings.HasPrefix(top, ".") {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join("..", top)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		require.Contains(t, expected, top, "the top level is fixed; put %s below one of these", path)
+	}
+}
