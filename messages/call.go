@@ -210,6 +210,9 @@ const (
 	NoteDegraded = "degraded"
 	// NoteStopper names the stage that ended the call before its target (CH-4).
 	NoteStopper = "stoppedBy"
+	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers
+	// does with a failure: a JSON object of strings (x-ratelimit-*, x-request-id).
+	NoteUpstreamHeaders = "upstream.headers"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
 	NoteStreamTail = "stream.tail"
 )

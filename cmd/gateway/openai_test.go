@@ -41,6 +41,7 @@ func TestAnswerHeaders(t *testing.T) {
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Note(messages.NoteDegraded, "model-fallback;model=m2")
 			c.Note(noteModelCache, "miss")
+			c.Note(messages.NoteUpstreamHeaders, map[string]string{"X-RateLimit-Remaining-Tokens": "7", "x-request-id": "up"})
 			return pipeline.Continue(), nil
 		}}
 	stop := pipeline.Stage{Name: "stopper", Kind: messages.Model, Order: 11,
@@ -61,6 +62,8 @@ func TestAnswerHeaders(t *testing.T) {
 	require.Equal(t, "model-fallback;model=m2", h.Get("Shallot-Degraded"))
 	require.Equal(t, "miss", h.Get("Shallot-Cache"))
 	require.NotEmpty(t, h.Get("Shallot-Duration-Ms"))
+	require.Equal(t, "7", h.Get("x-ratelimit-remaining-tokens"))
+	require.Equal(t, "up", h.Get("X-Upstream-Request-Id"))
 	require.Equal(t, "mine", h.Get("X-Request-Id"))
 	require.Empty(t, h.Get("Shallot-Stopped-By"))
 

@@ -322,9 +322,7 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	<-running
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.shutdown(context.Background()) }()
-	for !s.stopping.Load() {
-		time.Sleep(time.Millisecond)
-	}
+	require.Eventually(t, s.stopping.Load, time.Second, time.Millisecond)
 	close(finish)
 	require.Equal(t, 200, <-got)
 	require.NoError(t, <-stopped)
