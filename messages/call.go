@@ -230,6 +230,9 @@ const (
 	// NoteEmptied names the stage that took the last words out of a reply which did say something (todo directives
 	// alone): such a reply is no empty reply of the target (FB-3).
 	NoteEmptied = "emptiedBy"
+	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers
+	// does with a failure: a JSON object of strings (x-ratelimit-*, x-request-id).
+	NoteUpstreamHeaders = "upstream.headers"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
 	NoteStreamTail = "stream.tail"
 )

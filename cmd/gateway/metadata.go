@@ -127,8 +127,12 @@ func onlyValue(h http.Header) (string, *messages.Fault) {
 	return list, nil
 }
 
+// splitList returns nil for no names: to the door, nil means all stages and an empty list means none.
 func splitList(s string) []string {
-	return strings.FieldsFunc(s, func(c rune) bool { return c == ',' })
+	if names := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(names) > 0 {
+		return names
+	}
+	return nil
 }
 
 // deadlineOf is the earlier of the two ways to say it; the door cuts it to the configured maximum.

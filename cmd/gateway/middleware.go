@@ -97,6 +97,9 @@ func (s *server) wrap(t *table) http.Handler {
 			if p != nil {
 				s.panicked(a, r, p)
 			}
+			if a.status == 0 && r.Context().Err() != nil {
+				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
+			}
 			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.who.Tenant, "key", a.who.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {

@@ -161,6 +161,10 @@ func facts(h http.Header, c *messages.Call, begin time.Time) {
 	setHeader(h, "Shallot-Path", strings.Join(c.Slip.Path, ","))
 	h.Set("Shallot-Attempts", strconv.Itoa(c.Slip.Tries))
 	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10))
+	var up map[string]string
+	if c.Noted(messages.NoteUpstreamHeaders, &up) {
+		keepUpstream(h, up)
+	}
 	var text string
 	if c.Noted(messages.NoteDegraded, &text) {
 		setHeader(h, "Shallot-Degraded", text)

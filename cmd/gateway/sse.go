@@ -206,10 +206,11 @@ func (q *queue) put(chunks [][]byte) bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	waiting := len(q.items) > 0
 	for _, c := range chunks {
 		q.size += len(c)
 	}
-	if q.size > q.most {
+	if waiting && q.size > q.most { // one large chunk is nobody's slowness
 		return false
 	}
 	q.items = append(q.items, chunks...)
