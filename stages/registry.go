@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -21,8 +22,12 @@ type Deps struct {
 	Caller pipeline.Caller
 	// Publish sends an audit record or an event, asynchronously; nil where nobody listens.
 	Publish func(ctx context.Context, what string, record any) error
+	// Record is Publish that returns only when the record is stored; nil where nothing can confirm it (audit.sync).
+	Record func(ctx context.Context, what string, record any) error
 	// Serves reports whether a provider serves the model name; nil means that it is not known here.
 	Serves func(model string) bool
+	// Provider names the provider of a model, empty if unknown; nil means that it is not known here (FB-11).
+	Provider func(model string) string
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -75,6 +80,9 @@ func defaults[C any](c C) func() any {
 	return func() any { d := c; return &d }
 }
 
+// never is the On of stages that are off until enabled is written.
+func never(any) bool { return false }
+
 // Make builds the stage of a spec and reports whether it is enabled.
 func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err error) {
 	if d.Log == nil {
@@ -121,5 +129,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
-	return []Spec{}
+	return []Spec{
+		{Name: "model-fallback", Class: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
+		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: never},
+	}
 }
