@@ -116,14 +116,14 @@ func TestModelRetryWaitsLocally(t *testing.T) {
 func TestFallbackWithRetry(t *testing.T) {
 	t.Parallel()
 	down := providerFault(messages.ProviderError)
-	make := func(t *testing.T, retryOrder string, d stages.Deps) (retry, fallback pipeline.Stage) {
+	both := func(t *testing.T, retryOrder string, d stages.Deps) (retry, fallback pipeline.Stage) {
 		return harnessModel(t, "model-retry", "base-delay: 0s\nmax-retries: 1\n"+retryOrder, d),
 			harnessModel(t, "model-fallback", "fallback-models: [m1]\nmax-retries: 1", d)
 	}
 	t.Run("FB-14 retry inside fallback", func(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
-		retry, fallback := make(t, "", d)
+		retry, fallback := both(t, "", d)
 		script := &harnessScript{Lines: map[string][]any{"p": {down}, "m1": {down, "ok"}}}
 		h := &harness{Stages: []pipeline.Stage{fallback, retry}, Target: script}
 		c := h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
@@ -138,7 +138,7 @@ func TestFallbackWithRetry(t *testing.T) {
 	})
 	t.Run("FB-15 order swapped: retry outside fallback", func(t *testing.T) {
 		t.Parallel()
-		retry, fallback := make(t, "order: 10", harnessDeps())
+		retry, fallback := both(t, "order: 10", harnessDeps())
 		fallback.Order = 95
 		script := &harnessScript{Lines: map[string][]any{"p": {down}, "m1": {down, "ok"}}}
 		l := pipeline.Chain([]pipeline.Stage{retry, fallback}, script)

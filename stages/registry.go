@@ -130,6 +130,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
 	return []Spec{
+		{Name: "call-limit", Class: "ModelCallLimitHook", Kind: messages.Model, Order: 3, Tier: pipeline.Mandatory, Section: "call-limit", Config: defaults(CallLimitConfig{ExitBehavior: exitEnd}), New: build(newCallLimit), On: callLimitOn},
+		{Name: "budget", Kind: messages.Model, Order: 4, Tier: pipeline.Mandatory, Section: "budget", Config: defaults(BudgetConfig{}), New: build(newBudget), On: budgetOn},
 		{Name: "model-fallback", Class: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
 		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: never},
 	}
