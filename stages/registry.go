@@ -130,9 +130,14 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
 	return []Spec{
+		{Name: "audit", Kind: messages.Model, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
+		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
+		{Name: "audit", Kind: messages.Agent, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 		{Name: "call-limit", Class: "ModelCallLimitHook", Kind: messages.Model, Order: 3, Tier: pipeline.Mandatory, Section: "call-limit", Config: defaults(CallLimitConfig{ExitBehavior: exitEnd}), New: build(newCallLimit), On: callLimitOn},
 		{Name: "budget", Kind: messages.Model, Order: 4, Tier: pipeline.Mandatory, Section: "budget", Config: defaults(BudgetConfig{}), New: build(newBudget), On: budgetOn},
 		{Name: "model-fallback", Class: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
+		{Name: "model-cache", Kind: messages.Model, Order: 90, Tier: pipeline.Optional, Section: "model-cache", Config: defaults(ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}), New: build(newModelCache), On: never},
 		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: never},
+		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
 	}
 }
