@@ -289,3 +289,44 @@ func mustField(t *testing.T, raw []byte, key string) []byte {
 	require.True(t, ok, "%s has no %s", raw, key)
 	return v
 }
+
+// FuzzModelFallbackRequest: whatever a caller sends as JSON object, the standby gets valid JSON with its own name.
+func FuzzModelFallbackRequest(f *testing.F) {
+	for _, s := range []string{
+		`{"model":"p","messages":[{"content":[{"cachePoint":{}},{"cache_control":1,"type":"text"}]}]}`, `{}`, `[]`, `{"model":null,"messages":{}}`,
+		`{"tools":[{"function":[]},1,{"function":{"cache_control":{}}}],"messages":[[],"x",{"content":{},"tool_calls":[{"cache_control":1}]}]}`,
+		`{"model":"p","model":"q","cache_control":1,"cache_control":2}`, `{"cache\u005fcontrol":{},"a":"}"}`, `{"":{"cache_control":1}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	d := harnessDeps()
+	s := harnessModel(f, "model-fallback", "fallback-models: [standby]\nmax-retries: 1", d)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		calls := 0
+		h := &harness{Stages: []pipeline.Stage{s}, Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			if calls++; calls > 1 {
+				require.True(t, json.Valid(c.Request()), "%s", c.Request())
+				require.Equal(t, "standby", messages.ModelName(c.Request()))
+				_, marked := messages.Field(c.Request(), "cache_control")
+				require.False(t, marked)
+			}
+			return providerFault(messages.ProviderError)
+		})}
+		c := h.Call(t, context.Background(), harnessCall(string(body)))
+		require.Equal(t, messages.ProviderError, c.Fault.Code)
+	})
+}
+
+func BenchmarkModelFallbackPass(b *testing.B) {
+	s := harnessModel(b, "model-fallback", "fallback-models: [m1]", harnessDeps())
+	reply := messages.TextReply("x", "p", "hello", 1)
+	l := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply(reply)
+		return nil
+	}))
+	for b.Loop() {
+		if _, err := l.Call(context.Background(), harnessCall(`{"model":"p","messages":[]}`)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
