@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -21,11 +22,15 @@ type Deps struct {
 	Caller pipeline.Caller
 	// Publish sends an audit record or an event, asynchronously; nil where nobody listens.
 	Publish func(ctx context.Context, what string, record any) error
+	// Record is Publish that returns only when the record is stored; nil where nothing can confirm it (audit.sync).
+	Record func(ctx context.Context, what string, record any) error
 	// Serves reports whether a provider serves the model name; nil means that it is not known here.
 	Serves func(model string) bool
 	// Section returns the decoded configuration of another section under agent.interceptor (a pointer), or nil; for
 	// stages that share settings (tool-pii uses the rules of pii). It may be nil.
 	Section func(name string) any
+	// Provider names the provider of a model, empty if unknown; nil means that it is not known here (FB-11).
+	Provider func(model string) string
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -128,11 +133,20 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
 	return []Spec{
+		{Name: "audit", Kind: messages.Model, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
+		{Name: "call-limit", Class: "ModelCallLimitHook", Kind: messages.Model, Order: 3, Tier: pipeline.Mandatory, Section: "call-limit", Config: defaults(CallLimitConfig{ExitBehavior: exitEnd}), New: build(newCallLimit), On: callLimitOn},
+		{Name: "budget", Kind: messages.Model, Order: 4, Tier: pipeline.Mandatory, Section: "budget", Config: defaults(BudgetConfig{}), New: build(newBudget), On: budgetOn},
 		{Name: "pii", Class: "PIIDetectionHook", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Section: "pii",
 			Config: defaults(PIIConfig{ApplyToInput: true, HashKeyEnv: "SHALLOT_PII_KEY"}), New: build(newPII), On: off},
+		{Name: "model-fallback", Class: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
 		{Name: "todo-list", Class: "TodoListInterceptor", Kind: messages.Model, Order: 80, Tier: pipeline.Optional, Section: "todo-list",
 			Config: defaults(TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}), New: build(newTodo)},
+		{Name: "model-cache", Kind: messages.Model, Order: 90, Tier: pipeline.Optional, Section: "model-cache", Config: defaults(ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}), New: build(newModelCache), On: off},
+		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: off},
+		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
+		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 		{Name: "tool-pii", Kind: messages.Tool, Order: 48, Tier: pipeline.Optional, Section: "tool-pii",
 			Config: defaults(ToolPIIConfig{}), New: build(newToolPII), On: off},
+		{Name: "audit", Kind: messages.Agent, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 	}
 }

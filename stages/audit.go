@@ -1,0 +1,176 @@
+package stages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// AuditConfig is agent.interceptor.audit; it serves model, tool and agent calls alike.
+type AuditConfig struct {
+	Common `yaml:",inline"`
+	// Sync makes each record wait for its store and fails the call if that does not confirm it.
+	Sync bool `yaml:"sync" json:"sync"`
+}
+
+// AuditRecord is one record of the audit stream: who, what, and how it ended. It holds sizes and hashes of bodies and
+// never a body, nor a text that might quote one.
+type AuditRecord struct {
+	// Record names the record over redeliveries: "<call>.accepted" or "<call>.end". It is fit as a message id.
+	Record string    `json:"record"`
+	Event  string    `json:"event"` // accepted | end
+	Time   time.Time `json:"time"`
+
+	Call      string        `json:"call"`
+	Kind      messages.Kind `json:"kind"`
+	Tenant    string        `json:"tenant"`
+	Role      string        `json:"role,omitempty"`
+	User      string        `json:"user,omitempty"`
+	Session   string        `json:"session,omitempty"`
+	Run       string        `json:"run,omitempty"`
+	Agent     string        `json:"agent,omitempty"`
+	Parent    string        `json:"parent,omitempty"`
+	RequestID string        `json:"requestId,omitempty"`
+	Trace     string        `json:"trace,omitempty"`
+	Model     string        `json:"model,omitempty"` // that was asked for
+	Tool      string        `json:"tool,omitempty"`
+	Request   *AuditBody    `json:"request,omitempty"` // as accepted
+
+	// The rest is of the end only.
+	Reply           *AuditBody    `json:"reply,omitempty"`
+	Outcome         string        `json:"outcome,omitempty"` // reply | fault
+	Code            messages.Code `json:"code,omitempty"`
+	Origin          string        `json:"origin,omitempty"`
+	StoppedBy       string        `json:"stoppedBy,omitempty"`
+	ExecutorReached *bool         `json:"executorReached,omitempty"`
+	Degraded        string        `json:"degraded,omitempty"`
+	Cache           string        `json:"cache,omitempty"`
+	Attempts        int           `json:"attempts,omitempty"`
+	Path            []string      `json:"path,omitempty"`
+	Stages          []AuditStage  `json:"stages,omitempty"`
+	DurationMs      int64         `json:"durationMs,omitempty"`
+}
+
+// AuditBody is a body's size in bytes and the SHA-256 of its compact form.
+type AuditBody struct {
+	Bytes  int    `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// AuditStage is what one stage further in did for the call.
+type AuditStage struct {
+	Stage       string  `json:"stage"`
+	Invocations int64   `json:"invocations"`
+	Errors      int64   `json:"errors,omitempty"`
+	Ms          float64 `json:"ms"`
+}
+
+type audit struct {
+	publish func(ctx context.Context, what string, record any) error
+	sync    bool
+	log     *slog.Logger
+}
+
+// newAudit makes the outermost stage (CH-14): it sees hits, stops and faults, because it is passed before anything
+// can answer. A record for a call that is accepted and one for its end; a redelivery publishes the same record id
+// again. It fails open with an alarm in the log, or closed with sync: true.
+func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
+	a := &audit{publish: d.Publish, sync: cfg.Sync, log: d.Log}
+	if cfg.Sync && d.Record != nil {
+		a.publish = d.Record
+	}
+	return pipeline.Stage{
+		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "hashes"},
+	}, nil
+}
+
+// auditState carries what the call was when it was accepted: stages further in may change the request.
+type auditState struct {
+	Model   string     `json:"model,omitempty"`
+	Request *AuditBody `json:"request,omitempty"`
+}
+
+func (a *audit) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	st := auditState{Request: digest(c.Request())}
+	if c.Kind == messages.Model {
+		st.Model = messages.ModelName(c.Request())
+	}
+	if err := c.SetState(st); err != nil {
+		return pipeline.Verdict{}, err
+	}
+	return pipeline.Continue(), a.write(ctx, a.record(c, "accepted", st))
+}
+
+func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st auditState
+	if _, err := c.State(&st); err != nil {
+		a.log.ErrorContext(ctx, "audit state unreadable; the end is recorded without the request", "call", c.ID, "err", err)
+	}
+	r := a.record(c, "end", st)
+	r.Outcome = "reply"
+	if c.Fault != nil {
+		r.Outcome, r.Code, r.Origin = "fault", c.Fault.Code, c.Fault.Origin
+	} else if c.HasReply() {
+		r.Reply = digest(c.ReplyBytes())
+	}
+	c.Noted(messages.NoteStopper, &r.StoppedBy)
+	c.Noted(messages.NoteDegraded, &r.Degraded)
+	c.Noted(noteModelCache, &r.Cache)
+	if c.Flag(messages.NoteCacheHit) {
+		r.Cache = cacheHit
+	}
+	reached := c.Flag(messages.NoteExecutorReached)
+	r.ExecutorReached = &reached
+	r.Attempts, r.Path = c.Slip.Tries, c.Slip.Path
+	for _, s := range c.Slip.Stops {
+		if s.Tally.Count > 0 {
+			r.Stages = append(r.Stages, AuditStage{s.Name, s.Tally.Count, s.Tally.Errors, float64(s.Tally.Nanos) / 1e6})
+		}
+	}
+	r.DurationMs = r.Time.Sub(c.Accepted).Milliseconds()
+	// The record of an end matters most when the caller has left, so it does not end with the call's context.
+	ctx, cancel := settleContext(ctx)
+	defer cancel()
+	return pipeline.Continue(), a.write(ctx, r)
+}
+
+func (a *audit) record(c *messages.Call, event string, st auditState) AuditRecord {
+	return AuditRecord{
+		Record: c.ID + "." + event, Event: event, Time: time.Now().UTC(),
+		Call: c.ID, Kind: c.Kind, Tenant: c.Tenant, Role: c.Role, User: c.User, Session: c.Session, Run: c.Run, Agent: c.Agent,
+		Parent: c.Parent, RequestID: c.RequestID, Trace: c.Trace.Parent, Model: st.Model, Tool: c.Tool, Request: st.Request,
+	}
+}
+
+var errNoAudit = errors.New("nothing here takes audit records")
+
+func (a *audit) write(ctx context.Context, r AuditRecord) error {
+	err := errNoAudit
+	if a.publish != nil {
+		err = a.publish(ctx, "audit", r)
+	} else if !a.sync {
+		return nil
+	}
+	switch {
+	case err == nil:
+		return nil
+	case a.sync:
+		return messages.NewFault(messages.StoreUnavailable, "stage audit: the record %s is not stored (%v); with audit.sync no call goes on without it", r.Event, err).From("audit")
+	}
+	a.log.ErrorContext(ctx, "audit record lost", "call", r.Call, "event", r.Event, "err", err)
+	return nil
+}
+
+func digest(body []byte) *AuditBody {
+	if body == nil {
+		return nil
+	}
+	sum := sha256.Sum256(body)
+	return &AuditBody{Bytes: len(body), SHA256: hex.EncodeToString(sum[:])}
+}

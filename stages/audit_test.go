@@ -1,0 +1,232 @@
+package stages_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// records collects what is published, once for each record id, as a stream with message ids does.
+type records struct {
+	mu   sync.Mutex
+	seen map[string]bool
+	Out  []map[string]any
+	Raw  []byte
+	Err  error
+}
+
+func (r *records) Publish(_ context.Context, what string, record any) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Err != nil {
+		return r.Err
+	}
+	raw := messages.Encode(record)
+	var m map[string]any
+	if err := json.Unmarshal(raw, &m); err != nil || what != "audit" {
+		return errors.New("not an audit record")
+	}
+	id := m["record"].(string)
+	if r.seen[id] {
+		return nil
+	}
+	if r.seen == nil {
+		r.seen = map[string]bool{}
+	}
+	r.seen[id] = true
+	r.Raw = append(r.Raw, raw...)
+	r.Out = append(r.Out, m)
+	return nil
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	t.Run("CH-14 mandatory audit sees a hit, an inner limiter does not run", func(t *testing.T) {
+		t.Parallel()
+		var r records
+		d := harnessDeps()
+		d.Publish = r.Publish
+		ran := false
+		limiter := pipeline.Stage{Name: "limiter", Kind: messages.Model, Order: 92, Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+			ran = true
+			return pipeline.Continue(), nil
+		}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d), harnessModel(t, "model-cache", "enabled: true", d), limiter},
+			Target: &harnessScript{Lines: map[string][]any{"p": {"hi"}}}}
+		body := `{"model":"p","messages":[{"role":"user","content":"secret words"}]}`
+		h.Call(t, ctx, harnessCall(body))
+		require.True(t, ran)
+		ran = false
+		c := harnessCall(body)
+		c.Session, c.User = "s", "u"
+		c = h.Call(t, ctx, c)
+		require.Equal(t, "hi", harnessText(t, c))
+		require.False(t, ran)
+		require.Len(t, r.Out, 4)
+		require.Equal(t, true, r.Out[1]["executorReached"])
+		before, end := r.Out[2], r.Out[3]
+		require.Equal(t, "accepted", before["event"])
+		require.Equal(t, map[string]any{"event": "end", "executorReached": false, "stoppedBy": "model-cache", "cache": "hit", "outcome": "reply",
+			"model": "p", "tenant": "t1", "session": "s", "user": "u"},
+			pick(end, "event", "executorReached", "stoppedBy", "cache", "outcome", "model", "tenant", "session", "user"))
+		require.EqualValues(t, len(body), end["request"].(map[string]any)["bytes"])
+		require.Len(t, end["request"].(map[string]any)["sha256"], 64)
+		require.NotContains(t, string(r.Raw), "secret words", "no bodies")
+	})
+	t.Run("faults, attempts and degraded replies", func(t *testing.T) {
+		t.Parallel()
+		var r records
+		d := harnessDeps()
+		d.Publish = r.Publish
+		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}, "q": {providerFault(messages.ProviderRejected)}}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d), harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
+		h.Call(t, ctx, harnessCall(`{"model":"p"}`))
+		require.Equal(t, map[string]any{"model": "p", "degraded": "model-fallback;model=m1", "attempts": 2.0, "outcome": "reply"},
+			pick(r.Out[1], "model", "degraded", "attempts", "outcome"))
+		require.NotEmpty(t, r.Out[1]["stages"])
+		h.Call(t, ctx, harnessCall(`{"model":"q"}`))
+		require.Equal(t, map[string]any{"code": "provider_rejected", "origin": "target", "outcome": "fault"}, pick(r.Out[3], "code", "origin", "outcome"))
+		require.NotContains(t, r.Out[3], "reply")
+	})
+	t.Run("every kind has it", func(t *testing.T) {
+		t.Parallel()
+		for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+			var r records
+			d := harnessDeps()
+			d.Publish = r.Publish
+			s, on, err := harnessMake(kind, "audit", "", d)
+			require.NoError(t, err)
+			require.True(t, on)
+			require.Equal(t, pipeline.Mandatory, s.Tier)
+			require.False(t, s.Blind)
+			h := &harness{Stages: []pipeline.Stage{s}, Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				c.SetReply([]byte(`plain text`))
+				return nil
+			})}
+			c := messages.NewCall(kind, "t1", []byte(`no json either`))
+			c.Tool = "search"
+			h.Call(t, ctx, c)
+			require.Len(t, r.Out, 2)
+			require.Equal(t, string(kind), r.Out[1]["kind"])
+		}
+	})
+	t.Run("open with an alarm, closed with sync", func(t *testing.T) {
+		t.Parallel()
+		var log bytes.Buffer
+		d := harnessDeps()
+		d.Publish, d.Log = (&records{Err: errors.New("gone")}).Publish, slog.New(slog.NewTextHandler(&log, nil))
+		script := &harnessScript{Lines: map[string][]any{"p": {"hi"}}}
+		run := func(config string, d stages.Deps) *messages.Call {
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", config, d)}, Target: script}
+			return h.Call(t, ctx, harnessCall(`{"model":"p"}`))
+		}
+		require.Equal(t, "hi", harnessText(t, run("", d)))
+		require.Contains(t, log.String(), "level=ERROR")
+		require.Equal(t, 1, script.Count("p"))
+		require.Equal(t, messages.StoreUnavailable, run("sync: true", d).Fault.Code)
+		require.Equal(t, messages.StoreUnavailable, run("sync: true", harnessDeps()).Fault.Code, "nobody takes records")
+		require.Equal(t, "hi", harnessText(t, run("", harnessDeps())))
+		require.Equal(t, 2, script.Count("p"), "closed before anything is spent")
+		d.Record = (&records{}).Publish
+		require.Equal(t, "hi", harnessText(t, run("sync: true", d)))
+	})
+	t.Run("the caller has left: the end is recorded", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancelCause(ctx)
+		var r records
+		d := harnessDeps()
+		d.Publish = func(ctx context.Context, what string, record any) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return r.Publish(ctx, what, record)
+		}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d)}, Target: pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
+			cancel(pipeline.ErrCancelled)
+			return context.Canceled
+		})}
+		h.Call(t, ctx, harnessCall(`{}`))
+		require.Equal(t, "cancelled", r.Out[1]["code"])
+	})
+}
+
+func pick(m map[string]any, keys ...string) map[string]any {
+	out := map[string]any{}
+	for _, k := range keys {
+		if v, ok := m[k]; ok {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func TestLogging(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	body := `{"model":"p","messages":[{"role":"user","content":"secret <words>"}],"tools":[{}],"seed":9007199254740993}`
+	run := func(t *testing.T, config string, calls int) (r *records, log *bytes.Buffer) {
+		r, log = &records{}, &bytes.Buffer{}
+		d := harnessDeps()
+		d.Publish, d.Log = r.Publish, slog.New(slog.NewJSONHandler(log, nil))
+		for range calls {
+			script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError), []byte(usageReply + "}}")}}}
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", "base-delay: 0s", d), harnessModel(t, "logging", config, d)}, Target: script}
+			h.Call(t, ctx, harnessCall(body))
+		}
+		return r, log
+	}
+	t.Run("S0-LOG-1 each attempt, no bodies", func(t *testing.T) {
+		t.Parallel()
+		r, log := run(t, "", 1)
+		require.Len(t, r.Out, 2)
+		require.Equal(t, map[string]any{"attempt": 1.0, "code": "provider_error", "model": "p", "messages": 1.0, "tools": 1.0},
+			pick(r.Out[0], "attempt", "code", "model", "messages", "tools"))
+		require.Equal(t, map[string]any{"attempt": 2.0, "inputTokens": 60.0, "outputTokens": 40.0, "finish": []any{"stop"}},
+			pick(r.Out[1], "attempt", "inputTokens", "outputTokens", "finish", "code"))
+		for _, out := range [][]byte{r.Raw, log.Bytes()} {
+			require.NotContains(t, string(out), "secret")
+		}
+		require.Contains(t, log.String(), "model request")
+		require.Contains(t, log.String(), `"level":"WARN"`)
+	})
+	t.Run("S0-LOG-1 bodies as they were", func(t *testing.T) {
+		t.Parallel()
+		r, log := run(t, "bodies: true", 1)
+		require.Contains(t, string(r.Raw), `"requestBody":`+body)
+		require.Contains(t, string(r.Raw), `"replyBody":`+usageReply)
+		require.Contains(t, log.String(), "secret")
+	})
+	t.Run("sample by call id", func(t *testing.T) {
+		t.Parallel()
+		r, log := run(t, "sample: 0", 3)
+		require.Empty(t, r.Out)
+		require.NotContains(t, log.String(), "model re")
+		r, _ = run(t, "sample: 0.5", 200)
+		require.InDelta(t, 200, len(r.Out), 80)
+		require.Zero(t, len(r.Out)%2, "all attempts of a call or none")
+	})
+	t.Run("fails open, and where nobody listens", func(t *testing.T) {
+		t.Parallel()
+		d := harnessDeps()
+		for range 2 {
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "logging", "", d)}, Target: &harnessScript{Lines: map[string][]any{"": {"hi"}}}}
+			require.Equal(t, "hi", harnessText(t, h.Call(t, ctx, harnessCall(`[]`))))
+			d.Publish = (&records{Err: errors.New("gone")}).Publish
+		}
+	})
+	for _, bad := range []string{"sample: 1.1", "sample: -0.1", "sample: .nan"} {
+		_, _, err := harnessMake(messages.Model, "logging", bad, harnessDeps())
+		require.ErrorContains(t, err, "agent.interceptor.logging: sample")
+	}
+}

@@ -1,0 +1,208 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null is none.
+type BudgetConfig struct {
+	Common       `yaml:",inline"`
+	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day"`
+	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day"`
+	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The first line that fits
+	// counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
+	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty"`
+}
+
+// ModelPrice is what a million tokens of a model cost in US dollars. Model may be a pattern such as "gpt-4o*".
+type ModelPrice struct {
+	Model  string  `yaml:"model" json:"model"`
+	Input  float64 `yaml:"input" json:"input"`
+	Output float64 `yaml:"output" json:"output"`
+}
+
+func (c *BudgetConfig) limited() bool { return c.TokensPerDay != nil || c.USDPerDay != nil }
+
+func (c *BudgetConfig) validate() error {
+	switch {
+	case c.TokensPerDay != nil && *c.TokensPerDay < 0:
+		return fmt.Errorf("tokens-per-day: %d; need 0 or more, or null for none", *c.TokensPerDay)
+	case c.USDPerDay != nil && !(*c.USDPerDay >= 0 && *c.USDPerDay < 1e9):
+		return fmt.Errorf("usd-per-day: %v; need 0 or more, or null for none", *c.USDPerDay)
+	case c.USDPerDay != nil && len(c.Prices) == 0:
+		return errors.New("prices: usd-per-day needs at least one line {model, input, output} in US dollars per million tokens")
+	case c.Enabled != nil && *c.Enabled && !c.limited():
+		return errors.New("enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
+	}
+	for _, p := range c.Prices {
+		if _, err := path.Match(p.Model, ""); err != nil || p.Model == "" {
+			return fmt.Errorf("prices: model %q is no name and no pattern", p.Model)
+		}
+		if !(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6) {
+			return fmt.Errorf("prices: model %q: input and output are 0 or more US dollars per million tokens", p.Model)
+		}
+	}
+	return nil
+}
+
+func budgetOn(config any) bool {
+	c, ok := config.(*BudgetConfig)
+	return ok && c.limited()
+}
+
+const (
+	budgetTTL = 72 * time.Hour
+	// bytesPerToken and reservedOutput estimate a call that is under way; its settlement replaces the estimate.
+	bytesPerToken  = 4
+	reservedOutput = 500
+)
+
+type budget struct {
+	cfg   BudgetConfig
+	store func(string) pipeline.Store
+}
+
+// budgetState is the reservation of one call; the day is kept so that a call over midnight is settled where it was
+// reserved.
+type budgetState struct {
+	Day      string `json:"day"`
+	Estimate amount `json:"estimate"`
+}
+
+// newBudget makes the stage that limits what a tenant uses a day. A call is refused when what was used and what calls
+// under way have reserved has reached a limit; so the last call may end above it, but calls in parallel cannot add up
+// to much more. After the call the reservation is replaced by the reply's usage. A reply that no model made (a cache
+// hit, an answer of a stage) costs 0, and so does a fault, except a cut stream, which was paid for: it costs the
+// estimate. It fails closed.
+func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
+	if err := cfg.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	b := &budget{cfg: *cfg, store: d.Store}
+	return pipeline.Stage{
+		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "usage"},
+	}, nil
+}
+
+func budgetKey(tenant, day string) string { return messages.Key("budget", tenant, day) }
+
+func (b *budget) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	if !b.cfg.limited() {
+		return pipeline.Continue(), nil
+	}
+	st := budgetState{Day: time.Now().UTC().Format(time.DateOnly), Estimate: b.estimate(c.Request())}
+	used, ok, err := reserve(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, st.Estimate, false, func(a amount) bool { return b.over(a) != "" })
+	if err != nil {
+		return pipeline.Verdict{}, storeFault("budget", "day's usage", err)
+	}
+	if !ok {
+		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded,
+			"The budget of tenant %s for %s (UTC) is used up: %s, calls under way included. It begins anew at 00:00 UTC; an operator can raise agent.interceptor.budget.",
+			c.Tenant, st.Day, b.over(used)).From("budget")
+	}
+	return pipeline.Continue(), c.SetState(st)
+}
+
+// over says which limit is reached, or nothing.
+func (b *budget) over(a amount) string {
+	switch {
+	case b.cfg.TokensPerDay != nil && a.Tokens >= *b.cfg.TokensPerDay:
+		return fmt.Sprintf("%d of %d tokens", a.Tokens, *b.cfg.TokensPerDay)
+	case b.cfg.USDPerDay != nil && a.Micros >= micros(*b.cfg.USDPerDay):
+		return fmt.Sprintf("%.4f of %.4f US dollars", float64(a.Micros)/1e6, *b.cfg.USDPerDay)
+	}
+	return ""
+}
+
+func (b *budget) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st budgetState
+	if ok, err := c.State(&st); err != nil || !ok {
+		return pipeline.Continue(), err
+	}
+	ctx, cancel := settleContext(ctx)
+	defer cancel()
+	if err := settle(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, b.cost(c, st.Estimate)); err != nil {
+		return pipeline.Continue(), storeFault("budget", "day's usage", err)
+	}
+	return pipeline.Continue(), nil
+}
+
+// cost is what the call used in the end.
+func (b *budget) cost(c *messages.Call, estimate amount) amount {
+	if c.Fault != nil {
+		if c.Fault.Code == messages.StreamCut {
+			return estimate
+		}
+		return amount{}
+	}
+	if _, byStage := c.Notes[messages.NoteStopper]; byStage {
+		return amount{}
+	}
+	usage, _ := messages.Field(c.ReplyBytes(), "usage")
+	in, out := usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
+	total := max(usageInt(usage, "total_tokens"), in+out)
+	if total == 0 { // a provider that reports nothing is not free
+		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.ReplyBytes())/bytesPerToken)
+		total = in + out
+	}
+	spent := amount{Calls: 1, Tokens: total, Micros: b.price(messages.ModelName(c.Request()), in, total-in)}
+	if cost, ok := messages.Field(usage, "cost"); ok {
+		if usd, ok := number(cost); ok && usd >= 0 {
+			spent.Micros = micros(usd)
+		}
+	}
+	return spent
+}
+
+func (b *budget) estimate(request []byte) amount {
+	in := int64(len(request) / bytesPerToken)
+	out := int64(reservedOutput)
+	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+		raw, _ := messages.Field(request, key)
+		if n, ok := messages.Int(raw); ok && n > 0 {
+			out = min(n, 1<<20)
+		}
+	}
+	raw, _ := messages.Field(request, "n")
+	if n, ok := messages.Int(raw); ok && n > 1 {
+		out *= min(n, 1<<10)
+	}
+	return amount{Calls: 1, Tokens: in + out, Micros: b.price(messages.ModelName(request), in, out)}
+}
+
+func (b *budget) price(model string, in, out int64) int64 {
+	cost := func(p ModelPrice) float64 { return float64(in)*p.Input + float64(out)*p.Output } // per million: micros
+	dearest := 0.0
+	for _, p := range b.cfg.Prices {
+		if fits, err := path.Match(p.Model, model); err == nil && fits {
+			return int64(math.Ceil(cost(p)))
+		}
+		dearest = max(dearest, cost(p))
+	}
+	return int64(math.Ceil(dearest))
+}
+
+func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }
+
+func usageInt(usage []byte, key string) int64 {
+	raw, _ := messages.Field(usage, key)
+	n, ok := number(raw)
+	if !ok || n < 0 || n > 1e12 {
+		return 0
+	}
+	return int64(n)
+}
+
+func number(raw []byte) (float64, bool) {
+	n, err := strconv.ParseFloat(string(raw), 64)
+	return n, err == nil && !math.IsNaN(n) && !math.IsInf(n, 0)
+}

@@ -1,0 +1,153 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// CallLimitConfig is agent.interceptor.call-limit. A limit that is null is no limit; 0 allows no call (LM-5).
+type CallLimitConfig struct {
+	Common       `yaml:",inline"`
+	RunLimit     *int64 `yaml:"run-limit" json:"run-limit"`
+	ThreadLimit  *int64 `yaml:"thread-limit" json:"thread-limit"` // calls of one session
+	ExitBehavior string `yaml:"exit-behavior" json:"exit-behavior"`
+}
+
+// How a call over the limit ends (S4-LIMIT-3).
+const (
+	exitEnd   = "END"
+	exitError = "ERROR"
+)
+
+func (c *CallLimitConfig) limited() bool { return c.RunLimit != nil || c.ThreadLimit != nil }
+
+func (c *CallLimitConfig) validate() error {
+	switch {
+	case c.ExitBehavior != exitEnd && c.ExitBehavior != exitError:
+		return fmt.Errorf("exit-behavior: %q; known: END, ERROR", c.ExitBehavior)
+	case c.RunLimit != nil && *c.RunLimit < 0:
+		return fmt.Errorf("run-limit: %d; need 0 or more, or null for none", *c.RunLimit)
+	case c.ThreadLimit != nil && *c.ThreadLimit < 0:
+		return fmt.Errorf("thread-limit: %d; need 0 or more, or null for none", *c.ThreadLimit)
+	case c.Enabled != nil && *c.Enabled && !c.limited():
+		return errors.New("enabled, but neither run-limit nor thread-limit is set; set one or take enabled out") // LM-9
+	}
+	return nil
+}
+
+func callLimitOn(config any) bool {
+	c, ok := config.(*CallLimitConfig)
+	return ok && c.limited()
+}
+
+const (
+	runCountTTL    = 7 * 24 * time.Hour  // since the run's last call
+	threadCountTTL = 30 * 24 * time.Hour // since the session's last call
+	noteJumpTo     = "jump_to"
+)
+
+type callLimit struct {
+	cfg   CallLimitConfig
+	store func(string) pipeline.Store
+}
+
+// newCallLimit makes the stage that limits the model calls of a run and of a session (S4-LIMIT-1..4). A call is
+// counted once, after it, whatever was retried further in (LM-6) and however often it is delivered; until then it
+// holds a reservation, so that parallel calls cannot pass the limit together. A call that never reached its model and
+// got no reply is not counted; a cache hit is (a loop on a cached answer is still a loop). A call without a session
+// has no thread limit; a call without a run is a run of its own (X-44); a call that a stage makes for a counted call
+// is part of that one. It fails closed.
+func newCallLimit(cfg *CallLimitConfig, d Deps) (pipeline.Stage, error) {
+	if err := cfg.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	l := &callLimit{cfg: *cfg, store: d.Store}
+	return pipeline.Stage{
+		Before: l.before, After: l.after, FailClosed: true, Jumps: []string{"end"},
+		Reads: []string{"run", "session"}, Writes: []string{"reply"},
+	}, nil
+}
+
+// callCounter is one limit as it applies to a call; key is empty for a call that is a run of its own.
+type callCounter struct {
+	name  string
+	key   string
+	limit int64
+	ttl   time.Duration
+}
+
+func (l *callLimit) counters(c *messages.Call) []callCounter {
+	var out []callCounter
+	if l.cfg.ThreadLimit != nil && c.Session != "" {
+		out = append(out, callCounter{"thread", messages.Key("call-limit", "thread", c.Tenant, c.Session), *l.cfg.ThreadLimit, threadCountTTL})
+	}
+	if l.cfg.RunLimit != nil {
+		n := callCounter{"run", "", *l.cfg.RunLimit, runCountTTL}
+		if c.Run != "" {
+			n.key = messages.Key("call-limit", "run", c.Tenant, c.Run)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var exceeded []string
+	var reserved []callCounter
+	for _, n := range l.counters(c) {
+		count, ok := amount{}, n.limit > 0
+		if n.key != "" {
+			var err error
+			count, ok, err = reserve(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1}, true, func(a amount) bool { return a.Calls >= n.limit })
+			if err != nil {
+				return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+			}
+			reserved = append(reserved, n)
+		}
+		if !ok {
+			exceeded = append(exceeded, fmt.Sprintf("%s limit (%d/%d)", n.name, count.Calls, n.limit))
+		}
+	}
+	if len(exceeded) == 0 {
+		return pipeline.Continue(), nil
+	}
+	for _, n := range reserved {
+		if err := release(ctx, l.store("limits"), n.key, n.ttl, c); err != nil {
+			return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+		}
+	}
+	text := "Model call limits exceeded: " + strings.Join(exceeded, ", ")
+	if l.cfg.ExitBehavior == exitError {
+		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded, "%s", text).From("call-limit")
+	}
+	c.SetReply(messages.TextReply(c.ID, messages.ModelName(c.Request()), text, c.Accepted.Unix()))
+	c.Note(noteJumpTo, "end") // X-43
+	return pipeline.Jump("end"), nil
+}
+
+func (l *callLimit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	ctx, cancel := settleContext(ctx)
+	defer cancel()
+	called := c.Fault == nil || c.Flag(messages.NoteExecutorReached)
+	for _, n := range l.counters(c) {
+		if n.key == "" {
+			continue
+		}
+		var err error
+		if called {
+			err = settle(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1})
+		} else {
+			err = release(ctx, l.store("limits"), n.key, n.ttl, c)
+		}
+		if err != nil {
+			return pipeline.Continue(), storeFault("call-limit", "call counters", err)
+		}
+	}
+	return pipeline.Continue(), nil
+}

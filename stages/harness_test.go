@@ -1,0 +1,188 @@
+package stages_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// harness is an onion as the bus would move it, without a bus: between any two steps the call goes through its wire
+// form, and each phase first runs once on a copy that is thrown away, as after a crash (redelivery). A stage that
+// keeps state outside the call, or that counts twice, does not pass its tests here.
+type harness struct {
+	Stages []pipeline.Stage
+	Target pipeline.Target
+	Delays []time.Duration // what Again asked to wait; the harness does not wait
+}
+
+func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *messages.Call {
+	t.Helper()
+	for _, s := range h.Stages {
+		c.Slip.Stops = append(c.Slip.Stops, s.Stop())
+	}
+	next := pipeline.Start(c)
+	for {
+		c = harnessWire(t, c)
+		switch next.Where {
+		case pipeline.ToReply:
+			return c
+		case pipeline.ToTarget:
+			next = pipeline.RunTarget(ctx, h.Target, c, func([]byte) error { return nil })
+		case pipeline.ToStage:
+			name, _ := c.Slip.Stage()
+			s := h.find(t, name)
+			_, lost := pipeline.Step(ctx, s, harnessWire(t, c))
+			var r pipeline.Report
+			next, r = pipeline.Step(ctx, s, c)
+			require.Empty(t, r.Stack, "stage %s panicked: %v", name, r.Err)
+			require.Equal(t, lost.Verdict.String(), r.Verdict.String(), "stage %s decides otherwise the second time", name)
+			if r.Verdict.String() == "Again" {
+				h.Delays = append(h.Delays, next.Delay)
+			}
+		default:
+			t.Fatalf("the call is at place %d", next.Where)
+		}
+	}
+}
+
+func (h *harness) find(t testing.TB, name string) pipeline.Stage {
+	t.Helper()
+	for _, s := range h.Stages {
+		if s.Name == name {
+			return s
+		}
+	}
+	t.Fatalf("no stage %s", name)
+	return pipeline.Stage{}
+}
+
+func harnessWire(t testing.TB, c *messages.Call) *messages.Call {
+	t.Helper()
+	raw, err := c.Marshal()
+	require.NoError(t, err)
+	out, err := messages.Unmarshal(raw)
+	require.NoError(t, err)
+	return out
+}
+
+// harnessDeps has a store in memory for each name.
+func harnessDeps() stages.Deps {
+	var mu sync.Mutex
+	stores := map[string]pipeline.Store{}
+	return stages.Deps{Store: func(name string) pipeline.Store {
+		mu.Lock()
+		defer mu.Unlock()
+		if stores[name] == nil {
+			stores[name] = &pipeline.Memory{}
+		}
+		return stores[name]
+	}}
+}
+
+// harnessMake makes a stage of the registry from YAML, as the configuration would.
+func harnessMake(kind messages.Kind, name, config string, d stages.Deps) (pipeline.Stage, bool, error) {
+	for _, spec := range stages.All() {
+		if spec.Name != name || spec.Kind != kind {
+			continue
+		}
+		cfg := spec.Config()
+		if config != "" {
+			if err := yaml.UnmarshalWithOptions([]byte(config), cfg, yaml.Strict()); err != nil {
+				return pipeline.Stage{}, false, err
+			}
+		}
+		return spec.Make(cfg, d)
+	}
+	return pipeline.Stage{}, false, errors.New("no such stage: " + name)
+}
+
+func harnessModel(t testing.TB, name, config string, d stages.Deps) pipeline.Stage {
+	t.Helper()
+	s, _, err := harnessMake(messages.Model, name, config, d)
+	require.NoError(t, err)
+	return s
+}
+
+// harnessScript is a model endpoint that answers by model name from a script; the last line of a script repeats.
+type harnessScript struct {
+	mu    sync.Mutex
+	Lines map[string][]any // string: reply text; []byte: whole reply; error
+	Asked []string         // models in the order they were asked
+	Seen  [][]byte         // the requests
+}
+
+func (s *harnessScript) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	model := messages.ModelName(c.Request())
+	n := 0
+	for _, m := range s.Asked {
+		if m == model {
+			n++
+		}
+	}
+	s.Asked = append(s.Asked, model)
+	s.Seen = append(s.Seen, c.Request())
+	lines := s.Lines[model]
+	if len(lines) == 0 {
+		return messages.NewFault(messages.ModelNotFound, "no model %q", model)
+	}
+	switch line := lines[min(n, len(lines)-1)].(type) {
+	case error:
+		return line
+	case []byte:
+		c.SetReply(line)
+	case string:
+		c.SetReply(messages.TextReply("x", model, line, 1))
+	}
+	return nil
+}
+
+func (s *harnessScript) Count(model string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, m := range s.Asked {
+		if m == model {
+			n++
+		}
+	}
+	return n
+}
+
+func harnessCall(body string) *messages.Call {
+	return messages.NewCall(messages.Model, "t1", []byte(body))
+}
+
+func harnessText(t testing.TB, c *messages.Call) string {
+	t.Helper()
+	require.Nil(t, c.Fault)
+	require.True(t, json.Valid(c.ReplyBytes()))
+	choices := messages.Choices(c.ReplyBytes())
+	require.NotEmpty(t, choices)
+	return choices[0].Message().Text()
+}
+
+// harnessDown is a store that never answers.
+type harnessDown struct{}
+
+var errHarnessDown = errors.New("store is down")
+
+func (harnessDown) Get(context.Context, string) (pipeline.Entry, error) {
+	return pipeline.Entry{}, errHarnessDown
+}
+func (harnessDown) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
+	return 0, errHarnessDown
+}
+func (harnessDown) Delete(context.Context, string) error           { return errHarnessDown }
+func (harnessDown) Keys(context.Context, string) ([]string, error) { return nil, errHarnessDown }

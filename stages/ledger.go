@@ -1,0 +1,155 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// amount is what a ledger counts.
+type amount struct {
+	Calls  int64 `json:"calls,omitempty"`
+	Tokens int64 `json:"tokens,omitempty"`
+	// Micros are millionths of a US dollar; integers, so that sums are exact.
+	Micros int64 `json:"microUsd,omitempty"`
+}
+
+func (a amount) plus(b amount) amount {
+	return amount{a.Calls + b.Calls, a.Tokens + b.Tokens, a.Micros + b.Micros}
+}
+
+// claim is what one call has reserved, or has settled, until a time after which no phase of it can run any more.
+type claim struct {
+	amount
+	Until time.Time `json:"until"`
+}
+
+// ledger is one record of bucket limits: what was used, what calls under way have reserved, and which calls were
+// settled lately. Every change is one compare-and-set, and is made once for each call id however often a call is
+// retried further in or delivered again.
+type ledger struct {
+	Used    amount           `json:"used"`
+	Open    map[string]claim `json:"open,omitempty"`
+	Settled map[string]claim `json:"settled,omitempty"`
+}
+
+const (
+	// ledgerGrace is kept on top of a call's deadline, for clocks that differ.
+	ledgerGrace = time.Minute
+	// ledgerSettled bounds the settled calls that a record remembers; the ones whose time ends first are forgotten.
+	ledgerSettled = 512
+)
+
+func claimUntil(c *messages.Call) time.Time {
+	if c.Deadline.IsZero() {
+		return time.Now().Add(24 * time.Hour)
+	}
+	return c.Deadline.Add(ledgerGrace)
+}
+
+func (l *ledger) prune(now time.Time) {
+	for id, o := range l.Open {
+		if now.After(o.Until) {
+			delete(l.Open, id)
+		}
+	}
+	for id, s := range l.Settled {
+		if now.After(s.Until) {
+			delete(l.Settled, id)
+		}
+	}
+	for len(l.Settled) > ledgerSettled {
+		first := ""
+		for id, s := range l.Settled {
+			if first == "" || s.Until.Before(l.Settled[first].Until) {
+				first = id
+			}
+		}
+		delete(l.Settled, first)
+	}
+}
+
+// taken is what was used and what calls under way have reserved.
+func (l *ledger) taken() amount {
+	sum := l.Used
+	for _, o := range l.Open {
+		sum = sum.plus(o.amount)
+	}
+	return sum
+}
+
+// knows reports whether the call holds or held a claim here.
+func (l *ledger) knows(id string) bool {
+	_, open := l.Open[id]
+	_, settled := l.Settled[id]
+	return open || settled
+}
+
+// reserve claims a for the call unless exceeded says no of what is taken so far. It returns what was taken before
+// and whether the call may go on. With within, a call made for another one that holds a claim here is a part of that
+// one and claims nothing itself.
+func reserve(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a amount, within bool, exceeded func(taken amount) bool) (before amount, ok bool, err error) {
+	_, err = pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
+		l.prune(time.Now())
+		before, ok = l.taken(), true
+		if _, part := l.Open[c.Parent]; l.knows(c.ID) || within && part {
+			return false, nil
+		}
+		if exceeded(before) {
+			ok = false
+			return false, nil
+		}
+		if l.Open == nil {
+			l.Open = map[string]claim{}
+		}
+		l.Open[c.ID] = claim{a, claimUntil(c)}
+		return true, nil
+	})
+	return before, ok, err
+}
+
+// settle turns the call's claim into use of a. A call without a claim is settled already, or is part of another.
+func settle(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a amount) error {
+	return closeClaim(ctx, s, key, ttl, c, func(l *ledger) {
+		l.Used = l.Used.plus(a)
+		if l.Settled == nil {
+			l.Settled = map[string]claim{}
+		}
+		l.Settled[c.ID] = claim{Until: claimUntil(c)}
+	})
+}
+
+// release drops the call's claim: nothing was used.
+func release(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call) error {
+	return closeClaim(ctx, s, key, ttl, c, func(*ledger) {})
+}
+
+func closeClaim(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, book func(*ledger)) error {
+	_, err := pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
+		if _, open := l.Open[c.ID]; !open {
+			return false, nil
+		}
+		delete(l.Open, c.ID)
+		book(l)
+		l.prune(time.Now())
+		return true, nil
+	})
+	return err
+}
+
+// settleContext outlives the call: what was used must be booked although the caller has left or the time is over.
+func settleContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+}
+
+// storeFault is how a stage that fails closed says that its counters do not answer.
+func storeFault(stage, what string, err error) error {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		return f
+	}
+	return messages.NewFault(messages.StoreUnavailable, "stage %s: the %s cannot be read or written (%v); the call is refused rather than uncounted; try again when the store answers",
+		stage, what, err).From(stage)
+}

@@ -1,0 +1,155 @@
+package stages
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// LoggingConfig is agent.interceptor.logging.
+type LoggingConfig struct {
+	Common `yaml:",inline"`
+	Bodies bool    `yaml:"bodies" json:"bodies"` // also write the bodies themselves, to the log and the audit stream
+	Sample float64 `yaml:"sample" json:"sample"` // share of the calls that are logged
+}
+
+// LogRecord is one model call as the model really got and gave it, once for each attempt (S0-LOG-1). Bodies are there
+// only with bodies: true.
+type LogRecord struct {
+	Record  string    `json:"record"` // "<call>.log.<attempt>", the same on a redelivery
+	Event   string    `json:"event"`  // model
+	Time    time.Time `json:"time"`
+	Call    string    `json:"call"`
+	Tenant  string    `json:"tenant"`
+	Session string    `json:"session,omitempty"`
+	Run     string    `json:"run,omitempty"`
+	Attempt int       `json:"attempt"`
+
+	Model        string          `json:"model"`
+	Messages     int             `json:"messages"`
+	Tools        int             `json:"tools"`
+	Stream       bool            `json:"stream,omitempty"`
+	Request      *AuditBody      `json:"request,omitempty"`
+	Reply        *AuditBody      `json:"reply,omitempty"`
+	RequestBody  json.RawMessage `json:"requestBody,omitempty"`
+	ReplyBody    json.RawMessage `json:"replyBody,omitempty"`
+	AnsweredBy   string          `json:"answeredBy,omitempty"` // the model as the reply names it
+	Finish       []string        `json:"finish,omitempty"`     // by choice
+	ToolCalls    int             `json:"toolCalls,omitempty"`
+	InputTokens  int64           `json:"inputTokens,omitempty"`
+	OutputTokens int64           `json:"outputTokens,omitempty"`
+	Code         messages.Code   `json:"code,omitempty"`
+	Origin       string          `json:"origin,omitempty"`
+	DurationMs   int64           `json:"durationMs"`
+}
+
+type logging struct {
+	cfg  LoggingConfig
+	deps Deps
+}
+
+// loggingState is when the attempt began; nil state means that the call is not in the sample.
+type loggingState struct {
+	Begin time.Time `json:"begin"`
+}
+
+// newLogging makes the innermost stage: one log line when a request goes to the model and one, with a record for the
+// audit stream, when it comes back, for each attempt of retry and fallback. Which calls are in the sample follows
+// from the call id, so both lines of a call, and all its attempts, are there or are not. It fails open.
+func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
+	if !(cfg.Sample >= 0 && cfg.Sample <= 1) {
+		return pipeline.Stage{}, fmt.Errorf("sample: %v; need 0 to 1", cfg.Sample)
+	}
+	l := &logging{cfg: *cfg, deps: d}
+	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply"}}, nil
+}
+
+func (l *logging) sampled(c *messages.Call) bool {
+	return unitHash("logging", c.ID) < l.cfg.Sample
+}
+
+func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	if !l.sampled(c) {
+		return pipeline.Continue(), nil
+	}
+	attrs := []slog.Attr{
+		slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
+		slog.String("model", messages.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+	}
+	if l.cfg.Bodies {
+		attrs = append(attrs, slog.String("body", string(c.Request())))
+	}
+	l.deps.Log.LogAttrs(ctx, slog.LevelInfo, "model request", attrs...)
+	return pipeline.Continue(), c.SetState(loggingState{Begin: time.Now()})
+}
+
+func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	if !l.sampled(c) {
+		return pipeline.Continue(), nil
+	}
+	r := l.record(c)
+	attrs := []slog.Attr{
+		slog.String("call", r.Call), slog.String("tenant", r.Tenant), slog.Int("attempt", r.Attempt), slog.String("model", r.Model),
+		slog.Int64("ms", r.DurationMs), slog.Any("finish", r.Finish), slog.Int("toolCalls", r.ToolCalls),
+		slog.Int64("inputTokens", r.InputTokens), slog.Int64("outputTokens", r.OutputTokens),
+	}
+	if r.Reply != nil {
+		attrs = append(attrs, slog.Int("bytes", r.Reply.Bytes))
+	}
+	if l.cfg.Bodies && r.ReplyBody != nil {
+		attrs = append(attrs, slog.String("body", string(r.ReplyBody)))
+	}
+	level := slog.LevelInfo
+	if r.Code != "" {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("code", string(r.Code)), slog.String("origin", r.Origin))
+	}
+	l.deps.Log.LogAttrs(ctx, level, "model reply", attrs...)
+	if l.deps.Publish == nil {
+		return pipeline.Continue(), nil
+	}
+	if err := l.deps.Publish(context.WithoutCancel(ctx), "audit", r); err != nil {
+		return pipeline.Continue(), fmt.Errorf("logging: publish: %w", err)
+	}
+	return pipeline.Continue(), nil
+}
+
+func (l *logging) record(c *messages.Call) LogRecord {
+	r := LogRecord{
+		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
+		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
+		Model: messages.ModelName(c.Request()), Messages: len(messages.Messages(c.Request())), Request: digest(c.Request()),
+	}
+	tools, _ := messages.Field(c.Request(), "tools")
+	r.Tools = len(messages.Elements(tools))
+	var st loggingState
+	if ok, err := c.State(&st); ok && err == nil {
+		r.DurationMs = r.Time.Sub(st.Begin).Milliseconds()
+	}
+	if l.cfg.Bodies {
+		r.RequestBody = c.Request()
+	}
+	if c.Fault != nil {
+		r.Code, r.Origin = c.Fault.Code, c.Fault.Origin
+		return r
+	}
+	reply := c.ReplyBytes()
+	r.Reply = digest(reply)
+	if l.cfg.Bodies {
+		r.ReplyBody = reply
+	}
+	r.AnsweredBy = messages.ModelName(reply)
+	for _, ch := range messages.Choices(reply) {
+		finish, _ := messages.FieldString(ch.Raw, "finish_reason")
+		r.Finish = append(r.Finish, finish)
+		r.ToolCalls += len(ch.Message().ToolCalls())
+	}
+	usage, _ := messages.Field(reply, "usage")
+	r.InputTokens, r.OutputTokens = usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
+	return r
+}

@@ -1,0 +1,175 @@
+package stages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// ModelCacheConfig is agent.interceptor.model-cache.
+type ModelCacheConfig struct {
+	Common     `yaml:",inline"`
+	TTL        time.Duration `yaml:"ttl" json:"ttl"`
+	MaxEntries int           `yaml:"max-entries" json:"max-entries"`
+}
+
+// noteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache.
+const (
+	noteModelCache = "modelCache"
+	cacheHit       = "hit"
+	cacheMiss      = "miss"
+)
+
+// cachedReply is an entry. What it is for stands in it and is checked on reading: a key is not trusted alone.
+type cachedReply struct {
+	Tenant string          `json:"tenant"`
+	Key    string          `json:"key"`
+	Stored time.Time       `json:"stored"`
+	Reply  json.RawMessage `json:"reply"`
+}
+
+type modelCache struct {
+	cfg    ModelCacheConfig
+	store  func(string) pipeline.Store
+	log    *slog.Logger
+	bound  *storeBound
+	hits   atomic.Int64
+	misses atomic.Int64
+}
+
+type modelCacheState struct {
+	Key string `json:"key"`
+}
+
+// newModelCache makes the exact cache of model replies. Two requests are the same if their tenant, model and whole
+// body are (canonical JSON), but for stream and stream_options: the face replays a cached reply to a streaming caller.
+// Only a whole, successful, non-empty reply that is not degraded is stored. The caller's wish (Shallot-Cache): use is
+// the default, refresh asks the model and stores anew, off passes by. It fails open: a store that is down is a miss.
+func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
+	switch {
+	case cfg.TTL <= 0:
+		return pipeline.Stage{}, fmt.Errorf("ttl: %s; need more than 0", cfg.TTL)
+	case cfg.MaxEntries < 1:
+		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
+	}
+	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: newStoreBound(modelCachePrefix, cfg.MaxEntries)}
+	return pipeline.Stage{
+		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply"}, Details: m.details,
+	}, nil
+}
+
+const modelCachePrefix = "model."
+
+func (m *modelCache) details(context.Context) map[string]any {
+	hits, misses := m.hits.Load(), m.misses.Load()
+	rate := 0.0
+	if hits+misses > 0 {
+		rate = float64(hits) / float64(hits+misses)
+	}
+	return map[string]any{"modelCacheStats": map[string]any{"hits": hits, "misses": misses, "hitRate": rate}}
+}
+
+func (m *modelCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	key, ok := modelCacheKey(c)
+	if !ok || c.Cache == "off" {
+		c.Unnote(noteModelCache)
+		return pipeline.Continue(), nil
+	}
+	if c.Cache != "refresh" {
+		if reply := m.look(ctx, c, key); reply != nil {
+			m.hits.Add(1)
+			c.SetReply(reply)
+			c.Note(noteModelCache, cacheHit)
+			return pipeline.Answer(), nil
+		}
+	}
+	m.misses.Add(1)
+	c.Note(noteModelCache, cacheMiss)
+	return pipeline.Continue(), c.SetState(modelCacheState{Key: key})
+}
+
+func (m *modelCache) look(ctx context.Context, c *messages.Call, key string) []byte {
+	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
+	defer cancel()
+	e, err := m.store("cache").Get(ctx, key)
+	if err != nil {
+		if !errors.Is(err, pipeline.ErrNotFound) {
+			m.log.WarnContext(ctx, "model cache not readable; taken as a miss", "call", c.ID, "err", err)
+		}
+		return nil
+	}
+	var v cachedReply
+	if json.Unmarshal(e.Value, &v) != nil || v.Tenant != c.Tenant || v.Key != key || time.Since(v.Stored) >= m.cfg.TTL {
+		return nil
+	}
+	if !storable(v.Reply) {
+		return nil
+	}
+	return v.Reply
+}
+
+func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st modelCacheState
+	if ok, err := c.State(&st); err != nil || !ok {
+		return pipeline.Continue(), err
+	}
+	_, degraded := c.Notes[messages.NoteDegraded]
+	if c.Fault != nil || degraded || !storable(c.ReplyBytes()) {
+		return pipeline.Continue(), nil
+	}
+	v := messages.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.ReplyBytes()})
+	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
+	defer cancel()
+	store := m.store("cache")
+	if err := m.bound.room(ctx, store); err != nil {
+		return pipeline.Continue(), fmt.Errorf("model cache: not stored: %w", err)
+	}
+	if _, err := store.Put(ctx, st.Key, v, m.cfg.TTL, pipeline.Always()); err != nil {
+		return pipeline.Continue(), fmt.Errorf("model cache: not stored: %w", err)
+	}
+	return pipeline.Continue(), nil
+}
+
+// storable reports whether a reply is whole: a chat reply that says something and whose every choice came to its end.
+func storable(reply []byte) bool {
+	if messages.EmptyReply(reply) {
+		return false
+	}
+	for _, ch := range messages.Choices(reply) {
+		switch finish, _ := messages.FieldString(ch.Raw, "finish_reason"); finish {
+		case "", "length", "content_filter", "error":
+			return false
+		}
+	}
+	return true
+}
+
+// modelCacheKey is the SHA-256 over the tenant, the model and the request, each with its length before it, so that no
+// part can reach into another. ok is false for a request that is no JSON object.
+func modelCacheKey(c *messages.Call) (key string, ok bool) {
+	request := c.Request()
+	if len(request) == 0 || request[0] != '{' {
+		return "", false
+	}
+	request = messages.DropField(messages.DropField(request, "stream"), "stream_options")
+	body, err := messages.Canonical(request)
+	if err != nil {
+		return "", false
+	}
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(messages.ModelName(request)), body} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write(part)
+	}
+	return modelCachePrefix + messages.Key(c.Tenant, hex.EncodeToString(h.Sum(nil))), true
+}

@@ -1,0 +1,279 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// ModelFallbackConfig is agent.interceptor.model-fallback.
+type ModelFallbackConfig struct {
+	Common         `yaml:",inline"`
+	FallbackModels []string `yaml:"fallback-models" json:"fallback-models"`
+	MaxRetries     int      `yaml:"max-retries" json:"max-retries"` // tries of each standby model (X-12)
+	// FallbackOn is "target" (column F of contracts T2) and/or codes. An empty reply is always a failure (FB-3).
+	FallbackOn []string `yaml:"fallback-on" json:"fallback-on"`
+}
+
+func modelFallbackDefaults() ModelFallbackConfig {
+	return ModelFallbackConfig{
+		FallbackModels: []string{"qwen-turbo", "qwen-plus", "gpt-3.5-turbo"}, MaxRetries: 2, FallbackOn: []string{"target"},
+	}
+}
+
+// neverFallback are codes after which another model must not run: nobody waits for it, somebody decided so, or the
+// caller has seen a part of the first answer (FB-9, contracts 7).
+var neverFallback = []messages.Code{
+	messages.Cancelled, messages.Stopped, messages.StreamCut, messages.DeadlineExceeded, messages.OutcomeUnknown,
+}
+
+type modelFallback struct {
+	models []string
+	tries  int
+	on     map[messages.Code]bool
+	deps   Deps
+}
+
+// fallbackState is what the stage remembers over the attempts of one call: how many standby tries there were, and
+// the primary's end, which goes out if they all fail (S0-FALLBACK-5). Bytes, not raw JSON, so that it stays verbatim.
+type fallbackState struct {
+	Tried int             `json:"tried"`
+	Model string          `json:"model"` // the standby that ran last
+	Fault *messages.Fault `json:"fault,omitempty"`
+	Reply []byte          `json:"reply,omitempty"`
+}
+
+// newModelFallback makes the stage that lets standby models answer when the model asked for fails or says nothing
+// (S0-FALLBACK-1..7). Each standby runs through the inner stages again (X-13), on the request as it was here with
+// only the model changed and marks of another provider taken out (FB-11). A reply of a standby is marked degraded.
+// Faults of stages, cancels and holds are no failures (FB-10). It fails open: its store is only a record.
+func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) {
+	m := &modelFallback{tries: cfg.MaxRetries, deps: d}
+	if err := m.configure(cfg, d); err != nil {
+		return pipeline.Stage{}, err
+	}
+	return pipeline.Stage{
+		After: m.after, Keep: true,
+		Reads: []string{"fault", "reply"}, Writes: []string{"request.model", "reply"},
+	}, nil
+}
+
+func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
+	on, err := fallbackCodes(cfg.FallbackOn)
+	if err != nil {
+		return err
+	}
+	m.on = on
+	if cfg.MaxRetries < 0 || cfg.MaxRetries*len(cfg.FallbackModels) >= pipeline.MaxAttempts {
+		return fmt.Errorf("max-retries: %d with %d fallback-models; need at least 0, and fewer than %d tries in all",
+			cfg.MaxRetries, len(cfg.FallbackModels), pipeline.MaxAttempts)
+	}
+	if cfg.Enabled != nil && !*cfg.Enabled {
+		m.models = slices.Clone(cfg.FallbackModels) // may be switched on later; names are not checked for what is off
+		return nil
+	}
+	if len(cfg.FallbackModels) == 0 {
+		return errors.New("fallback-models: the list is empty; name at least one model or set enabled: false")
+	}
+	explicit := d.Explicit != nil && d.Explicit("agent.interceptor.model-fallback.fallback-models")
+	var skipped []string
+	for _, name := range cfg.FallbackModels {
+		switch {
+		case strings.TrimSpace(name) == "":
+			return errors.New("fallback-models: a name is empty")
+		case d.Serves == nil || d.Serves(name):
+			if !slices.Contains(m.models, name) {
+				m.models = append(m.models, name)
+			}
+		case explicit:
+			return fmt.Errorf("fallback-models: no provider serves %q; add it to models.providers[].models or take it out", name)
+		default:
+			skipped = append(skipped, name)
+		}
+	}
+	if len(skipped) > 0 && d.Log != nil {
+		d.Log.Info("default standby models that no provider serves are skipped", "skipped", skipped, "left", m.models)
+	}
+	return nil
+}
+
+func fallbackCodes(names []string) (map[messages.Code]bool, error) {
+	on := map[messages.Code]bool{}
+	for _, name := range names {
+		code := messages.Code(name)
+		switch {
+		case name == "target":
+			for _, c := range messages.Codes() {
+				if c.Info().Fallback {
+					on[c] = true
+				}
+			}
+		case !code.Known():
+			return nil, fmt.Errorf("fallback-on: %q is no fault code; use target or codes such as provider_error", name)
+		case slices.Contains(neverFallback, code):
+			return nil, fmt.Errorf("fallback-on: %s can never fall back: the caller left, somebody stopped the call, or part of the answer is out", name)
+		default:
+			on[code] = true
+		}
+	}
+	return on, nil
+}
+
+func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st fallbackState
+	ours, err := c.State(&st)
+	if err != nil {
+		c.Unnote(messages.NoteIsFallback)
+		return pipeline.Continue(), err
+	}
+	if !ours && c.Flag(messages.NoteIsFallback) {
+		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
+	}
+	empty := c.Fault == nil && messages.EmptyReply(c.ReplyBytes())
+	switch {
+	case c.Fault == nil && !empty:
+		if ours {
+			c.Note(messages.NoteDegraded, "model-fallback;model="+st.Model)
+		}
+		return m.end(c), nil
+	case !failedTarget(c), c.Fault != nil && slices.Contains(neverFallback, c.Fault.Code):
+		return m.end(c), nil
+	case !ours && !empty && !m.on[c.Fault.Code]:
+		return m.end(c), nil // a standby, once tried, fails by whatever the target says
+	case c.Past(time.Now()):
+		c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over before a standby model could be tried; %s",
+			describeFailure(c)).From("deadline")) // FB-13
+		return m.end(c), nil
+	case ctx.Err() != nil:
+		return m.end(c), nil // the caller is gone
+	}
+	return m.next(ctx, c, st, ours)
+}
+
+// next sends the call inward with the next standby, or ends it with what the primary said.
+func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
+	stage, _ := c.Slip.Stage()
+	kept := c.Kept(stage)
+	primary := messages.ModelName(kept)
+	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary })
+	if len(kept) == 0 || kept[0] != '{' || st.Tried >= len(standbys)*m.tries {
+		if ours {
+			restoreOriginal(c, stage, st)
+		}
+		return m.end(c), nil
+	}
+	var last messages.Code
+	if c.Fault != nil {
+		last = c.Fault.Code
+	}
+	if !ours {
+		st.Fault, st.Reply = c.Fault, c.ReplyBytes()
+		if text, ok := c.ReplyText(); ok {
+			st.Reply = []byte(text)
+		}
+	}
+	st.Model = standbys[st.Tried/m.tries]
+	st.Tried++
+	decideRetry(ctx, m.deps.Store("retry"), m.deps.Log, c, retryRecord{Max: 1 + len(standbys)*m.tries, Last: last, Model: st.Model}, 0)
+	if err := c.SetState(st); err != nil {
+		return pipeline.Continue(), err
+	}
+	c.Note(messages.NoteIsFallback, true)
+	clearAttempt(c)
+	m.deps.Log.InfoContext(ctx, "model failed; a standby is tried", "call", c.ID, "primary", primary, "standby", st.Model,
+		"try", st.Tried, "code", last)
+	return pipeline.AgainWith(0, m.request(kept, primary, st.Model)), nil
+}
+
+func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
+	out := messages.SetFieldString(kept, "model", standby)
+	if p := m.deps.Provider; p != nil && p(primary) != "" && p(primary) == p(standby) {
+		return out
+	}
+	return dropCacheMarks(out)
+}
+
+// end closes the stage's part in the call. The flag goes on every path (S0-FALLBACK-6), and so does the kept request.
+func (m *modelFallback) end(c *messages.Call) pipeline.Verdict {
+	c.Unnote(messages.NoteIsFallback)
+	stage, _ := c.Slip.Stage()
+	c.Forget(stage)
+	return pipeline.Continue()
+}
+
+// restoreOriginal puts the primary's request and end back, so that outer stages see the two together.
+func restoreOriginal(c *messages.Call, stage string, st fallbackState) {
+	c.Restore(stage)
+	if st.Fault != nil {
+		c.Fail(st.Fault)
+		return
+	}
+	c.SetReply(st.Reply)
+}
+
+func describeFailure(c *messages.Call) string {
+	if c.Fault == nil {
+		return "the model gave an empty reply"
+	}
+	return fmt.Sprintf("the model failed with %s: %s", c.Fault.Code, c.Fault.Message)
+}
+
+// cacheMarks are fields by which callers steer the prompt cache of one provider; another one refuses them as unknown
+// or, worse, reads them as something else (FB-11).
+var cacheMarks = []string{
+	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "cached_content", "cachedContent",
+}
+
+// dropCacheMarks removes the marks where providers read them: on the request, its messages, their content parts and
+// tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
+func dropCacheMarks(request []byte) []byte {
+	out := dropMarks(request)
+	out = eachElement(out, "messages", func(m []byte) []byte {
+		m = eachElement(dropMarks(m), "content", dropMarks)
+		return eachElement(m, "tool_calls", dropMarks)
+	})
+	return eachElement(out, "tools", func(t []byte) []byte {
+		t = dropMarks(t)
+		if f, ok := messages.Field(t, "function"); ok {
+			if g := dropMarks(f); len(g) != len(f) {
+				t = messages.SetField(t, "function", g)
+			}
+		}
+		return t
+	})
+}
+
+func dropMarks(obj []byte) []byte {
+	for _, mark := range cacheMarks {
+		obj = messages.DropField(obj, mark)
+	}
+	return obj
+}
+
+// eachElement edits the elements of an array field; the field is only written if one changed.
+func eachElement(obj []byte, key string, edit func([]byte) []byte) []byte {
+	raw, _ := messages.Field(obj, key)
+	elems := messages.Elements(raw)
+	out := make([][]byte, 0, len(elems))
+	changed := false
+	for _, e := range elems {
+		n := edit(e)
+		if len(n) != len(e) {
+			changed = true
+			if string(n) == "{}" {
+				continue
+			}
+		}
+		out = append(out, n)
+	}
+	if !changed {
+		return obj
+	}
+	return messages.SetField(obj, key, messages.Array(out))
+}

@@ -1,0 +1,114 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// ModelRetryConfig is agent.interceptor.model-retry.
+type ModelRetryConfig struct {
+	Common     `yaml:",inline"`
+	MaxRetries int           `yaml:"max-retries" json:"max-retries"` // tries beyond the first (X-11)
+	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay"`
+	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay"`
+	Jitter     float64       `yaml:"jitter" json:"jitter"` // share of the delay, to either side
+}
+
+func (c *ModelRetryConfig) validate() error {
+	switch {
+	case c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts:
+		return fmt.Errorf("max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
+	case c.BaseDelay < 0:
+		return fmt.Errorf("base-delay: %s; need 0 or more", c.BaseDelay)
+	case c.MaxDelay < c.BaseDelay:
+		return fmt.Errorf("max-delay: %s; need at least base-delay, %s", c.MaxDelay, c.BaseDelay)
+	case !(c.Jitter >= 0 && c.Jitter <= 1):
+		return fmt.Errorf("jitter: %v; need 0 to 1", c.Jitter)
+	}
+	return nil
+}
+
+type modelRetry struct {
+	cfg       ModelRetryConfig
+	deps      Deps
+	retries   atomic.Int64
+	exhausted atomic.Int64
+}
+
+// newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
+// contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
+// (stream_cut is not retryable). A provider's Retry-After is kept to; if it asks for more than max-delay, or if the
+// wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
+// fallback further out sees one fault for each model (FB-14). It fails open: its store is only a record.
+func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
+	if err := cfg.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	r := &modelRetry{cfg: *cfg, deps: d}
+	return pipeline.Stage{
+		After: r.after, Keep: true, Reads: []string{"fault"},
+		Details: func(context.Context) map[string]any {
+			return map[string]any{"retryStats": map[string]any{
+				"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load(),
+			}}
+		},
+	}, nil
+}
+
+func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	f := c.Fault
+	if f == nil {
+		if _, noted := c.Notes[messages.NoteShouldRetry]; noted {
+			r.settle(c)
+		}
+		return r.end(c), nil
+	}
+	if !f.Retryable() || !failedTarget(c) || ctx.Err() != nil {
+		r.settle(c)
+		return r.end(c), nil
+	}
+	delay, ok := r.delay(c)
+	if n := c.Attempt(); n > r.cfg.MaxRetries || !ok {
+		if n > r.cfg.MaxRetries {
+			r.exhausted.Add(1)
+		}
+		r.settle(c)
+		return r.end(c), nil
+	}
+	delay, created := decideRetry(ctx, r.deps.Store("retry"), r.deps.Log, c, retryRecord{Max: r.cfg.MaxRetries + 1, Last: f.Code}, delay)
+	if created {
+		r.retries.Add(1)
+	}
+	c.Note(messages.NoteShouldRetry, true)
+	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+	clearAttempt(c)
+	return pipeline.Again(delay), nil
+}
+
+// delay is the wait before the next attempt; ok is false if there is no point in waiting.
+func (r *modelRetry) delay(c *messages.Call) (d time.Duration, ok bool) {
+	d = min(r.cfg.MaxDelay, jittered(backoff(r.cfg.BaseDelay, 2, c.Attempt()-1, r.cfg.MaxDelay), r.cfg.Jitter, c))
+	if asked := c.Fault.RetryAfter; asked > 0 {
+		if asked > r.cfg.MaxDelay {
+			return 0, false
+		}
+		d = asked
+	}
+	return d, !c.Past(time.Now().Add(d))
+}
+
+func (r *modelRetry) settle(c *messages.Call) {
+	c.Note(messages.NoteShouldRetry, false)
+	c.Unnote(messages.NoteSuggestedDelay)
+}
+
+func (r *modelRetry) end(c *messages.Call) pipeline.Verdict {
+	stage, _ := c.Slip.Stage()
+	c.Forget(stage)
+	return pipeline.Continue()
+}
