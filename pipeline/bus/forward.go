@@ -51,7 +51,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 			n.park(h)
 			return
 		case next.Where == pipeline.ToTarget:
-			class, err := n.opts.Classify(h.c)
+			class, err := n.classify(h.c)
 			if err != nil {
 				next = pipeline.Return(h.c, messages.AsFault(err, messages.TargetOrigin))
 				continue
@@ -77,6 +77,18 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 			return
 		}
 	}
+}
+
+// classify names the work queue of a call that is at its target. The name may stand in a body behind a claim check.
+func (n *Node) classify(c *messages.Call) (string, error) {
+	if len(c.Refs()) > 0 {
+		ctx, cancel := n.until(c)
+		defer cancel()
+		if err := n.codec.fill(ctx, c); err != nil {
+			return "", err
+		}
+	}
+	return n.opts.Classify(c)
 }
 
 // mustEnd reports whether the call goes no further inward: its time is over, or its caller left. A call on its way

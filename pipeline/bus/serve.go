@@ -201,7 +201,7 @@ func (n *Node) report(h *held, r pipeline.Report) {
 func (n *Node) handBack(h *held) {
 	subject := n.subj.Route(h.c.Kind)
 	if h.c.Slip.AtTarget() {
-		if class, err := n.opts.Classify(h.c); err == nil {
+		if class, err := n.classify(h.c); err == nil {
 			subject = n.subj.Target(h.c.Kind, class)
 		}
 	}
