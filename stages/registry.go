@@ -121,5 +121,10 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
-	return []Spec{}
+	return []Spec{
+		{Name: "pair-repair", Kind: messages.Model, Order: 25, Tier: pipeline.Optional, Section: "pair-repair", Config: defaults(PairRepairConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent}}}), New: build(newPairRepair)},
+		{Name: "context-editing", Class: "ContextEditingInterceptor", Kind: messages.Model, Order: 30, Tier: pipeline.Optional, Section: "context-editing", Config: defaults(defaultContextEditing()), New: build(newContextEditing)},
+		{Name: "sub-agent", Class: "SubAgentInterceptor", Kind: messages.Model, Order: 60, Tier: pipeline.Optional, Section: "sub-agent", Config: defaults(defaultSubAgent()), New: build(newSubAgent)},
+		{Name: "tool-selection", Class: "ToolSelectionInterceptor", Kind: messages.Model, Order: 70, Tier: pipeline.Optional, Section: "tool-selection", Config: defaults(defaultToolSelection()), New: build(newToolSelection)},
+	}
 }
