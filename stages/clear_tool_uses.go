@@ -82,7 +82,7 @@ func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[strin
 		done.Freed += w.result(i) + w.arguments(i)
 		done.IDs = append(done.IDs, msgs[i].ToolCallID())
 	}
-	if done.Freed < e.ClearAtLeast {
+	if e.ClearAtLeast > 0 && done.Freed < e.ClearAtLeast {
 		done = Cleared{Before: done.Before, After: done.Before,
 			Why: fmt.Sprintf("only %d tokens can be freed, clear-at-least is %d", done.Freed, e.ClearAtLeast)}
 		return msgs, done

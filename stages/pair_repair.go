@@ -22,11 +22,12 @@ type PairRepaired struct {
 	Dropped    []string `json:"dropped,omitempty"`    // results without a call
 	Duplicates []string `json:"duplicates,omitempty"` // further results of a call
 	Moved      []string `json:"moved,omitempty"`      // results that did not stand behind their call
+	Matched    []string `json:"matched,omitempty"`    // results that named no call: the ids of the calls they were given to
 	Renamed    []string `json:"renamed,omitempty"`    // new ids of calls that had none, or one that was taken
 }
 
 func (r PairRepaired) none() bool {
-	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Renamed) == 0
+	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Matched)+len(r.Renamed) == 0
 }
 
 // newPairRepair makes the stage that puts tool calls and tool results together again before anything edits the
@@ -48,7 +49,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 			c.SetRequest(messages.WithMessages(c.Request(), out))
 			c.Note(NotePairRepair, done)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
-				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "renamed", len(done.Renamed))
+				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
 			return pipeline.Continue(), nil
 		},
 	}, nil
@@ -106,7 +107,7 @@ func (r *repair) group(i int) {
 	next := i + 1
 	for ; next < len(r.msgs) && r.p.roles[next] == "tool"; next++ {
 		if j, ok := results[next]; ok {
-			r.result(next, ids[j])
+			r.result(next, slots[j], ids[j])
 			done[j] = true
 		} else if r.p.slot[next] >= 0 {
 			break // a result of another group
@@ -116,7 +117,7 @@ func (r *repair) group(i int) {
 		switch {
 		case done[j]:
 		case s.result >= 0:
-			r.result(s.result, ids[j])
+			r.result(s.result, s, ids[j])
 			r.done.Moved = append(r.done.Moved, ids[j])
 		default:
 			r.out = append(r.out, toolMsg(ids[j], notCompleted))
@@ -125,8 +126,11 @@ func (r *repair) group(i int) {
 	}
 }
 
-func (r *repair) result(at int, id string) {
+func (r *repair) result(at int, s slot, id string) {
 	m := r.msgs[at]
+	if m.ToolCallID() != s.id {
+		r.done.Matched = append(r.done.Matched, id)
+	}
 	if m.ToolCallID() != id {
 		m = messages.Msg{Raw: messages.SetFieldString(m.Raw, "tool_call_id", id)}
 	}

@@ -176,3 +176,9 @@ func descriptionWords(text string) []string {
 	}
 	return words
 }
+
+// ToolScore is the score of one tool for one message under a configuration (S0-TSEL-2..4), for those who want to see
+// why a tool was or was not offered.
+func ToolScore(c ToolSelectionConfig, text, name, description string) int {
+	return newToolScorer(c, text).score(name, description)
+}
