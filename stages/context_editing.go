@@ -61,15 +61,17 @@ func (s *Strategies) set(names string) {
 // ContextEditingConfig is agent.interceptor.context-editing.
 type ContextEditingConfig struct {
 	Common             `yaml:",inline"`
-	Strategy           Strategies    `yaml:"strategy" json:"strategy"`
-	MaxTokens          int           `yaml:"max-tokens" json:"max-tokens"`
-	TrimKeepFirst      int           `yaml:"trim-keep-first" json:"trim-keep-first"`
-	TrimKeepLast       int           `yaml:"trim-keep-last" json:"trim-keep-last"`
-	SummarizeThreshold int           `yaml:"summarize-threshold" json:"summarize-threshold"`
-	WindowRounds       int           `yaml:"window-rounds" json:"window-rounds"`
-	SummaryModel       string        `yaml:"summary-model" json:"summary-model"`
-	TokenCounter       string        `yaml:"token-counter" json:"token-counter"`
-	ClearToolUses      ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
+	Strategy           Strategies `yaml:"strategy" json:"strategy"`
+	MaxTokens          int        `yaml:"max-tokens" json:"max-tokens"`
+	TrimKeepFirst      int        `yaml:"trim-keep-first" json:"trim-keep-first"`
+	TrimKeepLast       int        `yaml:"trim-keep-last" json:"trim-keep-last"`
+	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold"`
+	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds"`
+	SummaryModel       string     `yaml:"summary-model" json:"summary-model"`
+	TokenCounter       string     `yaml:"token-counter" json:"token-counter"`
+	// TokenizerVocabulary is a file in the format of tiktoken, for token-counter: tokenizer (build tag tokenizer).
+	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty"`
+	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
 }
 
 // defaultContextEditing holds the values of contracts T4.
@@ -131,7 +133,7 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	if err := conf.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	counter, err := newTokenCounter(conf.TokenCounter)
+	counter, err := newTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}

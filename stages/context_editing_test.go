@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -254,6 +255,30 @@ func BenchmarkContextEditing(b *testing.B) {
 					_, _ = s.Before(b.Context(), call(body))
 				}
 			})
+		}
+	}
+}
+
+// TestContextEditingYAML reads the section as contracts T4 writes it: what is not named keeps its default.
+func TestContextEditingYAML(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]stages.Strategies{
+		"strategy: TRIM":                      {"TRIM"},
+		"strategy: [CLEAR_TOOL_USES, HYBRID]": {"CLEAR_TOOL_USES", "HYBRID"},
+		"max-tokens: 8000":                    {"HYBRID"},
+	} {
+		for _, s := range stages.All() {
+			if s.Name != "context-editing" {
+				continue
+			}
+			c := s.Config().(*editing)
+			text += "\nenabled: true\nwindow-rounds: 3\nclear-tool-uses: {keep: 1}\n"
+			require.NoError(t, yaml.UnmarshalWithOptions([]byte(text), c, yaml.Strict()))
+			require.Equal(t, want, c.Strategy)
+			require.True(t, *c.Enabled)
+			require.Equal(t, []string{"agent", "session"}, c.ApplyTo)
+			require.Equal(t, []int{8000, 2, 10, 4000, 3}, []int{c.MaxTokens, c.TrimKeepFirst, c.TrimKeepLast, c.SummarizeThreshold, c.WindowRounds})
+			require.Equal(t, stages.ClearToolUses{Trigger: 100000, Keep: 1, Placeholder: "[cleared]"}, c.ClearToolUses)
 		}
 	}
 }

@@ -26,14 +26,14 @@ type learner interface {
 }
 
 // newTokenCounter makes the counter that the key token-counter names (contracts 23).
-func newTokenCounter(name string) (TokenCounter, error) {
+func newTokenCounter(name, vocabulary string) (TokenCounter, error) {
 	switch name {
 	case "", "chars":
 		return Chars{}, nil
 	case "calibrated":
 		return NewCalibrated(), nil
 	case "tokenizer":
-		return newTokenizer()
+		return newTokenizer(vocabulary)
 	}
 	return nil, fmt.Errorf("token-counter: %q; known: chars, calibrated, tokenizer", name)
 }

@@ -33,12 +33,6 @@ func TestChars(t *testing.T) {
 	}
 }
 
-func TestTokenizerNeedsItsBuildTag(t *testing.T) {
-	t.Parallel()
-	_, err := shaping(t, "context-editing", stages.Deps{}, func(c *editing) { c.TokenCounter = "tokenizer" })
-	require.ErrorContains(t, err, "-tags tokenizer")
-}
-
 // truth charges like a vocabulary of byte pairs: short words one token, long ones more, digits in threes, marks one
 // each, Chinese a little less than one a character; and so much for each message and call.
 func truth(msgs []messages.Msg) int {
