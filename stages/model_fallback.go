@@ -135,7 +135,8 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 	if !ours && c.Flag(messages.NoteIsFallback) {
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
-	empty := c.Fault == nil && messages.EmptyReply(c.ReplyBytes())
+	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
+	empty := c.Fault == nil && !emptied && messages.EmptyReply(c.ReplyBytes())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {

@@ -163,10 +163,10 @@ func TestTodoShapes(t *testing.T) {
 
 type todoBrokenStore struct{ pipeline.Store }
 
-var errDown = errors.New("store is down")
+var errTodoDown = errors.New("store is down")
 
 func (todoBrokenStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errDown
+	return pipeline.Entry{}, errTodoDown
 }
 
 func TestTodoStore(t *testing.T) {

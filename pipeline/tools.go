@@ -1,0 +1,132 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// NoteTools holds the tools that stages added to a model call: tool name -> stage name (S1-IF-3).
+const NoteTools = "stageTools"
+
+// AddTools adds the tools of the stages to a model call's request, in the order of the stages (S1-IF-3). A name that
+// the request has already is the request's own: the stage's tool is left out and reported as a clash, so a second run
+// for one call changes nothing. The note stageTools says which tool is whose.
+//
+// Each added tool needs somebody who executes it: its own Do, or the tool registry, which serves asks (nil: unknown,
+// so only Do counts). A tool that nobody executes is the fault misconfigured, before the model is called (CH-22); the
+// request is not changed then.
+func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (clashes []string, err error) {
+	raw, _ := messages.Field(c.Request(), "tools")
+	elems := messages.Elements(raw)
+	have := map[string]bool{}
+	for _, e := range elems {
+		have[toolName(e)] = true
+	}
+	owners := map[string]string{}
+	c.Noted(NoteTools, &owners)
+	if owners == nil {
+		owners = map[string]string{}
+	}
+	n := len(elems)
+	for _, s := range stages {
+		for _, t := range s.Tools {
+			if err := executable(s, t, serves); err != nil {
+				return nil, err
+			}
+			if have[t.Name] {
+				if owners[t.Name] != s.Name {
+					clashes = append(clashes, t.Name)
+				}
+				continue
+			}
+			have[t.Name] = true
+			owners[t.Name] = s.Name
+			elems = append(elems, t.definition())
+		}
+	}
+	if len(elems) > n {
+		c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
+		c.Note(NoteTools, owners)
+	}
+	return clashes, nil
+}
+
+// ContributedTool finds the tool that one of the stages added to this call under the name. ok is false for the
+// caller's own tools, also where a stage has one of the same name.
+func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, stage string, ok bool) {
+	var owners map[string]string
+	c.Noted(NoteTools, &owners)
+	stage, ok = owners[name]
+	if !ok {
+		return Tool{}, "", false
+	}
+	for _, s := range stages {
+		if s.Name != stage {
+			continue
+		}
+		if i := slices.IndexFunc(s.Tools, func(t Tool) bool { return t.Name == name }); i >= 0 {
+			return s.Tools[i], stage, true
+		}
+	}
+	return Tool{}, "", false
+}
+
+// CheckAddedTools compares the tools of a request before and after a stage's before and refuses a tool that the stage
+// wrote in by itself and nobody executes (CH-22). Call it for stages that write request.tools.
+func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string) bool) error {
+	had := map[string]bool{}
+	raw, _ := messages.Field(before, "tools")
+	for _, e := range messages.Elements(raw) {
+		had[toolName(e)] = true
+	}
+	raw, _ = messages.Field(after, "tools")
+	for _, e := range messages.Elements(raw) {
+		name := toolName(e)
+		if name == "" || had[name] {
+			continue
+		}
+		t := Tool{Name: name}
+		if i := slices.IndexFunc(stage.Tools, func(t Tool) bool { return t.Name == name }); i >= 0 {
+			t = stage.Tools[i]
+		}
+		if err := executable(stage, t, serves); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func executable(s Stage, t Tool, serves func(string) bool) error {
+	switch {
+	case t.Name == "":
+		return messages.NewFault(messages.Misconfigured, "stage %s: it adds a tool without a name", s.Name).From(s.Name)
+	case t.Do != nil || serves != nil && serves(t.Name):
+		return nil
+	}
+	return messages.NewFault(messages.Misconfigured,
+		"stage %s: it adds the tool %q, which nobody executes; register the tool or switch the stage off", s.Name, t.Name).From(s.Name)
+}
+
+func toolName(e []byte) string {
+	for _, key := range []string{"function", "custom"} {
+		if inner, ok := messages.Field(e, key); ok {
+			e = inner
+			break
+		}
+	}
+	name, _ := messages.FieldString(e, "name")
+	return name
+}
+
+// definition is the tool as an element of an OpenAI tools array.
+func (t Tool) definition() []byte {
+	f := messages.Encode(struct {
+		Name        string `json:"name"`
+		Description string `json:"description,omitempty"`
+	}{t.Name, t.Description})
+	if len(t.Parameters) > 0 {
+		f = messages.SetField(f, "parameters", t.Parameters)
+	}
+	return messages.SetField([]byte(`{"type":"function"}`), "function", f)
+}

@@ -1,0 +1,156 @@
+package stages
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// clearedArguments is what cleared tool-call arguments become: a placeholder text would be no JSON (X-17).
+const clearedArguments = "{}"
+
+// ClearToolUses is the editor of strategy CLEAR_TOOL_USES: it takes the data out of old tool results and leaves the
+// calls and results themselves in place. It is a value; the fields are the documents' (S3-CLEAR-1).
+type ClearToolUses struct {
+	Trigger         int      `yaml:"trigger" json:"trigger"`               // act above this many tokens (strictly)
+	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least"` // free so many tokens or change nothing; 0: clear all but Keep (X-19)
+	Keep            int      `yaml:"keep" json:"keep"`                     // the latest clearable results that stay (X-18)
+	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs"`
+	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty"`
+	Placeholder     string   `yaml:"placeholder" json:"placeholder"`
+	// Counter is used for the trigger and for each candidate (CU-14); nil means Chars.
+	Counter TokenCounter `yaml:"-" json:"-"`
+}
+
+// DefaultClearToolUses returns the defaults of X-20.
+func DefaultClearToolUses() ClearToolUses {
+	return ClearToolUses{Trigger: 100000, Keep: 3, Placeholder: "[cleared]"}
+}
+
+// Name is the editor's name.
+func (ClearToolUses) Name() string { return "clear_tool_uses" }
+
+func (e ClearToolUses) validate() error {
+	for _, k := range []struct {
+		key string
+		n   int
+	}{{"trigger", e.Trigger}, {"clear-at-least", e.ClearAtLeast}, {"keep", e.Keep}} {
+		if k.n < 0 {
+			return fmt.Errorf("clear-tool-uses.%s: %d; it is a count, 0 or more", k.key, k.n)
+		}
+	}
+	return nil
+}
+
+// Cleared says what one run of the editor did.
+type Cleared struct {
+	Before, After int      // tokens of the whole list
+	Freed         int      // tokens taken out, the placeholders counted against it
+	IDs           []string // tool_call_id of each result cleared now, oldest first
+	Why           string   // empty if something was cleared, else why not
+}
+
+// Apply returns the messages with old tool results cleared. The input is not changed (CU-11). marked holds the ids of
+// results that were cleared before in this call: the mark is this set, never the text, so a fresh result that happens
+// to read like the placeholder is still a candidate (CU-12); and a marked result whose data is back, because an outer
+// stage restored the request for another attempt, is one again. Calls without a result are left alone (CU-13).
+//
+// Only the latest Keep candidates are safe from it; excluded and already cleared results take no place among them.
+func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[string]bool) ([]messages.Msg, Cleared) {
+	counter := e.Counter
+	if counter == nil {
+		counter = Chars{}
+	}
+	done := Cleared{Before: counter.Count(model, msgs)}
+	done.After = done.Before
+	if done.Before <= e.Trigger {
+		done.Why = "not over the trigger"
+		return msgs, done
+	}
+	p := pair(msgs)
+	all := e.candidates(msgs, p, marked)
+	if len(all) <= e.Keep {
+		done.Why = "no candidate"
+		return msgs, done
+	}
+	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]messages.ToolCall{}}
+	for _, i := range all[:len(all)-e.Keep] {
+		if e.ClearAtLeast > 0 && done.Freed >= e.ClearAtLeast {
+			break
+		}
+		done.Freed += w.result(i) + w.arguments(i)
+		done.IDs = append(done.IDs, msgs[i].ToolCallID())
+	}
+	if e.ClearAtLeast > 0 && done.Freed < e.ClearAtLeast {
+		done = Cleared{Before: done.Before, After: done.Before,
+			Why: fmt.Sprintf("only %d tokens can be freed, clear-at-least is %d", done.Freed, e.ClearAtLeast)}
+		return msgs, done
+	}
+	for i, calls := range w.calls {
+		w.out[i] = w.out[i].WithToolCalls(calls)
+	}
+	done.After = counter.Count(model, w.out)
+	return w.out, done
+}
+
+// candidates are the results that may be cleared, oldest first.
+func (e ClearToolUses) candidates(msgs []messages.Msg, p *pairing, marked map[string]bool) []int {
+	excluded := make(map[string]bool, len(e.ExcludeTools))
+	for _, name := range e.ExcludeTools {
+		excluded[name] = true
+	}
+	var out []int
+	for i, m := range msgs {
+		if r := p.roles[i]; r != "tool" && r != "function" {
+			continue
+		}
+		if excluded[p.tool(i, m)] || marked[m.ToolCallID()] && m.Text() == e.Placeholder {
+			continue
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// clearing is one run of the editor over a copy of the list.
+type clearing struct {
+	e       ClearToolUses
+	counter TokenCounter
+	model   string
+	p       *pairing
+	out     []messages.Msg
+	calls   map[int][]messages.ToolCall // edited calls by message, written back once at the end
+}
+
+func (w *clearing) cost(m messages.Msg) int { return w.counter.Count(w.model, []messages.Msg{m}) }
+
+// result puts the placeholder into a result and returns the tokens that it frees.
+func (w *clearing) result(i int) int {
+	before := w.cost(w.out[i])
+	w.out[i] = w.out[i].WithText(w.e.Placeholder)
+	return before - w.cost(w.out[i])
+}
+
+// arguments clears the arguments of the call that a result answers, if that is wanted (X-16), and returns the tokens
+// that it frees. Ids and names stay (CU-8).
+func (w *clearing) arguments(i int) int {
+	msg, at := w.p.owner[i], w.p.slot[i]
+	if !w.e.ClearToolInputs || msg < 0 || at < 0 {
+		return 0
+	}
+	calls, ok := w.calls[msg]
+	if !ok {
+		calls = w.out[msg].ToolCalls()
+	}
+	if calls[at].Arguments() == clearedArguments {
+		return 0
+	}
+	alone := func() int {
+		return w.cost(messages.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
+	}
+	before := alone()
+	calls[at] = calls[at].WithArguments(clearedArguments)
+	w.calls[msg] = calls
+	return before - alone()
+}

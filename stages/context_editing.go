@@ -1,0 +1,255 @@
+package stages
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Notes of context editing. NoteContextEditing holds a list of [Edited], one for each strategy that was over its
+// threshold. NoteCleared holds the ids of the tool results that were cleared in this call (CU-9, CU-12).
+const (
+	NoteContextEditing = "contextEditing"
+	NoteCleared        = "contextEditing.cleared"
+)
+
+// The strategies of context editing (S0-CEDIT-2..5, X-14).
+const (
+	Trim           = "TRIM"
+	Summarize      = "SUMMARIZE"
+	SlidingWindow  = "SLIDING_WINDOW"
+	Hybrid         = "HYBRID"
+	ClearToolUsing = "CLEAR_TOOL_USES"
+)
+
+// Strategies is the value of the key strategy: one name or a list; the listed ones run in their order, each on what
+// the one before left and by its own threshold.
+type Strategies []string
+
+// UnmarshalYAML reads one name, names by comma, or a list.
+func (s *Strategies) UnmarshalYAML(read func(any) error) error {
+	var list []string
+	if read(&list) == nil {
+		*s = list
+		return nil
+	}
+	var one string
+	if err := read(&one); err != nil {
+		return err
+	}
+	s.set(one)
+	return nil
+}
+
+// UnmarshalJSON reads the same in JSON.
+func (s *Strategies) UnmarshalJSON(raw []byte) error {
+	return s.UnmarshalYAML(func(v any) error { return json.Unmarshal(raw, v) })
+}
+
+func (s *Strategies) set(names string) {
+	*s = nil
+	for name := range strings.SplitSeq(names, ",") {
+		*s = append(*s, strings.TrimSpace(name))
+	}
+}
+
+// ContextEditingConfig is agent.interceptor.context-editing.
+type ContextEditingConfig struct {
+	Common             `yaml:",inline"`
+	Strategy           Strategies `yaml:"strategy" json:"strategy"`
+	MaxTokens          int        `yaml:"max-tokens" json:"max-tokens"`
+	TrimKeepFirst      int        `yaml:"trim-keep-first" json:"trim-keep-first"`
+	TrimKeepLast       int        `yaml:"trim-keep-last" json:"trim-keep-last"`
+	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold"`
+	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds"`
+	SummaryModel       string     `yaml:"summary-model" json:"summary-model"`
+	TokenCounter       string     `yaml:"token-counter" json:"token-counter"`
+	// TokenizerVocabulary is a file in the format of tiktoken, for token-counter: tokenizer (build tag tokenizer).
+	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty"`
+	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
+}
+
+// defaultContextEditing holds the values of contracts T4.
+func defaultContextEditing() ContextEditingConfig {
+	return ContextEditingConfig{
+		Common:   Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}},
+		Strategy: Strategies{Hybrid}, MaxTokens: 8000, TrimKeepFirst: 2, TrimKeepLast: 10, SummarizeThreshold: 4000,
+		WindowRounds: 10, TokenCounter: "chars", ClearToolUses: DefaultClearToolUses(),
+	}
+}
+
+func (c *ContextEditingConfig) validate() error {
+	if len(c.Strategy) == 0 {
+		return fmt.Errorf("strategy: none named; known: %s", knownStrategies)
+	}
+	names := slices.Clone(c.Strategy) // the defaults may be shared
+	for i, s := range names {
+		names[i] = strings.ToUpper(s)
+		if !slices.Contains(knownStrategies, names[i]) {
+			return fmt.Errorf("strategy: %q; known: %s", s, knownStrategies)
+		}
+	}
+	c.Strategy = names
+	for _, k := range []struct {
+		key    string
+		n, min int
+	}{
+		{"max-tokens", c.MaxTokens, 1}, {"trim-keep-first", c.TrimKeepFirst, 0}, {"trim-keep-last", c.TrimKeepLast, 0},
+		{"summarize-threshold", c.SummarizeThreshold, 0}, {"window-rounds", c.WindowRounds, 1},
+	} {
+		if k.n < k.min {
+			return fmt.Errorf("%s: %d; it must be %d or more", k.key, k.n, k.min)
+		}
+	}
+	return c.ClearToolUses.validate()
+}
+
+var knownStrategies = Strategies{Trim, Summarize, SlidingWindow, Hybrid, ClearToolUsing}
+
+// Edited is what one strategy did; the note contextEditing is a list of them.
+type Edited struct {
+	Strategy string `json:"strategy"`
+	Before   int    `json:"tokensBefore"`
+	After    int    `json:"tokensAfter"`
+	Dropped  int    `json:"droppedMessages,omitempty"`
+	Cleared  int    `json:"clearedResults,omitempty"`
+	// Summary is "made", "cached", or why there is none.
+	Summary string `json:"summary,omitempty"`
+	// Over says that the result is still above max-tokens: what is pinned, or the newest round alone, exceeds it (CE-9).
+	Over bool `json:"overBudget,omitempty"`
+	// Skipped says why a strategy over its threshold changed nothing.
+	Skipped string `json:"skipped,omitempty"`
+}
+
+// newContextEditing makes the stage that keeps the history within its budget (S0-CEDIT). System and developer
+// messages and the newest user message survive every strategy word for word (CE-10, CE-11); calls and results of
+// tools are kept or dropped together (CE-12). It fails open: where it cannot edit, the request goes on as it is.
+func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, error) {
+	if err := conf.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	counter, err := newTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	e := &contextEditor{conf: *conf, counter: counter, deps: d}
+	e.conf.ClearToolUses.Counter = counter
+	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
+	if l, ok := counter.(learner); ok {
+		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			if c.HasReply() {
+				l.Learn(c.Request(), c.ReplyBytes())
+			}
+			return pipeline.Continue(), nil
+		}
+	}
+	return s, nil
+}
+
+type contextEditor struct {
+	conf    ContextEditingConfig
+	counter TokenCounter
+	deps    Deps
+}
+
+func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	msgs, ok := chat(c.Request())
+	if !ok {
+		return pipeline.Continue(), nil
+	}
+	model := messages.ModelName(c.Request())
+	var done []Edited
+	changed := false
+	for _, s := range e.conf.Strategy {
+		out, ed, acted := e.run(ctx, c, s, model, msgs)
+		if !acted {
+			continue
+		}
+		done = append(done, ed)
+		if ed.Skipped == "" {
+			msgs, changed = out, true
+		}
+		e.deps.Log.Info("context editing", "call", c.ID, "strategy", s, "before", ed.Before, "after", ed.After,
+			"freed", ed.Before-ed.After,
+			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
+	}
+	if changed {
+		c.SetRequest(messages.WithMessages(c.Request(), msgs))
+	}
+	if _, noted := c.Notes[NoteContextEditing]; changed || len(done) > 0 && !noted {
+		c.Note(NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
+	}
+	return pipeline.Continue(), nil
+}
+
+// run applies one strategy; acted is false below its threshold (CE-3, CU-1).
+func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []messages.Msg) (out []messages.Msg, ed Edited, acted bool) {
+	if strategy == ClearToolUsing {
+		return e.clear(c, model, msgs)
+	}
+	ed = Edited{Strategy: strategy, Before: e.counter.Count(model, msgs)}
+	ed.After = ed.Before
+	limit := e.conf.MaxTokens
+	if strategy == Summarize {
+		limit = e.conf.SummarizeThreshold
+	}
+	if ed.Before <= limit {
+		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", strategy, "tokens", ed.Before, "limit", limit)
+		return msgs, ed, false
+	}
+	h := readHistory(msgs)
+	h.count(model, e.counter)
+	out = msgs
+	switch strategy {
+	case Trim:
+		out = e.trim(h, &ed)
+	case SlidingWindow:
+		out = e.window(h, &ed)
+	case Summarize:
+		out = e.summarize(ctx, c, model, h, &ed)
+	case Hybrid:
+		out = e.hybrid(ctx, c, model, h, &ed)
+	}
+	if ed.Dropped == 0 {
+		out = msgs
+		if ed.Skipped == "" {
+			ed.Skipped = "nothing to drop"
+		}
+	} else {
+		ed.After = e.counter.Count(model, out)
+	}
+	ed.Over = ed.After > e.conf.MaxTokens
+	return out, ed, true
+}
+
+// clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
+func (e *contextEditor) clear(c *messages.Call, model string, msgs []messages.Msg) ([]messages.Msg, Edited, bool) {
+	var ids []string
+	c.Noted(NoteCleared, &ids)
+	marked := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		marked[id] = true
+	}
+	out, done := e.conf.ClearToolUses.Apply(model, msgs, marked)
+	ed := Edited{Strategy: ClearToolUsing, Before: done.Before, After: done.After, Cleared: len(done.IDs), Skipped: done.Why}
+	ed.Over = ed.After > e.conf.ClearToolUses.Trigger
+	if done.Before <= e.conf.ClearToolUses.Trigger {
+		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", ClearToolUsing, "tokens", done.Before)
+		return msgs, ed, false
+	}
+	for _, id := range done.IDs {
+		if !marked[id] {
+			marked[id] = true
+			ids = append(ids, id)
+		}
+	}
+	if len(done.IDs) > 0 {
+		c.Note(NoteCleared, ids)
+	}
+	return out, ed, true
+}

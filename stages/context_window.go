@@ -1,0 +1,107 @@
+package stages
+
+import (
+	"context"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// trim keeps the first and the last messages of the list (S0-CEDIT-2). Places are counted over the whole list. An
+// atom with one message inside a kept range is kept whole (CE-12), so the result may be longer than first + last.
+func (e *contextEditor) trim(h *history, ed *Edited) []messages.Msg {
+	head, tail := e.conf.TrimKeepFirst, len(h.msgs)-e.conf.TrimKeepLast
+	kept, dropped, _ := h.split(func(_ int, a atom) bool {
+		return a.at[0] < head || a.at[len(a.at)-1] >= tail
+	})
+	ed.Dropped = len(dropped)
+	return kept
+}
+
+// window keeps the latest rounds whole (S0-CEDIT-4, X-21).
+func (e *contextEditor) window(h *history, ed *Edited) []messages.Msg {
+	from := h.rounds - e.conf.WindowRounds
+	kept, dropped, _ := h.split(func(_ int, a atom) bool { return a.round >= from })
+	ed.Dropped = len(dropped)
+	return kept
+}
+
+// summarize puts one summary in the place of the old part (CE-6). The recent part is what stands at the end, at most
+// trim-keep-last messages and at most half of the threshold in tokens, but never less than the last atom.
+func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []messages.Msg {
+	from, count, cost := len(h.atoms), 0, 0
+	for i := len(h.atoms) - 1; i >= 0; i-- {
+		a := h.atoms[i]
+		if a.system {
+			continue
+		}
+		n := h.tokens(a)
+		if from < len(h.atoms) && (count+len(a.at) > e.conf.TrimKeepLast || cost+n > e.conf.SummarizeThreshold/2) {
+			break
+		}
+		from, count, cost = i, count+len(a.at), cost+n
+	}
+	kept, dropped, first := h.split(func(i int, _ atom) bool { return i >= from })
+	if len(dropped) == 0 {
+		return h.msgs
+	}
+	text, how := e.summary(ctx, c, model, dropped)
+	ed.Summary = how
+	if text == "" {
+		ed.Skipped = "no summary: " + how
+		return h.msgs
+	}
+	ed.Dropped = len(dropped)
+	return insert(kept, first, summaryMessage(e.clip(model, text, max(e.conf.SummarizeThreshold/4, minSummary))))
+}
+
+// hybrid keeps the latest rounds that fit into max-tokens, at most window-rounds, and puts a summary of the rest
+// before them (S0-CEDIT-5, CE-9). A quarter of the budget is held free for the summary as long as the newest round
+// leaves it. The newest round is kept whatever it costs. If no summary is to be had, the window alone goes on.
+func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []messages.Msg {
+	rounds := make([]int, h.rounds)
+	fixed, newest := 0, h.rounds-1
+	for _, a := range h.atoms {
+		n := h.tokens(a)
+		if a.pinned && a.round != newest || a.system {
+			fixed += n
+		} else {
+			rounds[a.round] += n
+		}
+	}
+	room := e.conf.MaxTokens - fixed - rounds[newest] // for older rounds and the summary
+	share := min(e.conf.MaxTokens/4, max(room, 0))
+	from, used := newest, 0
+	for from > 0 && newest-from+1 < e.conf.WindowRounds && used+rounds[from-1] <= room-share {
+		from--
+		used += rounds[from]
+	}
+	kept, dropped, first := h.split(func(_ int, a atom) bool { return a.round >= from })
+	if len(dropped) == 0 {
+		return h.msgs
+	}
+	ed.Dropped = len(dropped)
+	share = room - used
+	if room <= 0 {
+		share = e.conf.MaxTokens / 8 // over the budget in any case; what was said before still counts
+	}
+	if share = min(share, e.conf.MaxTokens/4); share < minSummary {
+		ed.Summary = "no room for a summary"
+		return kept
+	}
+	text, how := e.summary(ctx, c, model, dropped)
+	ed.Summary = how
+	if text == "" {
+		return kept
+	}
+	return insert(kept, first, summaryMessage(e.clip(model, text, share)))
+}
+
+// minSummary is the least number of tokens that a summary is worth: its heading takes half of it.
+const minSummary = 60
+
+func insert(msgs []messages.Msg, at int, m messages.Msg) []messages.Msg {
+	out := make([]messages.Msg, 0, len(msgs)+1)
+	out = append(out, msgs[:at]...)
+	out = append(out, m)
+	return append(out, msgs[at:]...)
+}

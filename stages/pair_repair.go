@@ -1,0 +1,208 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// NotePairRepair says what pair repair changed; it is absent where nothing was wrong.
+const NotePairRepair = "pairRepair"
+
+// PairRepairConfig is agent.interceptor.pair-repair.
+type PairRepairConfig struct {
+	Common `yaml:",inline"`
+}
+
+// PairRepaired is the note of one repair: ids of tool calls, in the order of the history.
+type PairRepaired struct {
+	Made       []string `json:"made,omitempty"`       // calls without a result: one was written that says so
+	Dropped    []string `json:"dropped,omitempty"`    // results without a call
+	Duplicates []string `json:"duplicates,omitempty"` // further results of a call
+	Moved      []string `json:"moved,omitempty"`      // results that did not stand behind their call
+	Matched    []string `json:"matched,omitempty"`    // results that named no call: the ids of the calls they were given to
+	Renamed    []string `json:"renamed,omitempty"`    // new ids of calls that had none, or one that was taken
+}
+
+func (r PairRepaired) none() bool {
+	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Matched)+len(r.Renamed) == 0
+}
+
+// newPairRepair makes the stage that puts tool calls and tool results together again before anything edits the
+// history (CU-13). Afterwards every assistant message with tool calls is followed at once by exactly one result for
+// each id, which is what upstreams check. A history that is right already keeps every byte.
+func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
+	return pipeline.Stage{
+		Reads: []string{"request.messages"}, Writes: []string{"request.messages"},
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			msgs, ok := chat(c.Request())
+			if !ok {
+				return pipeline.Continue(), nil
+			}
+			out, done := RepairPairs(msgs)
+			if done.none() {
+				c.Unnote(NotePairRepair)
+				return pipeline.Continue(), nil
+			}
+			c.SetRequest(messages.WithMessages(c.Request(), out))
+			c.Note(NotePairRepair, done)
+			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
+				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
+			return pipeline.Continue(), nil
+		},
+	}, nil
+}
+
+// RepairPairs returns the messages with calls and results paired, and what was done for it. The input is not changed.
+// It is deterministic, and a second run finds nothing to do.
+func RepairPairs(msgs []messages.Msg) ([]messages.Msg, PairRepaired) {
+	p := pair(msgs)
+	r := &repair{msgs: msgs, p: p, out: make([]messages.Msg, 0, len(msgs))}
+	for i, m := range msgs {
+		switch p.roles[i] {
+		case "tool":
+			switch {
+			case p.slot[i] >= 0: // stands with its call
+			case p.owner[i] >= 0:
+				r.done.Duplicates = append(r.done.Duplicates, m.ToolCallID())
+			default:
+				r.done.Dropped = append(r.done.Dropped, m.ToolCallID())
+			}
+		case "assistant":
+			if len(p.calls[i]) > 0 {
+				r.group(i)
+				continue
+			}
+			r.out = append(r.out, m)
+		default:
+			r.out = append(r.out, m)
+		}
+	}
+	return r.out, r.done
+}
+
+type repair struct {
+	msgs []messages.Msg
+	p    *pairing
+	used map[string]bool
+	out  []messages.Msg
+	done PairRepaired
+}
+
+// group writes one assistant message with its results: those that exist in their order, then the missing ones.
+func (r *repair) group(i int) {
+	slots := r.p.calls[i]
+	ids := r.ids(i)
+	results := make(map[int]int, len(slots)) // message -> slot
+	for j, s := range slots {
+		if s.result >= 0 {
+			results[s.result] = j
+		}
+	}
+	// An intact group stands right behind its call; the order of its results is left as it is.
+	r.out = append(r.out, r.head(i, ids))
+	done := make([]bool, len(slots))
+	next := i + 1
+	for ; next < len(r.msgs) && r.p.roles[next] == "tool"; next++ {
+		if j, ok := results[next]; ok {
+			r.result(next, slots[j], ids[j])
+			done[j] = true
+		} else if r.p.slot[next] >= 0 {
+			break // a result of another group
+		}
+	}
+	for j, s := range slots {
+		switch {
+		case done[j]:
+		case s.result >= 0:
+			r.result(s.result, s, ids[j])
+			r.done.Moved = append(r.done.Moved, ids[j])
+		default:
+			r.out = append(r.out, toolMsg(ids[j], notCompleted))
+			r.done.Made = append(r.done.Made, ids[j])
+		}
+	}
+}
+
+func (r *repair) result(at int, s slot, id string) {
+	m := r.msgs[at]
+	if m.ToolCallID() != s.id {
+		r.done.Matched = append(r.done.Matched, id)
+	}
+	if m.ToolCallID() != id {
+		m = messages.Msg{Raw: messages.SetFieldString(m.Raw, "tool_call_id", id)}
+	}
+	r.out = append(r.out, m)
+}
+
+// ids returns the ids of a group's calls, each of them set and single.
+func (r *repair) ids(i int) []string {
+	slots := r.p.calls[i]
+	ids := make([]string, len(slots))
+	seen := make(map[string]bool, len(slots))
+	for j, s := range slots {
+		if s.id != "" && !seen[s.id] {
+			ids[j] = s.id
+			seen[s.id] = true
+		}
+	}
+	for j, s := range slots {
+		if ids[j] != "" {
+			continue
+		}
+		r.load()
+		base := s.id
+		if base == "" {
+			base = fmt.Sprintf("call_%d", i)
+		}
+		id := base
+		for n := j + 1; id == s.id || seen[id] || r.used[id]; n++ {
+			id = fmt.Sprintf("%s_%d", base, n)
+		}
+		ids[j] = id
+		seen[id] = true
+		r.used[id] = true
+		r.done.Renamed = append(r.done.Renamed, id)
+	}
+	return ids
+}
+
+// load fills in the ids that the history's calls have, once, where a new id is needed.
+func (r *repair) load() {
+	if r.used != nil {
+		return
+	}
+	r.used = map[string]bool{}
+	for _, slots := range r.p.calls {
+		for _, s := range slots {
+			r.used[s.id] = true
+		}
+	}
+}
+
+// head is the assistant message, with the new ids written in.
+func (r *repair) head(i int, ids []string) messages.Msg {
+	m := r.msgs[i]
+	calls := m.ToolCalls()
+	changed := false
+	for j := range calls {
+		if calls[j].ID() != ids[j] {
+			calls[j] = messages.ToolCall{Raw: messages.SetFieldString(calls[j].Raw, "id", ids[j])}
+			changed = true
+		}
+	}
+	if !changed {
+		return m
+	}
+	return m.WithToolCalls(calls)
+}
+
+func toolMsg(id, text string) messages.Msg {
+	return messages.Msg{Raw: messages.Encode(struct {
+		Role    string `json:"role"`
+		ID      string `json:"tool_call_id"`
+		Content string `json:"content"`
+	}{"tool", id, text})}
+}

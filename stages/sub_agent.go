@@ -1,0 +1,180 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// SubAgentConfig is agent.interceptor.sub-agent.
+type SubAgentConfig struct {
+	Common        `yaml:",inline"`
+	MinMatchScore int            `yaml:"min-match-score" json:"min-match-score"`
+	CaseSensitive bool           `yaml:"case-sensitive" json:"case-sensitive"`
+	Ties          string         `yaml:"ties" json:"ties"` // first | last of the agents with the best score, as configured (X-46)
+	Agents        []SubAgentSpec `yaml:"agents" json:"agents"`
+}
+
+// SubAgentSpec is one agent that can be proposed.
+type SubAgentSpec struct {
+	Name        string            `yaml:"name" json:"name"`
+	Description string            `yaml:"description" json:"description,omitempty"`
+	Keywords    []SubAgentKeyword `yaml:"keywords" json:"keywords"`
+}
+
+// SubAgentKeyword is a text whose presence in the user's message speaks for an agent.
+type SubAgentKeyword struct {
+	Keyword string `yaml:"keyword" json:"keyword"`
+	Weight  int    `yaml:"weight" json:"weight"`
+}
+
+func defaultSubAgent() SubAgentConfig {
+	return SubAgentConfig{
+		Common:        Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}},
+		MinMatchScore: 5, CaseSensitive: true, Ties: "first",
+	}
+}
+
+func (c *SubAgentConfig) validate() error {
+	if c.Ties != "" && c.Ties != "first" && c.Ties != "last" {
+		return fmt.Errorf("ties: %q; known: first, last", c.Ties)
+	}
+	for i, a := range c.Agents {
+		if strings.TrimSpace(a.Name) == "" || strings.ContainsAny(a.Name, "\r\n") {
+			return fmt.Errorf("agents[%d].name: %q; a name is needed, on one line", i, a.Name)
+		}
+		seen := map[string]bool{}
+		for j, k := range a.Keywords {
+			if k.Keyword == "" {
+				return fmt.Errorf("agents[%d].keywords[%d].keyword: empty; it would match every message", i, j)
+			}
+			if seen[k.Keyword] {
+				return fmt.Errorf("agents[%d].keywords[%d].keyword: %q comes twice; give it one weight", i, j, k.Keyword)
+			}
+			seen[k.Keyword] = true
+		}
+	}
+	return nil
+}
+
+// newSubAgent makes the stage that proposes a sub-agent to the model when the newest user message speaks of its
+// matters (S0-SUBAG). It only adds a line to the system prompt; whether to delegate is the model's decision.
+func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
+	if err := conf.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	cfg := *conf
+	return pipeline.Stage{
+		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			msgs, ok := chat(c.Request())
+			if !ok {
+				return pipeline.Continue(), nil
+			}
+			at := messages.NewestUser(msgs)
+			if at < 0 {
+				return pipeline.Continue(), nil
+			}
+			agent, score := cfg.best(msgs[at].Text())
+			if agent == "" || score < cfg.MinMatchScore {
+				return pipeline.Continue(), nil
+			}
+			request := c.Request()
+			if bare, found := withoutHints(msgs); found {
+				request = messages.WithMessages(request, bare)
+			}
+			c.SetRequest(messages.AppendSystem(request, delegationHint(agent, score)))
+			d.Log.Debug("delegation hint", "call", c.ID, "agent", agent, "score", score)
+			return pipeline.Continue(), nil
+		},
+	}, nil
+}
+
+// best returns the agent with the highest score for a text; each keyword counts once, however often it comes (SA-4).
+func (c SubAgentConfig) best(text string) (agent string, score int) {
+	if !c.CaseSensitive {
+		text = strings.ToLower(text)
+	}
+	for _, a := range c.Agents {
+		sum := 0
+		for _, k := range a.Keywords {
+			word := k.Keyword
+			if !c.CaseSensitive {
+				word = strings.ToLower(word)
+			}
+			if strings.Contains(text, word) {
+				sum += k.Weight
+			}
+		}
+		if agent == "" || sum > score || sum == score && c.Ties == "last" {
+			agent, score = a.Name, sum
+		}
+	}
+	return agent, score
+}
+
+// delegationHint is the line of S0-SUBAG-3, letter by letter.
+func delegationHint(agent string, score int) string {
+	return fmt.Sprintf("[DELEGATION_HINT] 建议委派给: %s, 匹配度: %d", agent, score)
+}
+
+var hintLine = regexp.MustCompile(`(?:\n\n|\n)?\[DELEGATION_HINT\] 建议委派给: [^\n]*, 匹配度: -?[0-9]+`)
+
+// withoutHints takes the hints of earlier calls out of the system prompt, so that there is never more than one and it
+// stands at the end (SA-11). What held nothing else goes with them.
+func withoutHints(msgs []messages.Msg) (out []messages.Msg, found bool) {
+	strip := func(s string) string {
+		return strings.TrimPrefix(hintLine.ReplaceAllString(s, ""), "\n\n")
+	}
+	for i, m := range msgs {
+		if !m.System() {
+			return append(out, msgs[i:]...), found
+		}
+		if !strings.Contains(m.Text(), "[DELEGATION_HINT]") {
+			out = append(out, m)
+			continue
+		}
+		n, changed := m.MapText(func(s string) string {
+			if !hintLine.MatchString(s) {
+				return s
+			}
+			return strip(s)
+		})
+		if !changed {
+			out = append(out, m)
+			continue
+		}
+		found = true
+		if n = withoutEmptyParts(n); n.Raw != nil {
+			out = append(out, n)
+		}
+	}
+	return out, found
+}
+
+// withoutEmptyParts drops text parts that say nothing; some providers refuse them. A message that is left with
+// nothing has no bytes.
+func withoutEmptyParts(m messages.Msg) messages.Msg {
+	raw, _ := messages.Field(m.Raw, "content")
+	if s, ok := messages.IsString(raw); ok {
+		if s == "" {
+			return messages.Msg{}
+		}
+		return m
+	}
+	var parts [][]byte
+	for _, p := range messages.Elements(raw) {
+		kind, _ := messages.FieldString(p, "type")
+		if s, _ := messages.FieldString(p, "text"); kind != "text" || s != "" {
+			parts = append(parts, p)
+		}
+	}
+	if len(parts) == 0 {
+		return messages.Msg{}
+	}
+	return messages.Msg{Raw: messages.SetField(m.Raw, "content", messages.Array(parts))}
+}

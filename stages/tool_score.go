@@ -1,0 +1,184 @@
+package stages
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// toolView is one element of a request's tools, with what it is judged by.
+type toolView struct {
+	raw         []byte
+	name        string
+	description string
+}
+
+// readTools reads the tools of a request: functions, custom tools, and those that carry their name themselves.
+func readTools(raw []byte) []toolView {
+	elems := messages.Elements(raw)
+	out := make([]toolView, len(elems))
+	for i, e := range elems {
+		body := e
+		for _, key := range []string{"function", "custom"} {
+			if inner, ok := messages.Field(e, key); ok {
+				body = inner
+				break
+			}
+		}
+		out[i].raw = e
+		out[i].name, _ = messages.FieldString(body, "name")
+		out[i].description, _ = messages.FieldString(body, "description")
+	}
+	return out
+}
+
+// chosen returns the tools that tool_choice names: one tool, or the list of allowed ones.
+func chosen(request []byte) map[string]bool {
+	raw, _ := messages.Field(request, "tool_choice")
+	names := map[string]bool{}
+	add := func(raw []byte) {
+		for _, t := range readTools(messages.Array([][]byte{raw})) {
+			if t.name != "" {
+				names[t.name] = true
+			}
+		}
+	}
+	if len(raw) == 0 || raw[0] != '{' {
+		return names
+	}
+	add(raw)
+	if allowed, ok := messages.Field(raw, "allowed_tools"); ok {
+		raw = allowed
+	}
+	list, _ := messages.Field(raw, "tools")
+	for _, e := range messages.Elements(list) {
+		add(e)
+	}
+	return names
+}
+
+// Points of S0-TSEL-2..4.
+const (
+	pointsName = 10
+	pointsPart = 3
+	pointsWord = 2
+)
+
+// toolScorer scores tools against one message.
+type toolScorer struct {
+	text   string
+	fold   bool
+	spaces bool
+	seen   map[string]bool // words looked up already: descriptions share most of theirs
+}
+
+func newToolScorer(c ToolSelectionConfig, text string) *toolScorer {
+	s := &toolScorer{text: text, fold: !c.CaseSensitive, spaces: c.DescriptionWords == "spaces", seen: map[string]bool{}}
+	if s.fold {
+		s.text = strings.ToLower(text)
+	}
+	return s
+}
+
+// score adds up what of a tool the message contains: its full name, each part of the name, each word of the
+// description. A part or a word that comes twice in one tool counts once.
+func (s *toolScorer) score(name, description string) int {
+	n := 0
+	if s.has(name) {
+		n += pointsName
+	}
+	n += pointsPart * s.hits(nameParts(name))
+	words := descriptionWords
+	if s.spaces {
+		words = strings.Fields
+	}
+	return n + pointsWord*s.hits(words(description))
+}
+
+func (s *toolScorer) hits(words []string) int {
+	n := 0
+	once := make(map[string]bool, len(words))
+	for _, w := range words {
+		if s.fold {
+			w = strings.ToLower(w)
+		}
+		if !once[w] {
+			once[w] = true
+			if s.has(w) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (s *toolScorer) has(word string) bool {
+	if word == "" {
+		return false
+	}
+	if s.fold {
+		word = strings.ToLower(word)
+	}
+	hit, ok := s.seen[word]
+	if !ok {
+		hit = strings.Contains(s.text, word)
+		s.seen[word] = hit
+	}
+	return hit
+}
+
+// nameParts splits a tool name where a camel-case word begins and at everything that is neither letter nor digit:
+// getURLInfo gives get, URL, Info (TS-10); send_mail gives send, mail.
+func nameParts(name string) []string {
+	var parts []string
+	r := []rune(name)
+	from := 0
+	cut := func(to int) {
+		if to > from {
+			parts = append(parts, string(r[from:to]))
+		}
+		from = to
+	}
+	for i, c := range r {
+		switch {
+		case !unicode.IsLetter(c) && !unicode.IsDigit(c):
+			cut(i)
+			from = i + 1
+		case i > from && unicode.IsUpper(c) && !unicode.IsUpper(r[i-1]):
+			cut(i)
+		case i > from && unicode.IsLower(c) && unicode.IsUpper(r[i-1]) && i-1 > from:
+			cut(i - 1)
+		}
+	}
+	cut(len(r))
+	return parts
+}
+
+// descriptionWords splits a description at everything that is no letter. A run of CJK letters is one word, and a word
+// of its own where it touches other letters.
+func descriptionWords(text string) []string {
+	var words []string
+	from, wide := -1, false
+	for i, c := range text {
+		letter := unicode.IsLetter(c) || from >= 0 && unicode.IsMark(c)
+		w := letter && cjk(c)
+		if from >= 0 && (!letter || w != wide && !unicode.IsMark(c)) {
+			words = append(words, text[from:i])
+			from = -1
+		}
+		if letter && from < 0 {
+			from, wide = i, w
+		}
+	}
+	if from >= 0 {
+		words = append(words, text[from:])
+	}
+	return words
+}
+
+// ToolScore is the score of one tool for one message under a configuration (S0-TSEL-2..4), for those who want to see
+// why a tool was or was not offered.
+func ToolScore(c ToolSelectionConfig, text, name, description string) int {
+	return newToolScorer(c, text).score(name, description)
+}

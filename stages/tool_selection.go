@@ -1,0 +1,220 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Notes of tool selection. NoteToolsAllowed lists the tools that the model was offered, where some were left out, in
+// the order of the request. NoteToolsBlocked lists tools that were left out and that the model called all the same;
+// only strict mode sets it.
+const (
+	NoteToolsAllowed = "toolSelection.allowed"
+	NoteToolsBlocked = "toolSelection.blocked"
+)
+
+// ToolSelectionConfig is agent.interceptor.tool-selection.
+type ToolSelectionConfig struct {
+	Common           `yaml:",inline"`
+	MaxTools         int      `yaml:"max-tools" json:"max-tools"`
+	AlwaysInclude    []string `yaml:"always-include" json:"always-include"`
+	Strict           bool     `yaml:"strict" json:"strict"`
+	CaseSensitive    bool     `yaml:"case-sensitive" json:"case-sensitive"`
+	Ties             string   `yaml:"ties" json:"ties"`                           // registration | name (X-46)
+	DescriptionWords string   `yaml:"description-words" json:"description-words"` // letters | spaces (X-46)
+}
+
+func defaultToolSelection() ToolSelectionConfig {
+	return ToolSelectionConfig{
+		Common:   Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}},
+		MaxTools: 10, AlwaysInclude: []string{"getCurrentTime", "searchKnowledgeBase"},
+		CaseSensitive: true, Ties: "registration", DescriptionWords: "letters",
+	}
+}
+
+func (c *ToolSelectionConfig) validate() error {
+	switch {
+	case c.MaxTools < 1:
+		return fmt.Errorf("max-tools: %d; it must be 1 or more; to offer all tools set enabled: false", c.MaxTools)
+	case !slices.Contains([]string{"", "registration", "name"}, c.Ties):
+		return fmt.Errorf("ties: %q; known: registration, name", c.Ties)
+	case !slices.Contains([]string{"", "letters", "spaces"}, c.DescriptionWords):
+		return fmt.Errorf("description-words: %q; known: letters, spaces", c.DescriptionWords)
+	}
+	return nil
+}
+
+// newToolSelection makes the stage that offers the model the tools that fit the newest user message best (S0-TSEL).
+// Tools keep every byte. The first max-tools by score go first, best first, then those of always-include that are not
+// among them; a tool that tool_choice names is kept whatever its score, and so is one without a name, because there
+// is nothing to judge it by. A request with no more than max-tools tools is not touched.
+//
+// Strict mode (TS-11) does not change replies: what the model said stays what it said. A call of a tool that was left
+// out is written into the note toolSelection.blocked, and whoever executes the reply's calls asks [BlockedTools] and
+// answers such a call with a tool error. A caller outside a run executes its own calls, so there the note and a
+// warning are all.
+func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error) {
+	if err := conf.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	t := &toolSelector{conf: *conf, log: d.Log, warned: make([]atomic.Bool, len(conf.AlwaysInclude))}
+	t.explicit = d.Explicit == nil || d.Explicit("agent.interceptor.tool-selection.always-include")
+	s := pipeline.Stage{
+		Before: t.before,
+		Reads:  []string{"request.messages", "request.tools"}, Writes: []string{"request.tools"},
+	}
+	if conf.Strict {
+		s.After = t.after
+	}
+	return s, nil
+}
+
+type toolSelector struct {
+	conf     ToolSelectionConfig
+	log      *slog.Logger
+	explicit bool          // the operator wrote always-include; the built-in names need not exist
+	warned   []atomic.Bool // one for each name of always-include: the warning comes once
+}
+
+func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	c.Unnote(NoteToolsAllowed)
+	c.Unnote(NoteToolsBlocked)
+	raw, _ := messages.Field(c.Request(), "tools")
+	tools := readTools(raw)
+	if len(tools) == 0 {
+		return pipeline.Continue(), nil
+	}
+	t.missing(c, tools)
+	if len(tools) <= t.conf.MaxTools {
+		return pipeline.Continue(), nil
+	}
+	text := ""
+	if msgs, ok := chat(c.Request()); ok {
+		if at := messages.NewestUser(msgs); at >= 0 {
+			text = msgs[at].Text()
+		}
+	}
+	picked := t.pick(tools, text, chosen(c.Request()))
+	if len(picked) == len(tools) {
+		return pipeline.Continue(), nil
+	}
+	offer := make(map[string]bool, len(picked))
+	elems, allowed := make([][]byte, len(picked)), make([]string, 0, len(picked))
+	for i, at := range picked {
+		elems[i] = tools[at].raw
+		offer[tools[at].name] = true
+		allowed = append(allowed, tools[at].name)
+	}
+	c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
+	c.Note(NoteToolsAllowed, allowed)
+	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
+	if !t.conf.Strict {
+		return pipeline.Continue(), nil
+	}
+	var out []string
+	for _, tool := range tools {
+		if !offer[tool.name] {
+			out = append(out, tool.name)
+		}
+	}
+	return pipeline.Continue(), c.SetState(out)
+}
+
+// after notes calls of tools that before left out; it exists in strict mode only.
+func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var out []string
+	if ok, err := c.State(&out); !ok || err != nil || !c.HasReply() {
+		return pipeline.Continue(), err
+	}
+	left := make(map[string]bool, len(out))
+	for _, name := range out {
+		left[name] = true
+	}
+	var blocked []string
+	for _, choice := range messages.Choices(c.ReplyBytes()) {
+		for _, call := range choice.Message().ToolCalls() {
+			if name := call.Name(); left[name] {
+				delete(left, name)
+				blocked = append(blocked, name)
+			}
+		}
+	}
+	if len(blocked) > 0 {
+		c.Note(NoteToolsBlocked, blocked)
+		t.log.Warn("model called tools that it was not offered", "call", c.ID, "tools", blocked)
+	}
+	return pipeline.Continue(), nil
+}
+
+// BlockedTools returns the tools that a finished model call asked for although strict tool selection had left them
+// out. Whoever executes the calls answers each of them with a tool error instead.
+func BlockedTools(c *messages.Call) []string {
+	var names []string
+	c.Noted(NoteToolsBlocked, &names)
+	return names
+}
+
+// missing warns of names in always-include that the request does not have (TS-8).
+func (t *toolSelector) missing(c *messages.Call, tools []toolView) {
+	have := make(map[string]bool, len(tools))
+	for _, tool := range tools {
+		have[tool.name] = true
+	}
+	for i, name := range t.conf.AlwaysInclude {
+		if have[name] || !t.explicit || t.warned[i].Swap(true) {
+			continue
+		}
+		t.log.Warn("always-include names a tool that the request does not have; it is ignored", "tool", name, "call", c.ID)
+	}
+}
+
+// pick returns the places of the tools to offer.
+func (t *toolSelector) pick(tools []toolView, text string, keep map[string]bool) []int {
+	s := newToolScorer(t.conf, text)
+	scores := make([]int, len(tools))
+	var ranked []int
+	for i, tool := range tools {
+		if tool.name != "" {
+			scores[i] = s.score(tool.name, tool.description)
+			ranked = append(ranked, i)
+		}
+	}
+	slices.SortStableFunc(ranked, func(a, b int) int {
+		if scores[a] != scores[b] {
+			return scores[b] - scores[a]
+		}
+		if t.conf.Ties == "name" {
+			return strings.Compare(tools[a].name, tools[b].name)
+		}
+		return 0
+	})
+	picked := ranked[:min(t.conf.MaxTools, len(ranked))]
+	in := make([]bool, len(tools))
+	for _, i := range picked {
+		in[i] = true
+	}
+	place := make(map[string]int, len(tools))
+	for i := len(tools) - 1; i >= 0; i-- {
+		place[tools[i].name] = i // of equal names the first
+	}
+	for _, name := range t.conf.AlwaysInclude {
+		if i, ok := place[name]; ok && name != "" && !in[i] {
+			in[i] = true
+			picked = append(picked, i)
+		}
+	}
+	for i, tool := range tools {
+		if !in[i] && (tool.name == "" || keep[tool.name]) {
+			in[i] = true
+			picked = append(picked, i)
+		}
+	}
+	return picked
+}
