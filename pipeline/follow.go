@@ -95,7 +95,7 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	reply := c.ReplyBytes()
 	choices := messages.Choices(reply)
 	switch {
-	case c.Fault != nil && !f.released:
+	case c.Fault != nil && (!f.released || c.Fault.Code == messages.StreamCut):
 		return nil, c.Fault
 	case c.Fault != nil:
 		return nil, f.cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)

@@ -128,6 +128,9 @@ func TestFollowerFaults(t *testing.T) {
 	require.Equal(t, messages.StreamCut, fault.Code)
 	require.Equal(t, messages.ProviderError, fault.Last)
 	require.Contains(t, fault.Message, "boom")
+	c.Fail(fault)
+	_, again := f.End(c)
+	require.Same(t, fault, again, "a stream is cut once")
 }
 
 func TestFollowerReplaysWhatWasNeverStreamed(t *testing.T) {

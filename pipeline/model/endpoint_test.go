@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,17 @@ func newUpstream(t *testing.T, answer http.HandlerFunc) *upstream {
 	t.Cleanup(u.Close)
 	return u
 }
+
+// got returns what the provider received so far.
+func (u *upstream) got() (bodies []string, heads []http.Header) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.bodies), slices.Clone(u.heads)
+}
+
+func (u *upstream) body(i int) string      { b, _ := u.got(); return b[i] }
+func (u *upstream) head(i int) http.Header { _, h := u.got(); return h[i] }
+func (u *upstream) count() int             { b, _ := u.got(); return len(b) }
 
 func endpoint(t *testing.T, base string, change ...func(*model.Config)) *model.Endpoint {
 	t.Helper()
@@ -98,8 +110,9 @@ func TestEveryByteBothWays(t *testing.T) {
 	c, _ = runCall(t.Context(), e, c)
 	require.Nil(t, c.Fault)
 	require.Equal(t, okReply, string(c.ReplyBytes()))
-	require.Equal(t, []string{body}, u.bodies)
-	h := u.heads[0]
+	require.Equal(t, 1, u.count())
+	require.Equal(t, body, u.body(0))
+	h := u.head(0)
 	require.Equal(t, "Bearer "+key, h.Get("Authorization"))
 	require.Equal(t, "req-1", h.Get("X-Request-Id"))
 	require.Equal(t, c.Trace.Parent, h.Get("Traceparent"))
@@ -116,9 +129,9 @@ func TestPrefixIsTheOnlyEdit(t *testing.T) {
 	e := endpoint(t, u.URL)
 	c, _ := ask(t.Context(), e, `{"messages":[],"model":"up/org/m","n":1.0}`, false)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"messages":[],"model":"org/m","n":1.0}`, u.bodies[0])
-	require.Equal(t, c.ID, u.heads[0].Get("X-Request-Id"), "without a request id the call id is it")
-	require.Empty(t, u.heads[0].Get("Traceparent"))
+	require.Equal(t, `{"messages":[],"model":"org/m","n":1.0}`, u.body(0))
+	require.Equal(t, c.ID, u.head(0).Get("X-Request-Id"), "without a request id the call id is it")
+	require.Empty(t, u.head(0).Get("Traceparent"))
 }
 
 func TestIdempotencyKeyUpstream(t *testing.T) {
@@ -132,7 +145,7 @@ func TestIdempotencyKeyUpstream(t *testing.T) {
 		d.Slip, _ = pipeline.Enter(d.Slip)
 		change(d)
 		pipeline.RunTarget(t.Context(), e, d, func([]byte) error { return nil })
-		return u.heads[len(u.heads)-1].Get("Idempotency-Key")
+		return u.head(u.count() - 1).Get("Idempotency-Key")
 	}
 	first := again(func(*messages.Call) {})
 	require.NotEmpty(t, first)
@@ -212,7 +225,7 @@ func TestFaultsByStatus(t *testing.T) {
 					tt.check(t, c.Fault)
 				}
 			}
-			require.Len(t, u.bodies, 2, "one run, one request")
+			require.Equal(t, 2, u.count(), "one run, one request")
 		})
 	}
 }
@@ -236,7 +249,7 @@ func TestConnectionFaults(t *testing.T) {
 		c, _ := ask(t.Context(), endpoint(t, u.URL), `{"model":"m"}`, false)
 		require.Equal(t, messages.ProviderError, c.Fault.Code)
 		require.False(t, c.Fault.Unsent)
-		require.Len(t, u.bodies, 1)
+		require.Equal(t, 1, u.count())
 	})
 	t.Run("a reply that breaks off", func(t *testing.T) {
 		t.Parallel()

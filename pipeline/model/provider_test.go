@@ -136,7 +136,7 @@ func TestModels(t *testing.T) {
 		require.Len(t, errs, 1)
 		require.Error(t, errs["down"])
 	}
-	require.Len(t, u.bodies, 1, "the list is kept")
-	require.Equal(t, "Bearer "+key, u.heads[0].Get("Authorization"))
-	require.Empty(t, u.heads[0].Get("Idempotency-Key"))
+	require.Equal(t, 1, u.count(), "the list is kept")
+	require.Equal(t, "Bearer "+key, u.head(0).Get("Authorization"))
+	require.Empty(t, u.head(0).Get("Idempotency-Key"))
 }

@@ -176,7 +176,6 @@ func (s *relay) keepTail(chunk []byte) {
 // A chunk that is only one of them stays as it is, byte for byte.
 func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 	var now, end [][]byte
-	parted := false
 	for _, c := range choices {
 		index := choiceIndex(c)
 		if _, known := s.open[index]; !known {
@@ -191,7 +190,6 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		case !full:
 			end = append(end, c)
 		default:
-			parted = true
 			now = append(now, messages.SetField(c, "finish_reason", []byte("null")))
 			end = append(end, messages.SetField(messages.DropField(c, "logprobs"), "delta", []byte("{}")))
 		}
@@ -202,10 +200,9 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 	if len(now) == 0 {
 		return nil, chunk
 	}
-	if usage, ok := messages.Field(chunk, "usage"); ok && !messages.IsNull(usage) && parted {
-		body = messages.SetField(chunk, "usage", []byte("null"))
-	} else {
-		body = chunk
+	body = chunk
+	if usage, ok := messages.Field(chunk, "usage"); ok && !messages.IsNull(usage) {
+		body = messages.SetField(chunk, "usage", []byte("null")) // it belongs to the end
 	}
 	return messages.SetField(body, "choices", messages.Array(now)), messages.SetField(chunk, "choices", messages.Array(end))
 }

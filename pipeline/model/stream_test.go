@@ -46,8 +46,8 @@ func TestStreamOfChunks(t *testing.T) {
 	require.Equal(t, []string{roleChunk, chunkText("Hel"), chunkText("lo")}, out, "raw bytes, nothing of the end")
 	require.Equal(t, []string{finishChunk, usageChunk}, tailOf(c))
 	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.ReplyBytes()))
-	require.Equal(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, u.bodies[0])
-	require.Equal(t, "text/event-stream", u.heads[0].Get("Accept"))
+	require.Equal(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, u.body(0))
+	require.Equal(t, "text/event-stream", u.head(0).Get("Accept"))
 }
 
 func TestStreamField(t *testing.T) {
@@ -57,7 +57,7 @@ func TestStreamField(t *testing.T) {
 	c, out := ask(t.Context(), e, `{"model":"m","stream":false}`, true)
 	require.Nil(t, c.Fault)
 	require.Len(t, out, 1)
-	require.Equal(t, `{"model":"m","stream":true}`, u.bodies[0])
+	require.Equal(t, `{"model":"m","stream":true}`, u.body(0))
 	c, out = ask(t.Context(), e, `{"model":"m","stream":true}`, false)
 	require.Nil(t, c.Fault)
 	require.Equal(t, "x", text(c), "nobody reads chunks: the reply is put together")
@@ -108,6 +108,11 @@ func TestStreamForms(t *testing.T) {
 	}
 }
 
+// more writes what comes after the first chunks.
+func more(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
+}
+
 func TestStreamThatBreaks(t *testing.T) {
 	t.Parallel()
 	data := func(chunks ...string) string { return "data: " + strings.Join(chunks, "\n\ndata: ") + "\n\n" }
@@ -115,13 +120,13 @@ func TestStreamThatBreaks(t *testing.T) {
 		answer http.HandlerFunc
 		before messages.Code // nothing released yet
 	}{
-		"clean end":         {write(200, "text/event-stream", ""), messages.ProviderError},
-		"DONE alone":        {write(200, "text/event-stream", data("[DONE]")), messages.ProviderError},
-		"malformed":         {write(200, "text/event-stream", data(`{"choices":[{"del`)), messages.ProviderBadReply},
-		"no object":         {write(200, "text/event-stream", data(`7`)), messages.ProviderBadReply},
-		"error event":       {write(200, "text/event-stream", data(`{"error":{"message":"x","type":"server_error","code":null}}`)), messages.ProviderError},
-		"error after pings": {write(200, "text/event-stream", strings.Repeat(": p\n\n", 400)+data(`{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`)), messages.ProviderLimited},
-		"named error":       {write(200, "text/event-stream", "event: error\ndata: {\"message\":\"x\",\"type\":\"overloaded_error\"}\n\n"), messages.ProviderError},
+		"clean end":         {more(""), messages.ProviderError},
+		"DONE alone":        {more(data("[DONE]")), messages.ProviderError},
+		"malformed":         {more(data(`{"choices":[{"del`)), messages.ProviderBadReply},
+		"no object":         {more(data(`7`)), messages.ProviderBadReply},
+		"error event":       {more(data(`{"error":{"message":"x","type":"server_error","code":null}}`)), messages.ProviderError},
+		"error after pings": {more(strings.Repeat(": p\n\n", 400) + data(`{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`)), messages.ProviderLimited},
+		"named error":       {more("event: error\ndata: {\"message\":\"x\",\"type\":\"overloaded_error\"}\n\n"), messages.ProviderError},
 		"connection reset":  {reset, messages.ProviderError},
 		"silence":           {hang, messages.ProviderTimeout},
 		"keep-alives for ever": {func(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +146,17 @@ func TestStreamThatBreaks(t *testing.T) {
 					tt.answer(w, r)
 				})
 				e := endpoint(t, u.URL, func(c *model.Config) {
-					c.Timeouts.FirstToken, c.Timeouts.Idle, c.Timeouts.Total = 150*time.Millisecond, 150*time.Millisecond, 600*time.Millisecond
+					c.Timeouts = model.Timeouts{FirstToken: time.Minute, Idle: time.Minute, Total: time.Minute}
+					switch {
+					case name == "silence" && when == "before":
+						c.Timeouts.FirstToken = 100 * time.Millisecond
+					case name == "silence":
+						c.Timeouts.Idle = 100 * time.Millisecond
+					case name == "keep-alives for ever" && when == "before":
+						c.Timeouts.FirstToken = 300 * time.Millisecond
+					case name == "keep-alives for ever":
+						c.Timeouts.Total = time.Second
+					}
 				})
 				c, out := ask(t.Context(), e, `{"model":"m","stream":true}`, true)
 				require.NotNil(t, c.Fault)
@@ -198,6 +213,17 @@ func TestStreamOfSeveralChoices(t *testing.T) {
 	u2 := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, all[:4]...) })
 	c, _ = ask(t.Context(), endpoint(t, u2.URL), `{"model":"m","stream":true,"n":2}`, true)
 	require.Equal(t, messages.StreamCut, c.Fault.Code, "one choice has no end")
+}
+
+func TestTextUsageAndFinishInOneChunk(t *testing.T) {
+	t.Parallel()
+	chunk := strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":"stop"}],"usage":{"total_tokens":3}`, 1)
+	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, chunk) })
+	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true}`, true)
+	require.Nil(t, c.Fault)
+	require.Equal(t, []string{strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":null}],"usage":null`, 1)}, out)
+	require.Equal(t, []string{strings.Replace(chunk, `{"content":"ab"}`, "{}", 1)}, tailOf(c))
+	require.Contains(t, string(c.ReplyBytes()), `"usage":{"total_tokens":3}`)
 }
 
 func TestWholeReplyToAStream(t *testing.T) {
