@@ -197,3 +197,14 @@ func (d *Definition) Class() string {
 	}
 	return d.Executor.Kind
 }
+
+// DecodeAPI reads a definition that came over the admin API: unknown keys are errors, and where it comes from, whether
+// it is held and its hash are never the sender's to say.
+func DecodeAPI(raw []byte) (Definition, error) {
+	var d Definition
+	if err := strictJSON(raw, &d); err != nil {
+		return d, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
+	}
+	d.Source, d.Held, d.Hash = API, "", ""
+	return d, nil
+}

@@ -52,7 +52,7 @@ func (f *Faults) finish() {
 	for i := range f.Issues {
 		if f.Issues[i].Parameter == "" {
 			first, _, _ := strings.Cut(strings.TrimPrefix(f.Issues[i].Path, "/"), "/")
-			f.Issues[i].Parameter = strings.NewReplacer("~1", "/", "~0", "~").Replace(first)
+			f.Issues[i].Parameter = unpoint(first)
 		}
 	}
 	if len(f.Issues) > maxIssues {

@@ -275,7 +275,7 @@ func (s *schema) node(sub *jsonschema.Schema) *value {
 		return v
 	}
 	for _, part := range strings.Split(strings.TrimPrefix(at, "/"), "/") {
-		part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+		part = unpoint(part)
 		switch {
 		case v == nil:
 			return nil

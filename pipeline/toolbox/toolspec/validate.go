@@ -58,7 +58,7 @@ func (r *run) compare(v *value, a, b string) int {
 func (r *run) position(v *value, path string) []int {
 	var out []int
 	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
-		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+		name := unpoint(part)
 		i := -1
 		if v != nil && v.kind == kObject {
 			i = v.find(name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -189,6 +190,9 @@ func fromPlain(x any) *value {
 
 // parseValue reads one JSON value within the limits.
 func parseValue(raw []byte) (*value, error) {
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\ufffd")) // as every reader of JSON would take it
+	}
 	if d := depth(raw); d > MaxDepth {
 		return nil, fmt.Errorf("nested %d levels deep; at most %d are read", d, MaxDepth)
 	}
@@ -280,5 +284,13 @@ func clip(s string) string {
 
 // pointer adds a name to a JSON pointer (RFC 6901).
 func pointer(at, name string) string {
-	return at + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	if strings.ContainsAny(name, "~/") {
+		name = strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+	}
+	return at + "/" + name
+}
+
+// unpoint reads one part of a JSON pointer.
+func unpoint(part string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
 }
