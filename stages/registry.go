@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
@@ -23,6 +24,13 @@ type Deps struct {
 	Publish func(ctx context.Context, what string, record any) error
 	// Serves reports whether a provider serves the model name; nil means that it is not known here.
 	Serves func(model string) bool
+	// Tools finds tool definitions, Parser reads arguments against them, and Rules (key `tool` of the configuration)
+	// fill in what a tool does not declare. Only the tool stages need them; Parser and Rules have defaults.
+	Tools  toolspec.Tools
+	Parser *toolspec.Parser
+	Rules  *toolspec.Rules
+	// Arguments are the settings of `tool.arguments`.
+	Arguments toolspec.Options
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -121,5 +129,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 
 // All is the default chain of contracts T1: one line an interceptor, in registration order.
 func All() []Spec {
-	return []Spec{}
+	return []Spec{
+		{Name: "tool-arguments", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
+		{Name: "timeout", Class: "TimeoutExecutor", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Section: "timeout", Config: defaults(TimeoutConfig{}), New: build(newTimeout)},
+	}
 }

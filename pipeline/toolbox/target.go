@@ -69,7 +69,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 func (t *Target) name(c *messages.Call) string {
 	var version string
 	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
-		return c.Tool + "@" + version
+		return toolspec.Pin(c.Tool, version)
 	}
 	return c.Tool
 }

@@ -33,6 +33,15 @@ type Registry struct {
 	defs map[string][]*Definition // by name, oldest version first
 }
 
+// Pin is the name with the version that a call was resolved to; a pin that the name already has gives way.
+func Pin(name, version string) string {
+	base, _, _ := strings.Cut(name, "@")
+	if version == "" {
+		return name
+	}
+	return base + "@" + version
+}
+
 // NewRegistry returns a registry over the store; call Refresh before first use.
 func NewRegistry(store pipeline.Store, parser *Parser, log *slog.Logger) *Registry {
 	if log == nil {
