@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
@@ -31,6 +32,13 @@ type Deps struct {
 	Section func(name string) any
 	// Provider names the provider of a model, empty if unknown; nil means that it is not known here (FB-11).
 	Provider func(model string) string
+	// Tools finds tool definitions, Parser reads arguments against them, and Rules (key `tool` of the configuration)
+	// fill in what a tool does not declare. Only the tool stages need them; Parser and Rules have defaults.
+	Tools  toolspec.Tools
+	Parser *toolspec.Parser
+	Rules  *toolspec.Rules
+	// Arguments are the settings of `tool.arguments`.
+	Arguments toolspec.Options
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -149,8 +157,10 @@ func All() []Spec {
 		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: off},
 		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
 		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
+		{Name: "tool-arguments", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
 		{Name: "tool-pii", Kind: messages.Tool, Order: 48, Tier: pipeline.Optional, Section: "tool-pii",
 			Config: defaults(ToolPIIConfig{}), New: build(newToolPII), On: off},
+		{Name: "timeout", Class: "TimeoutExecutor", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Section: "timeout", Config: defaults(TimeoutConfig{}), New: build(newTimeout)},
 		{Name: "audit", Kind: messages.Agent, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 	}
 }

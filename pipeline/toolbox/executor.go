@@ -1,0 +1,73 @@
+// Package toolbox runs tools: Go functions in this process, HTTP endpoints, and whatever the bus and MCP fill in. What
+// a tool is (definition, arguments, policy) is package toolspec, which the tool stages import; this one is imported by
+// whoever serves tools.
+package toolbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// Executor runs one tool. It watches ctx: when it ends, the work stops and Execute returns (S2-TIME-1). It is called
+// for many calls at once.
+//
+// An error that is or wraps a *messages.Fault travels as it is. Unsent in it says that the tool provably did not run.
+// Any other error is tool_error, a context's end is a timeout or a cancel.
+type Executor interface {
+	Execute(ctx context.Context, inv Invocation) (Result, error)
+}
+
+// ExecutorFunc is a function as an Executor.
+type ExecutorFunc func(ctx context.Context, inv Invocation) (Result, error)
+
+// Execute calls f.
+func (f ExecutorFunc) Execute(ctx context.Context, inv Invocation) (Result, error) {
+	return f(ctx, inv)
+}
+
+// Invocation is one attempt of one tool call.
+type Invocation struct {
+	Tool *toolspec.Definition
+	// Arguments are the parsed arguments as compact JSON.
+	Arguments json.RawMessage
+	CallID    string
+	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once.
+	IdempotencyKey string
+	Tenant         string
+	Session        string
+	// Deadline of this attempt.
+	Deadline time.Time
+	Trace    messages.Trace
+	// Progress takes a sign of life; never nil.
+	Progress func(progress json.RawMessage)
+}
+
+// Result is what a tool gave.
+type Result struct {
+	// Content is JSON, or plain text.
+	Content []byte
+	// Structured is the structured content beside a text, if there is any.
+	Structured json.RawMessage
+	// IsError says that the tool itself reports a failure in Content: passed on as it is, never cached (contracts 13).
+	IsError  bool
+	Metadata map[string]any
+}
+
+// Executors are the executors by kind: "go", "http", "nats", "mcp".
+type Executors map[string]Executor
+
+// fault reads an executor's error. started says whether the tool may have begun.
+func fault(tool string, err error) *messages.Fault {
+	var f *messages.Fault
+	if errors.As(err, &f) {
+		g := *f
+		g.Origin = messages.TargetOrigin
+		return &g
+	}
+	return messages.NewFault(messages.ToolError, "tool '%s' failed: %v", tool, err).From(messages.TargetOrigin)
+}

@@ -1,0 +1,67 @@
+package toolbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Intents are the records that keep a tool which is not idempotent from running twice: one is written before the tool
+// starts, and it takes the result when it has ended. Whoever finds one without a result does not run the tool.
+type Intents struct {
+	Store pipeline.Store
+	// Keep is how long a record stays; 24 h if 0.
+	Keep time.Duration
+}
+
+type intent struct {
+	State       string          `json:"state"` // started | done
+	Tool        string          `json:"tool"`
+	Fingerprint string          `json:"fingerprint"`
+	Started     time.Time       `json:"started"`
+	Result      *stored         `json:"result,omitempty"`
+	Fault       *messages.Fault `json:"fault,omitempty"`
+}
+
+// stored is a Result as it is kept. Content is base64 in JSON, so that text and JSON come back as they were.
+type stored struct {
+	Content    []byte          `json:"content"`
+	Structured json.RawMessage `json:"structured,omitempty"`
+	IsError    bool            `json:"is_error,omitempty"`
+	Metadata   map[string]any  `json:"metadata,omitempty"`
+}
+
+func (i *Intents) ttl() time.Duration {
+	if i.Keep > 0 {
+		return i.Keep
+	}
+	return 24 * time.Hour
+}
+
+// begin writes the record. fresh is false if there is one already: then it is returned.
+func (i *Intents) begin(ctx context.Context, key string, n intent) (rev uint64, old *intent, err error) {
+	rev, err = i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfAbsent())
+	if !errors.Is(err, pipeline.ErrExists) {
+		return rev, nil, err
+	}
+	e, err := i.Store.Get(ctx, key)
+	if err != nil {
+		return 0, nil, err
+	}
+	old = &intent{}
+	return e.Revision, old, json.Unmarshal(e.Value, old)
+}
+
+// end stores what came of it. A record that somebody else changed meanwhile stays as it is.
+func (i *Intents) end(ctx context.Context, key string, rev uint64, n intent) error {
+	n.State = "done"
+	_, err := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfRevision(rev))
+	return err
+}
+
+// forget takes the record away again: the tool provably did not run, so the next attempt may.
+func (i *Intents) forget(ctx context.Context, key string) error { return i.Store.Delete(ctx, key) }

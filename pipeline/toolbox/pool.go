@@ -1,0 +1,126 @@
+package toolbox
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// PoolConfig is `tool.executor` of the configuration (S2-TIME-4). CorePool is checked and otherwise without effect:
+// goroutines need no core threads.
+type PoolConfig struct {
+	CorePool      int `yaml:"core-pool" json:"core-pool"`
+	MaxPool       int `yaml:"max-pool" json:"max-pool"`
+	QueueCapacity int `yaml:"queue-capacity" json:"queue-capacity"`
+}
+
+// DefaultPool are the documents' values.
+func DefaultPool() PoolConfig { return PoolConfig{CorePool: 16, MaxPool: 64, QueueCapacity: 256} }
+
+// Validate names the key and its bound.
+func (c PoolConfig) Validate() error {
+	switch {
+	case c.MaxPool < 1:
+		return fmt.Errorf("tool.executor.max-pool is %d; at least 1", c.MaxPool)
+	case c.CorePool < 0 || c.CorePool > c.MaxPool:
+		return fmt.Errorf("tool.executor.core-pool is %d; 0 to max-pool (%d)", c.CorePool, c.MaxPool)
+	case c.QueueCapacity < 0:
+		return fmt.Errorf("tool.executor.queue-capacity is %d; at least 0", c.QueueCapacity)
+	}
+	return nil
+}
+
+// Pool bounds how much tool work runs at once. Nothing is refused: whoever comes when all slots are taken waits, which
+// is the back-pressure that the caller feels (TO-7). It is safe for concurrent use.
+type Pool struct {
+	slots chan struct{}
+	held  chan struct{} // slots and queue together; only what is in here counts as taken on
+	work  sync.WaitGroup
+}
+
+// NewPool returns a pool; the configuration must be valid.
+func NewPool(c PoolConfig) *Pool {
+	return &Pool{slots: make(chan struct{}, c.MaxPool), held: make(chan struct{}, c.MaxPool+c.QueueCapacity)}
+}
+
+// Running is the number of slots in use.
+func (p *Pool) Running() int { return len(p.slots) }
+
+// Free is how many more calls the pool takes on before callers wait: what a puller of work asks for.
+func (p *Pool) Free() int { return cap(p.held) - len(p.held) }
+
+// Wait waits for running work to end: at shutdown, after nothing is given to the pool any more.
+func (p *Pool) Wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { p.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("tool pool: %d tools still run: %w", p.Running(), ctx.Err())
+	}
+}
+
+// acquire takes a slot, waiting for one. The error is the context's; then nothing ran.
+func (p *Pool) acquire(ctx context.Context) error {
+	select {
+	case p.held <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		<-p.held
+		return ctx.Err()
+	}
+}
+
+// run does the work in the slot that was acquired. It returns as soon as ctx ends, although the work may still be on
+// its way out: the slot is free when the work has really ended, and its late answer is dropped. A panic is a tool_error.
+func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Context) (Result, error)) (Result, error) {
+	type outcome struct {
+		r   Result
+		err error
+	}
+	out := make(chan outcome, 1) // room for one: a late answer is put here and nobody reads it
+	p.work.Add(1)
+	go func() {
+		defer p.work.Done()
+		defer func() { <-p.slots; <-p.held }()
+		var o outcome
+		defer func() {
+			if v := recover(); v != nil {
+				o.r, o.err = Result{}, &panicError{text: fmt.Sprint(v), stack: string(debug.Stack())}
+			}
+			out <- o
+		}()
+		o.r, o.err = work(ctx)
+	}()
+	select {
+	case o := <-out:
+		return o.r, o.err
+	case <-ctx.Done():
+		select {
+		case o := <-out: // both at once: what was done is done
+			return o.r, o.err
+		default:
+		}
+		return Result{}, ctx.Err()
+	}
+}
+
+type panicError struct{ text, stack string }
+
+func (e *panicError) Error() string { return "it panicked: " + e.text }
+
+// busy is the fault of a call whose time was over before a slot was free: the tool did not run.
+func busy(tool string) *messages.Fault {
+	f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over while it waited for a free slot to run '%s'; it did not run", tool).From("tool pool")
+	f.Unsent = true
+	return f
+}

@@ -1,0 +1,354 @@
+package toolspec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Tools finds definitions; a Registry is one. The tool stages and the target ask it.
+type Tools interface {
+	// Get returns the newest version of a tool, or the pinned one of "name@version". An unknown one is the fault
+	// tool_not_found. A held tool is returned too: whoever runs it looks at Held.
+	Get(ctx context.Context, name string) (*Definition, error)
+}
+
+// Registry keeps definitions in a store and a copy of them here to read from. It is safe for concurrent use, and many
+// processes may share one store; Refresh brings in what the others wrote.
+type Registry struct {
+	store  pipeline.Store
+	parser *Parser
+	log    *slog.Logger
+
+	mu   sync.RWMutex
+	defs map[string][]*Definition // by name, oldest version first
+}
+
+// Pin is the name with the version that a call was resolved to; a pin that the name already has gives way.
+func Pin(name, version string) string {
+	base, _, _ := strings.Cut(name, "@")
+	if version == "" {
+		return name
+	}
+	return base + "@" + version
+}
+
+// NewRegistry returns a registry over the store; call Refresh before first use.
+func NewRegistry(store pipeline.Store, parser *Parser, log *slog.Logger) *Registry {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Registry{store: store, parser: parser, log: log, defs: map[string][]*Definition{}}
+}
+
+// record is what the store holds.
+type record struct {
+	Definition *Definition `json:"definition"`
+	// Approved is the fingerprint that a person, or the first sight of the tool, has let through.
+	Approved string `json:"approved,omitempty"`
+}
+
+// Register checks and stores a definition and returns it as it now stands. Registering the same one again changes
+// nothing.
+//
+// A tool of the operator is approved by being in his file. A discovered one is approved at first sight; when its
+// description or schema changes later it is held until Approve. A discovered tool, or one of the API, never replaces
+// one of the operator: that is the fault conflict.
+func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, error) {
+	if d.Source == "" {
+		d.Source = API
+	}
+	if d.Version == "" {
+		d.Version = "1"
+	}
+	if d.Source == Discovered { // what is discovered does not decide how it is treated
+		d.Policy, d.Stages, d.StubData = Policy{}, Stages{}, nil
+	}
+	if err := d.Validate(r.parser); err != nil {
+		return nil, messages.NewFault(messages.InvalidRequest, "%v", err).From("registry")
+	}
+	for _, w := range r.parser.SchemaWarnings(d.InputSchema) {
+		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
+	}
+	d.Hash, d.Held = d.Fingerprint(), ""
+	if err := r.owned(ctx, &d); err != nil {
+		return nil, err
+	}
+	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
+		old := rec.Definition
+		if old != nil && rank(old.Source) > rank(d.Source) {
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
+		}
+		next := d
+		if d.Source != Discovered || rec.Approved == "" {
+			rec.Approved = d.Hash
+		}
+		if rec.Approved != d.Hash {
+			next.Held = "its description or schema changed after it was approved; approve hash " + d.Hash + " to let it run"
+		}
+		rec.Definition = &next
+		return old == nil || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
+	})
+	if err != nil {
+		return nil, wrap(err, "register", d.Name)
+	}
+	if rec.Definition.Held != "" {
+		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Held)
+	}
+	r.keep(rec.Definition)
+	return rec.Definition, nil
+}
+
+// owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
+func (r *Registry) owned(ctx context.Context, d *Definition) error {
+	all, err := r.load(ctx, d.Name)
+	if err != nil {
+		return err
+	}
+	for _, o := range all {
+		if rank(o.Source) > rank(d.Source) {
+			return messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
+		}
+		if d.Source == Discovered && o.Source == Discovered && o.Executor.Name != d.Executor.Name {
+			return messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, o.Executor.Name, d.Executor.Name).From("registry")
+		}
+	}
+	return nil
+}
+
+func rank(s Source) int { return slices.Index([]Source{Discovered, API, Operator}, s) }
+
+// Approve lets a held tool run, if the hash is that of the definition that the person saw.
+func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition, error) {
+	d, err := r.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
+		switch {
+		case rec.Definition == nil:
+			return false, notFound(name)
+		case rec.Definition.Hash != hash:
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' has changed: its hash is now %s", name, rec.Definition.Hash).From("registry")
+		}
+		if rec.Approved == hash && rec.Definition.Held == "" {
+			return false, nil
+		}
+		rec.Approved, rec.Definition.Held = hash, ""
+		return true, nil
+	})
+	if err != nil {
+		return nil, wrap(err, "approve", name)
+	}
+	r.keep(rec.Definition)
+	return rec.Definition, nil
+}
+
+// Get returns a definition: from the copy here, else from the store. It must not be changed.
+func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
+	base, version, pinned := strings.Cut(name, "@")
+	find := func() *Definition {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		all := r.defs[base]
+		if !pinned && len(all) > 0 {
+			return all[len(all)-1]
+		}
+		for _, d := range all {
+			if d.Version == version {
+				return d
+			}
+		}
+		return nil
+	}
+	if d := find(); d != nil {
+		return d, nil
+	}
+	if !toolName.MatchString(base) {
+		return nil, notFound(name)
+	}
+	all, err := r.load(ctx, base) // another process may have registered it a moment ago
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		r.keep(d)
+	}
+	if d := find(); d != nil {
+		return d, nil
+	}
+	return nil, notFound(name)
+}
+
+func notFound(name string) error {
+	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", clip(name)).At("tool").From("registry")
+}
+
+// List returns the newest version of each tool in order of name, so that two listings of the same tools are equal
+// (fixed order also helps the prompt caches of models).
+func (r *Registry) List(context.Context) ([]*Definition, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	out := make([]*Definition, 0, len(r.defs))
+	for _, all := range r.defs {
+		if len(all) > 0 {
+			out = append(out, all[len(all)-1])
+		}
+	}
+	slices.SortFunc(out, func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// Remove takes out a tool (all versions), or one version of it. One that is not there is tool_not_found.
+func (r *Registry) Remove(ctx context.Context, name string) error {
+	base, version, pinned := strings.Cut(name, "@")
+	all, err := r.load(ctx, base)
+	if err != nil {
+		return err
+	}
+	gone := 0
+	for _, d := range all {
+		if pinned && d.Version != version {
+			continue
+		}
+		if err := r.store.Delete(ctx, messages.Key(d.Name, d.Version)); err != nil {
+			return wrap(err, "remove", name)
+		}
+		gone++
+	}
+	if gone == 0 {
+		return notFound(name)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool { return !pinned || d.Version == version })
+	if len(r.defs[base]) == 0 {
+		delete(r.defs, base)
+	}
+	return nil
+}
+
+// Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
+func (r *Registry) Refresh(ctx context.Context) error {
+	all, err := r.load(ctx, "")
+	if err != nil {
+		return err
+	}
+	defs := map[string][]*Definition{}
+	for _, d := range all {
+		defs[d.Name] = append(defs[d.Name], d)
+	}
+	for _, d := range defs {
+		slices.SortFunc(d, func(a, b *Definition) int { return versions(a.Version, b.Version) })
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.defs = defs
+	return nil
+}
+
+// load reads the versions of one tool, or all. A record that cannot be read is logged and left out: one bad record
+// does not stop the others.
+func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error) {
+	prefix := ""
+	if name != "" {
+		prefix = messages.Key(name) + "."
+	}
+	keys, err := r.store.Keys(ctx, prefix)
+	if err != nil {
+		return nil, wrap(err, "list", name)
+	}
+	var out []*Definition
+	for _, k := range keys {
+		e, err := r.store.Get(ctx, k)
+		if errors.Is(err, pipeline.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, wrap(err, "read", k)
+		}
+		var rec record
+		if err := json.Unmarshal(e.Value, &rec); err != nil || rec.Definition == nil {
+			r.log.ErrorContext(ctx, "tool record cannot be read", "key", k, "err", err)
+			continue
+		}
+		out = append(out, rec.Definition)
+	}
+	return out, nil
+}
+
+func (r *Registry) keep(d *Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(r.defs[d.Name]), func(o *Definition) bool { return o.Version == d.Version })
+	all = append(all, d)
+	slices.SortFunc(all, func(a, b *Definition) int { return versions(a.Version, b.Version) })
+	r.defs[d.Name] = all
+}
+
+func wrap(err error, what, name string) error {
+	var f *messages.Fault
+	if errors.As(err, &f) {
+		return f
+	}
+	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, clip(name), err).From("registry")
+}
+
+// versions compares versions part by part, numbers as numbers: 1.10 is newer than 1.9, and 1.0 newer than 1.0-rc1.
+func versions(a, b string) int {
+	a, preA, hasA := strings.Cut(strings.TrimPrefix(a, "v"), "-")
+	b, preB, hasB := strings.Cut(strings.TrimPrefix(b, "v"), "-")
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range max(len(as), len(bs)) {
+		if c := part(at0(as, i), at0(bs, i)); c != 0 {
+			return c
+		}
+	}
+	switch {
+	case hasA && !hasB:
+		return -1
+	case hasB && !hasA:
+		return 1
+	}
+	return strings.Compare(preA, preB)
+}
+
+func at0(parts []string, i int) string {
+	if i < len(parts) {
+		return parts[i]
+	}
+	return "0"
+}
+
+func part(a, b string) int {
+	x, errA := strconv.ParseUint(a, 10, 63)
+	y, errB := strconv.ParseUint(b, 10, 63)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return int(min(1, max(-1, int64(x)-int64(y))))
+}
+
+var _ Tools = (*Registry)(nil)
+
+// Refuse returns the fault of a tool that must not run now, or nil.
+func (d *Definition) Refuse() *messages.Fault {
+	if d.Held == "" {
+		return nil
+	}
+	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Held).At("tool").From("registry")
+}
+
+var _ fmt.Stringer = Duration(0)
+
+// String writes "30s".
+func (d Duration) String() string { return d.D().String() }

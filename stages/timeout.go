@@ -1,0 +1,51 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// TimeoutConfig has no keys of its own: `tool.timeout` holds the defaults, each tool its own.
+type TimeoutConfig struct {
+	Common `yaml:",inline"`
+}
+
+// newTimeout makes the stage that sets the time limit of one attempt (S2-TIME-3): the tool's own, else the longest
+// name prefix, else the default, and never more than is left of the call. The target enforces it and really cancels
+// the work; a limit is set anew for each attempt (X-28).
+func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
+	if d.Tools == nil {
+		return pipeline.Stage{}, errors.New("no tool registry is given")
+	}
+	rules := toolspec.DefaultRules()
+	if d.Rules != nil {
+		rules = *d.Rules
+	}
+	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		name := c.Tool
+		var version string
+		if c.Noted(toolspec.NoteVersion, &version) && version != "" {
+			name = toolspec.Pin(name, version)
+		}
+		def, err := d.Tools.Get(ctx, name)
+		if err != nil {
+			return pipeline.Verdict{}, err
+		}
+		limit := rules.Timeouts.For(def.Name, def.Timeout.D())
+		if !c.Deadline.IsZero() {
+			limit = min(limit, time.Until(c.Deadline))
+		}
+		c.Note(toolspec.NoteTimeout, max(1, limit.Milliseconds()))
+		return pipeline.Continue(), nil
+	}
+	after := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		c.Unnote(toolspec.NoteTimeout)
+		return pipeline.Continue(), nil
+	}
+	return pipeline.Stage{Before: before, After: after, Blind: true}, nil
+}

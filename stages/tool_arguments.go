@@ -1,0 +1,50 @@
+package stages
+
+import (
+	"context"
+	"errors"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
+type ToolArgumentsConfig struct {
+	Common `yaml:",inline"`
+}
+
+// newToolArguments makes the stage that resolves the tool (X-38: first, the schema is needed) and reads its arguments
+// (S2-ARG-1 to S2-ARG-15). Everything inside it, the cache key and an approval too, sees the arguments as the tool will
+// get them. Bad arguments end the call here with invalid_arguments and are never retried. It is safe to run twice: good
+// arguments come out as they went in.
+func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
+	if d.Tools == nil {
+		return pipeline.Stage{}, errors.New("no tool registry is given")
+	}
+	parser := d.Parser
+	if parser == nil {
+		parser = &toolspec.Parser{}
+	}
+	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		def, err := d.Tools.Get(ctx, c.Tool)
+		if err != nil {
+			return pipeline.Verdict{}, err
+		}
+		if f := def.Refuse(); f != nil {
+			return pipeline.Verdict{}, f
+		}
+		args, faults := parser.Parse(def, c.Request(), d.Arguments)
+		if faults != nil {
+			c.Note(toolspec.NoteIssues, faults.Issues)
+			return pipeline.Verdict{}, faults.Fault()
+		}
+		c.Note(toolspec.NoteVersion, def.Version)
+		if len(args.Changes) > 0 {
+			c.Note(toolspec.NoteChanges, args.Changes)
+		}
+		c.SetRequest(args.Raw())
+		return pipeline.Continue(), nil
+	}
+	return pipeline.Stage{Before: before, FailClosed: true, Reads: []string{"request"}, Writes: []string{"request"}}, nil
+}
