@@ -164,6 +164,7 @@ func settle(ctx context.Context, s Stage, phase messages.Phase, c *messages.Call
 		c.Note(messages.NoteStopper, s.Name)
 	case v.kind == again:
 		c.Restore(s.Name)
+		c.Unnote(messages.NoteStopper) // who ended the last attempt did not end this one
 		if v.request != nil {
 			c.SetRequest(v.request)
 		}
