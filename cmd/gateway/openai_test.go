@@ -147,7 +147,7 @@ func TestBodyReading(t *testing.T) {
 		"json":                        {body: goodBody},
 		"json with charset":           {body: goodBody, headers: []string{"Content-Type: application/json; charset=UTF-8"}},
 		"no type":                     {body: goodBody, headers: []string{"Content-Type: "}},
-		"form, as curl -d sends":      {body: goodBody, headers: []string{"Content-Type: application/x-www-form-urlencoded"}, want: messages.UnsupportedMedia},
+		"form, as an upload sends":    {body: goodBody, headers: []string{"Content-Type: multipart/form-data; boundary=x"}, want: messages.UnsupportedMedia},
 		"text":                        {body: goodBody, headers: []string{"Content-Type: text/plain"}, want: messages.UnsupportedMedia},
 		"other charset":               {body: goodBody, headers: []string{"Content-Type: application/json; charset=latin1"}, want: messages.UnsupportedMedia},
 		"broken type":                 {body: goodBody, headers: []string{"Content-Type: ;;"}, want: messages.UnsupportedMedia},
