@@ -178,7 +178,10 @@ func (d *decoder) unknown(n *node, e entry, path string, known []string, what st
 		text += fmt.Sprintf("; there is %s", strings.Join(d.known[i].path, "."))
 	}
 	if len(known) > 0 {
-		text += ". Known here: " + list(known)
+		if !strings.HasSuffix(text, "?") {
+			text += "."
+		}
+		text += " Known here: " + list(known)
 	}
 	key := e.key
 	if len(key) > 80 {
