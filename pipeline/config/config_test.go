@@ -276,6 +276,9 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		"http: {body-limit: \"${SECRET}\"}",
 		"bus: {ack-wait: \"${SECRET}\", fusion: \"${SECRET}\", in-flight: \"${SECRET}\"}",
 		"nats: {provision: create, embedded: {sync: \"${SECRET}\"}}",
+		"tool: {policy: {undeclared: \"${SECRET}\"}}",
+		"bus: {root: \"${SECRET} x\"}",
+		"http: {addr: \"${SECRET}\"}",
 		"tool: {mcp-servers: [{name: a, command: [x], env: {TOKEN: " + canary + "}, url: y}]}",
 		"tool: {tools: [{name: a, executor: {kind: http, url: 'http://u:" + canary + "@h/', headers: {K: " + canary + "}}}]}",
 	} {
