@@ -54,7 +54,7 @@ func parent(path string) string {
 
 func (c *checker) value(v reflect.Value, path string, f field) {
 	if f.required && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0) {
-		c.fail(path, "missing; %s", strings.TrimSuffix(f.doc, "."))
+		c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
 		return
 	}
 	switch v.Kind() {

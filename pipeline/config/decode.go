@@ -27,7 +27,7 @@ type problems []*Problem
 func (p problems) Error() string { return p[0].Text }
 
 func (d *decoder) bad(n *node, path, format string, args ...any) {
-	p := &Problem{File: d.src.name, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: d.src.hide(fmt.Sprintf(format, args...))}
+	p := &Problem{File: d.src.name, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: fmt.Sprintf(format, args...)}
 	d.found = append(d.found, p)
 }
 
@@ -178,7 +178,10 @@ func (d *decoder) unknown(n *node, e entry, path string, known []string, what st
 		text += fmt.Sprintf("; there is %s", strings.Join(d.known[i].path, "."))
 	}
 	if len(known) > 0 {
-		text += ". Known here: " + list(known)
+		if !strings.HasSuffix(text, "?") {
+			text += "."
+		}
+		text += " Known here: " + list(known)
 	}
 	key := e.key
 	if len(key) > 80 {

@@ -65,7 +65,7 @@ func Load(o Options) (*Loaded, error) {
 			d.value(root, reflect.ValueOf(&l.Config).Elem(), "", field{})
 		}
 	}
-	d.found = append(d.found, src.found...)
+	d.found = append(src.found, d.found...)
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false) // again: the file may have made new records
 	d.environment()
 	d.flags(o.Flags)
@@ -74,24 +74,12 @@ func Load(o Options) (*Loaded, error) {
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}
-	if len(src.found) == 0 || len(src.lines) == 0 {
-		c.all(&l.Config)
-		c.rules(&l.Config)
-	}
+	c.all(&l.Config)
+	c.rules(&l.Config)
 	if len(d.found) == 0 {
 		return l, nil
 	}
-	for _, p := range d.found {
-		p.Text = src.hide(p.Text)
-		if p.Source != "" {
-			p.File, p.Line, p.Column = "", 0, 0
-		} else if p.Line > 0 {
-			p.Excerpt = src.excerpt(p.Line, p.Column)
-		} else if p.Path != "" {
-			p.File = ""
-		}
-	}
-	return nil, join(d.found)
+	return nil, src.report(d.found)
 }
 
 func newSource(file string, environ []string) *source {

@@ -120,10 +120,7 @@ func (n *node) json(b *bytes.Buffer) {
 }
 
 func quote(b *bytes.Buffer, s string) {
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string always encodes
-	b.Truncate(b.Len() - 1)
+	_ = encode(b, s) // a string always encodes
 }
 
 // outside reads text from outside the file that is written as YAML flow: SHALLOT_...='[{name: a}]'.

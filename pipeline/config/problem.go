@@ -55,16 +55,33 @@ func (p *Problem) Is(target error) bool { return target == ErrConfig }
 
 const maxProblems = 20
 
-// join sorts problems by place and joins them; more than twenty are only counted.
-func join(all []*Problem) error {
+// report joins problems, those of the file first and by place. One place has one problem, the first; more than twenty
+// are only counted. Secrets are hidden here, once all of them are known.
+func (s *source) report(all []*Problem) error {
+	seen := map[Problem]bool{}
+	all = slices.DeleteFunc(all, func(p *Problem) bool {
+		place := Problem{Line: p.Line, Column: p.Column, Source: p.Source, Path: p.Path}
+		twice := seen[place] && p.Path != ""
+		seen[place] = true
+		return twice
+	})
 	slices.SortStableFunc(all, func(a, b *Problem) int {
-		return cmp.Or(cmp.Compare(min(a.Line, 1), min(b.Line, 1))*-1, cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(min(b.Line, 1), min(a.Line, 1)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Source, b.Source))
 	})
 	var errs []error
 	for i, p := range all {
 		if i == maxProblems {
 			errs = append(errs, &Problem{Text: fmt.Sprintf("and %d more", len(all)-i)})
 			break
+		}
+		p.Text = s.hide(p.Text)
+		switch {
+		case p.Source != "":
+			p.File, p.Line, p.Column = "", 0, 0
+		case p.Line > 0:
+			p.Excerpt = s.excerpt(p.Line, p.Column)
+		case p.Path != "":
+			p.File = ""
 		}
 		errs = append(errs, p)
 	}

@@ -31,14 +31,21 @@ func (o object) MarshalJSON() ([]byte, error) {
 		}
 		quote(&b, p.key)
 		b.WriteByte(':')
-		v, err := json.Marshal(p.value)
-		if err != nil {
+		if err := encode(&b, p.value); err != nil {
 			return nil, err
 		}
-		b.Write(v)
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
+}
+
+// encode writes JSON with < and > as they are.
+func encode(b *bytes.Buffer, v any) error {
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	b.Truncate(max(0, len(bytes.TrimRight(b.Bytes(), "\n"))))
+	return err
 }
 
 // Schema is the JSON Schema (2020-12) of the configuration with the given sections, made of the structs' tags; the
@@ -52,12 +59,11 @@ func Schema(sections map[string]any) []byte {
 		{"title", "Shallot configuration"},
 	}
 	o = append(o, recordSchema(reflect.ValueOf(cfg), sections)...)
-	compact, err := json.Marshal(o)
-	if err != nil {
+	var compact, b bytes.Buffer
+	if err := encode(&compact, o); err != nil {
 		return []byte("{}") // defaults of a section that JSON cannot hold, such as NaN
 	}
-	var b bytes.Buffer
-	_ = json.Indent(&b, compact, "", "  ")
+	_ = json.Indent(&b, compact.Bytes(), "", "  ") // valid: encode made it
 	b.WriteByte('\n')
 	return b.Bytes()
 }
@@ -74,7 +80,7 @@ func recordSchema(v reflect.Value, sections map[string]any) object {
 			continue
 		}
 		x := v.FieldByIndex(f.index)
-		s := valueSchema(x, f)
+		s := valueSchema(x, f, sections)
 		if d, ok := defaultOf(x, f); ok {
 			s = append(s, pair{"default", d})
 		}
@@ -101,7 +107,7 @@ var shortForms = map[reflect.Type]object{
 	reflect.TypeFor[ToolCache]():    {{"type", []string{"string", "boolean"}}},
 }
 
-func valueSchema(v reflect.Value, f field) object {
+func valueSchema(v reflect.Value, f field, sections map[string]any) object {
 	t := v.Type()
 	switch t {
 	case durationType, reflect.TypeFor[Duration]():
@@ -114,7 +120,7 @@ func valueSchema(v reflect.Value, f field) object {
 		return object{}
 	}
 	if t.Kind() == reflect.Pointer {
-		o := valueSchema(reflect.New(t.Elem()).Elem(), f)
+		o := valueSchema(reflect.New(t.Elem()).Elem(), f, nil)
 		if i := slices.IndexFunc(o, func(p pair) bool { return p.key == "type" }); i >= 0 {
 			if s, ok := o[i].value.(string); ok {
 				o[i].value = []string{s, "null"}
@@ -134,7 +140,7 @@ func valueSchema(v reflect.Value, f field) object {
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		return recordSchema(v, nil)
+		return recordSchema(v, sections)
 	case reflect.Slice:
 		e := reflect.New(t.Elem())
 		if d, ok := e.Interface().(interface{ SetDefaults() }); ok {
@@ -142,11 +148,11 @@ func valueSchema(v reflect.Value, f field) object {
 		}
 		inner := f
 		inner.required = false
-		return object{{"type", []string{"array", "null"}}, {"items", valueSchema(e.Elem(), inner)}}
+		return object{{"type", []string{"array", "null"}}, {"items", valueSchema(e.Elem(), inner, nil)}}
 	case reflect.Map:
 		inner := f
 		inner.required = false
-		return object{{"type", []string{"object", "null"}}, {"additionalProperties", valueSchema(reflect.New(t.Elem()).Elem(), inner)}}
+		return object{{"type", []string{"object", "null"}}, {"additionalProperties", valueSchema(reflect.New(t.Elem()).Elem(), inner, nil)}}
 	case reflect.Bool:
 		return object{{"type", "boolean"}}
 	case reflect.String:
@@ -207,6 +213,9 @@ func defaultOf(v reflect.Value, f field) (any, bool) {
 	case v.Kind() == reflect.Struct && isRecord(v.Type()):
 		return nil, false
 	case v.Type() == reflect.TypeFor[Duration]() && v.IsZero():
+		return nil, false
+	}
+	if v.Kind() == reflect.String && v.Len() == 0 {
 		return nil, false
 	}
 	return v.Interface(), true

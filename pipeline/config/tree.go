@@ -87,7 +87,7 @@ func (s *source) parse(raw []byte) (root *node) {
 	}
 	root = s.node(body, "", false, 0)
 	if left := maxNodes; !root.count(&left, 0) {
-		s.problem(root.line, root.column, "", "aliases make the file grow beyond %d values or %d levels", maxNodes, maxDepth)
+		s.problem(root.line, root.column, "", "nesting or aliases make the file grow beyond %d values or %d levels", maxNodes, maxDepth)
 		return nil
 	}
 	return root
@@ -293,6 +293,9 @@ func (s *source) scalar(n *node, path string, secret bool) {
 				s.used[name] = true
 				n.loose = true
 				b.WriteString(value)
+				if len(value) >= 6 { // nobody can tell a variable that holds a secret from another
+					s.secrets = append(s.secrets, value)
+				}
 			}
 			rest = tail
 		default:
