@@ -171,3 +171,38 @@ func TestStoreOnKV(t *testing.T) {
 		return b
 	})
 }
+
+func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	ask := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		var answer string
+		if !c.Noted(bus.NoteAnswer, &answer) {
+			return pipeline.Hold([]byte(`"may I?"`)), nil
+		}
+		if answer != "yes" {
+			return pipeline.Stop(), nil
+		}
+		return pipeline.Continue(), nil
+	}
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply([]byte(`{"done":true}`))
+		return nil
+	})
+	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, []pipeline.Stage{
+		{Name: "gate", Kind: messages.Tool, Order: 10, Before: ask},
+	})})
+	p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{}`)})
+	require.NoError(t, err)
+	_, err = p.Wait(t.Context(), nil)
+	require.ErrorIs(t, err, pipeline.ErrHeld, "HI-12, contracts 9: a synchronous face does not wait")
+	_, err = n.Result(t.Context(), "default", p.ID())
+	require.ErrorIs(t, err, pipeline.ErrHeld)
+	require.Eventually(t, func() bool { return n.Held() == 0 }, 5*time.Second, 10*time.Millisecond, "a parked call holds no lease")
+	require.NoError(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
+	c, err := n.Result(t.Context(), "default", p.ID())
+	require.NoError(t, err)
+	require.Nil(t, c.Fault)
+	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
+	require.Error(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
+}

@@ -48,7 +48,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 			n.end(h)
 			return
 		case next.Where == pipeline.ToHold:
-			n.park(h)
+			n.park(h, next.Question)
 			return
 		case next.Where == pipeline.ToTarget:
 			class, err := n.classify(h.c)
@@ -56,7 +56,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 				next = pipeline.Return(h.c, messages.AsFault(err, messages.TargetOrigin))
 				continue
 			}
-			n.progress(h.c, "the work queue "+string(h.c.Kind)+"-"+messages.Token(class))
+			n.progress(h.c, queuePlace+string(h.c.Kind)+"-"+messages.Token(class))
 			n.checkpoint(h, n.subj.Target(h.c.Kind, class))
 			return
 		default:

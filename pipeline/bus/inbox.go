@@ -49,6 +49,10 @@ func (n *Node) heardCall(id string, m *nats.Msg) {
 		if p != nil {
 			p.setWhere(m.Header.Get(hdrProgress))
 		}
+	case m.Header.Get(hdrHeld) != "":
+		if p != nil {
+			p.hold()
+		}
 	default:
 		n.work.Go(func() { n.heardEnd(p, m) })
 	}

@@ -85,6 +85,7 @@ type Node struct {
 	poison      *Bucket
 	intents     *Bucket
 	control     *Bucket
+	approvals   *Bucket
 
 	router   *message.Router
 	subs     []message.Subscriber
@@ -137,7 +138,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
 	for name, b := range map[string]**Bucket{
 		ResultsBucket: &n.results, IdempotencyBucket: &n.idempotency, PoisonBucket: &n.poison,
-		IntentsBucket: &n.intents, ControlBucket: &n.control,
+		IntentsBucket: &n.intents, ControlBucket: &n.control, ApprovalsBucket: &n.approvals,
 	} {
 		if *b, err = OpenBucket(ctx, js, name); err != nil {
 			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
