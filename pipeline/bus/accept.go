@@ -204,12 +204,19 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	return p, nil
 }
 
-// claimed notes that generation 0 is stored.
+// claimed notes that generation 0 is stored. The call may have ended already, and its key may be free again or another
+// call's: only its own record is changed.
 func (n *Node) claimed(c *messages.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	rec := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: c.Accepted, Stored: true}
-	if _, err := n.idempotency.Put(ctx, idempotencyKey(c), messages.Encode(rec), 0, pipeline.Always()); err != nil {
+	key := idempotencyKey(c)
+	e, err := n.idempotency.Get(ctx, key)
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != c.ID {
+		return // without it, the same key only stores the same call again, which is a duplicate
+	}
+	rec.Stored = true
+	if _, err := n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
 		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
 	}
 }

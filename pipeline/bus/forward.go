@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -223,7 +224,11 @@ func (n *Node) publishStored(ctx context.Context, m *nats.Msg) error {
 		switch {
 		case errors.Is(err, nats.ErrMaxPayload):
 			return messages.NewFault(messages.TooLarge, "the call does not fit into a message of %d bytes", n.nc.MaxPayload())
-		case errors.As(err, &api) && api.ErrorCode == 10077: // maximum messages or bytes exceeded: the exact refusal
+		case errors.As(err, &api) && api.ErrorCode == 10054: // above the stream's own max_msg_size
+			return messages.NewFault(messages.TooLarge, "the call does not fit into a message of its stream: %s", api.Description)
+		case errors.As(err, &api) && api.ErrorCode == 10077 && strings.HasPrefix(m.Subject, n.subj.Control("call", "entry", "")):
+			// Maximum messages or bytes exceeded: the exact refusal. The other streams have no limit; there the same
+			// code is a fault of the server's disk, and the call waits for it to mend.
 			return messages.NewFault(messages.Overloaded, "the entry stream is full; try again later")
 		case ctx.Err() != nil || n.nc.IsClosed():
 			return err
