@@ -62,7 +62,10 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 	if err == nil {
 		m.Subject = n.subj.Entry(c.Kind, nested)
 		m.Header[hdrMsgID] = []string{c.ID + ".0"}
-		err = n.publishStored(limit, m)
+		var duplicate bool
+		if duplicate, err = n.publishStored(limit, m); duplicate {
+			p.pollRecord() // another process may have stored it first, with its own inbox
+		}
 	}
 	if err == nil {
 		if c.IdempotencyKey != "" {
@@ -192,16 +195,36 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	}
 	c.ID = was.Call
 	c.Return.Inbox = n.inbox + ".c." + c.ID
-	if !was.Stored && time.Since(was.Since) > 15*time.Second {
-		// The claimant died between the record and the store. Storing under the same id is the same call.
-		return n.enter(ctx, c, false)
-	}
 	if p := n.waiters.get(c.ID); p != nil {
 		return p, nil
 	}
+	if was.lost() {
+		return n.enter(ctx, c, false)
+	}
 	p := newPending(n, c)
-	p.attached = true
+	p.attached, p.unsure = true, !was.Stored
 	return p, nil
+}
+
+// claimantTime is how long a claimant may take to store its call. Storing it again under the same id is the same call,
+// so a claimant that is only slow loses nothing by it.
+const claimantTime = 3 * time.Second
+
+// lost reports whether the claimant seems to have died, or lost its server, between the record and the store.
+func (r claimRecord) lost() bool { return !r.Stored && time.Since(r.Since) > claimantTime }
+
+// restore stores a call again whose claimant never did, for those who wait for it.
+func (p *pending) restore(ctx context.Context) {
+	e, err := p.n.idempotency.Get(ctx, idempotencyKey(p.call))
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != p.call.ID || rec.Stored {
+		p.unsure = err != nil
+		return
+	}
+	if rec.lost() {
+		_, err := p.n.enter(ctx, p.call.Clone(), false)
+		p.unsure = err != nil
+	}
 }
 
 // claimed notes that generation 0 is stored. The call may have ended already, and its key may be free again or another
@@ -285,6 +308,7 @@ type pending struct {
 	n        *Node
 	call     *messages.Call
 	attached bool // another process, or an earlier connection, accepted it
+	unsure   bool // attached to a call that was not known to be stored; the waiter's own
 
 	mu     sync.Mutex
 	deltas []pipeline.Delta
@@ -292,6 +316,7 @@ type pending struct {
 	where  string
 	final  *messages.Call
 	left   bool
+	poll   bool          // the end may go to another process's inbox: look at the record often
 	news   chan struct{} // 1 slot: something changed
 	done   chan struct{}
 }
@@ -321,6 +346,12 @@ func (p *pending) addDelta(d pipeline.Delta) {
 	case p.news <- struct{}{}:
 	default:
 	}
+}
+
+func (p *pending) pollRecord() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.poll = true
 }
 
 func (p *pending) setWhere(where string) {
@@ -383,6 +414,9 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 			p.look(ctx)
 		case <-look.C:
 			p.look(ctx)
+			if p.unsure && !p.ended() {
+				p.restore(ctx)
+			}
 			look.Reset(p.lookAfter(false))
 		case <-over.C:
 			p.timeOut()
@@ -393,8 +427,10 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 }
 
 func (p *pending) lookAfter(first bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
-	case p.attached:
+	case p.attached || p.poll:
 		return 100 * time.Millisecond
 	case first:
 		return p.n.cfg.AckWait + 5*time.Second

@@ -89,6 +89,8 @@ type Node struct {
 	router *message.Router
 	subs   []message.Subscriber
 	faces  []*nats.Subscription
+	facing context.Context // of requests that wait for their end; over when Stop waits no longer
+	unface context.CancelFunc
 	// heardSubs are the subscriptions of listen.
 	heardSubs []*nats.Subscription
 	draining  atomic.Bool
@@ -130,6 +132,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		inbox: o.Conn.NewInbox(), cancels: newCancels(), waiters: newWaiters(), unheard: newUnheard(),
 		suspect: make(chan struct{}, 1),
 	}
+	n.facing, n.unface = context.WithCancel(context.Background())
 	if n.pub, err = newPublisher(o.Conn, o.Log); err != nil {
 		return nil, fmt.Errorf("bus: publisher: %w", err)
 	}
@@ -229,10 +232,12 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.draining.Store(true)
 	n.stopFaces()
 	var err error
+	// Callers on NATS whose calls take longer than the drain time are answered by whoever ends the calls.
+	limit := time.AfterFunc(n.cfg.Drain, func() { n.cancels.handBack(); n.unface() })
+	defer limit.Stop()
+	defer n.unface()
 	if len(n.subs) > 0 && n.router != nil {
-		limit := time.AfterFunc(n.cfg.Drain, n.cancels.handBack)
 		err = n.router.Close()
-		limit.Stop()
 	}
 	done := make(chan struct{})
 	go func() { n.work.Wait(); close(done) }()

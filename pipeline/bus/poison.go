@@ -116,7 +116,7 @@ func (n *Node) deadLetter(m *message.Message, l *Lease, reason string) bool {
 	if most := int(n.nc.MaxPayload()) - 16<<10; len(body) > most && most > 0 {
 		body = body[:most] // what came was legal only with fewer headers
 	}
-	if err := n.publishStored(ctx, &nats.Msg{Subject: n.subj.Dead(kind, stage), Header: h, Data: body}); err != nil {
+	if _, err := n.publishStored(ctx, &nats.Msg{Subject: n.subj.Dead(kind, stage), Header: h, Data: body}); err != nil {
 		n.log.Error("a dead letter could not be stored", "reason", reason, "subject", m.Metadata.Get(metaSubject), "err", err)
 		return false
 	}
