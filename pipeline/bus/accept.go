@@ -60,7 +60,10 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 	if err == nil {
 		m.Subject = n.subj.Entry(c.Kind, nested)
 		m.Header[hdrMsgID] = []string{c.ID + ".0"}
-		err = n.publishStored(limit, m)
+		var duplicate bool
+		if duplicate, err = n.publishStored(limit, m); duplicate {
+			p.pollRecord() // another process may have stored it first, with its own inbox
+		}
 	}
 	if err == nil {
 		if c.IdempotencyKey != "" {
@@ -200,24 +203,51 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	}
 	c.ID = was.Call
 	c.Return.Inbox = n.inbox + ".c." + c.ID
-	if !was.Stored && time.Since(was.Since) > 15*time.Second {
-		// The claimant died between the record and the store. Storing under the same id is the same call.
-		return n.enter(ctx, c, false)
-	}
 	if p := n.waiters.get(c.ID); p != nil {
 		return p, nil
 	}
+	if was.lost() {
+		return n.enter(ctx, c, false)
+	}
 	p := newPending(n, c)
-	p.attached = true
+	p.attached, p.unsure = true, !was.Stored
 	return p, nil
 }
 
-// claimed notes that generation 0 is stored.
+// claimantTime is how long a claimant may take to store its call. Storing it again under the same id is the same call,
+// so a claimant that is only slow loses nothing by it.
+const claimantTime = 3 * time.Second
+
+// lost reports whether the claimant seems to have died, or lost its server, between the record and the store.
+func (r claimRecord) lost() bool { return !r.Stored && time.Since(r.Since) > claimantTime }
+
+// restore stores a call again whose claimant never did, for those who wait for it.
+func (p *pending) restore(ctx context.Context) {
+	e, err := p.n.idempotency.Get(ctx, idempotencyKey(p.call))
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != p.call.ID || rec.Stored {
+		p.unsure = err != nil
+		return
+	}
+	if rec.lost() {
+		_, err := p.n.enter(ctx, p.call.Clone(), false)
+		p.unsure = err != nil
+	}
+}
+
+// claimed notes that generation 0 is stored. The call may have ended already, and its key may be free again or another
+// call's: only its own record is changed.
 func (n *Node) claimed(c *messages.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	rec := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: c.Accepted, Stored: true}
-	if _, err := n.idempotency.Put(ctx, idempotencyKey(c), messages.Encode(rec), 0, pipeline.Always()); err != nil {
+	key := idempotencyKey(c)
+	e, err := n.idempotency.Get(ctx, key)
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != c.ID {
+		return // without it, the same key only stores the same call again, which is a duplicate
+	}
+	rec.Stored = true
+	if _, err := n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
 		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
 	}
 }

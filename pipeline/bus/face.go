@@ -85,9 +85,8 @@ func (n *Node) serveRequest(m *nats.Msg) {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	p, err := n.Accept(ctx, r)
+	ctx := n.facing
+	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return

@@ -17,6 +17,7 @@ type pending struct {
 	n        *Node
 	call     *messages.Call
 	attached bool // another process, or an earlier connection, accepted it
+	unsure   bool // attached to a call that was not known to be stored; the waiter's own
 
 	mu     sync.Mutex
 	deltas []pipeline.Delta
@@ -24,6 +25,7 @@ type pending struct {
 	where  string
 	final  *messages.Call
 	left   bool
+	poll   bool          // the end may go to another process's inbox: look at the record often
 	news   chan struct{} // 1 slot: something changed
 	done   chan struct{}
 	held   chan struct{} // closed when the call is parked
@@ -54,6 +56,12 @@ func (p *pending) addDelta(d pipeline.Delta) {
 	case p.news <- struct{}{}:
 	default:
 	}
+}
+
+func (p *pending) pollRecord() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.poll = true
 }
 
 func (p *pending) setWhere(where string) {
@@ -130,6 +138,9 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 			p.look(ctx)
 		case <-look.C:
 			p.look(ctx)
+			if p.unsure && !p.ended() {
+				p.restore(ctx)
+			}
 			look.Reset(p.lookAfter(false))
 		case <-over.C:
 			p.timeOut()
@@ -140,8 +151,10 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 }
 
 func (p *pending) lookAfter(first bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
-	case p.attached:
+	case p.attached || p.poll:
 		return 100 * time.Millisecond
 	case first:
 		return p.n.cfg.AckWait + 5*time.Second
