@@ -105,7 +105,9 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		r.Tenant = tenant
 	}
 	r.Explain = explain == "on"
-	r.Only = SplitList(only)
+	if only != "" {
+		r.Only = SplitList(only) // an empty list would mean: no optional stage
+	}
 	if r.Deadline, fault = deadlineOf(timeout, deadline, now); fault != nil {
 		return r, fault
 	}
