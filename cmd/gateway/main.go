@@ -106,6 +106,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -155,11 +156,20 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	if h.Embedded {
 		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
 	}
+	page := "http://" + addr + "/ui/"
+	switch {
+	case loopbackAddr(addr):
+	case h.Config.HTTP.Admin != "":
+		page = "http://" + h.Config.HTTP.Admin + "/ui/   on the admin listener"
+	default:
+		page = "off: it needs a loopback address, or http.admin"
+	}
 	root := h.Config.Bus.Root
 	fmt.Fprintf(out, `
   Shallot %s
 
   HTTP    http://%s/v1   OpenAI-compatible
+  Page    %s
   Health  http://%s/readyz
   NATS    %s
 
@@ -169,7 +179,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, addr, where, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, where, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

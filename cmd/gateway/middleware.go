@@ -56,10 +56,14 @@ func (t *table) add(path string, m methods) {
 			w.Header().Set("Allow", list)
 			w.WriteHeader(http.StatusNoContent)
 		default:
-			w.Header().Set("Allow", list)
-			writeFault(w, messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, list).From("entry"))
+			writeFault(w, methodFault(w, r, list))
 		}
 	})
+}
+
+func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages.Fault {
+	w.Header().Set("Allow", allow)
+	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
 }
 
 // answer records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.

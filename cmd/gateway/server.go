@@ -73,6 +73,7 @@ type follower interface {
 type surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
+	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
 	Handler http.Handler
 }
 

@@ -148,8 +148,13 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	return list, nil
 }
 
+// SplitList splits a list by comma. It returns nil for no names: to the door, nil means all stages and an empty list
+// means none.
 func SplitList(s string) []string {
-	return strings.FieldsFunc(s, func(c rune) bool { return c == ',' })
+	if names := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(names) > 0 {
+		return names
+	}
+	return nil
 }
 
 // deadlineOf is the earlier of the two ways to say it; the door cuts it to the configured maximum.
