@@ -47,6 +47,9 @@ func (n *Node) serveFaces() error {
 	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		return err
 	}
+	if err := n.serveVerbs(); err != nil {
+		return err
+	}
 	return n.serveControl()
 }
 
