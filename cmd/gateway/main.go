@@ -107,6 +107,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Todo = todoOf(h)
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -137,6 +138,17 @@ func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
 			out = append(out, modelInfo{ID: m.ID, Created: m.Created, OwnedBy: m.Owner})
 		}
 		return out
+	}
+}
+
+func todoOf(h *host.Host) *todoLists {
+	return &todoLists{
+		Load: func(ctx context.Context, tenant, session string) (any, error) {
+			return h.LoadTodo(ctx, tenant, session)
+		},
+		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
+			return h.EditTodo(ctx, tenant, session, edit)
+		},
 	}
 }
 

@@ -85,6 +85,7 @@ type parts struct {
 	Ready       func(ctx context.Context) []check
 	NewFollower func(request []byte) follower
 	Keys        *keyStore
+	Todo        *todoLists
 	Extra       []surface
 	Log         *slog.Logger
 }
@@ -164,6 +165,7 @@ func (s *server) handler() http.Handler {
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addTodo(t)
 	s.addHealth(t)
 	for _, e := range s.Extra {
 		if !e.Control {

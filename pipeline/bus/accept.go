@@ -125,6 +125,11 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if err != nil {
 		return nil, messages.AsFault(err, "entry")
 	}
+	if n.opts.Prepare != nil {
+		if err := n.opts.Prepare(c); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
 	return c, nil
 }
 

@@ -51,6 +51,9 @@ func (n *Node) serveFaces() error {
 	if err := n.serveApprovals(); err != nil {
 		return err
 	}
+	if err := n.serveVerbs(); err != nil {
+		return err
+	}
 	return n.serveControl()
 }
 

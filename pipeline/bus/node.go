@@ -41,6 +41,11 @@ type Options struct {
 	Classify func(c *messages.Call) (string, error)
 	// Validate checks the body of a request before it is accepted; nil accepts all.
 	Validate func(kind messages.Kind, body []byte) error
+	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
+	// to the request. It runs for one call at a time, for many at once; nil does nothing.
+	Prepare func(c *messages.Call) error
+	// Verbs are further request subjects of the entry role.
+	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
 	MaxTime map[messages.Kind]time.Duration
 	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
@@ -52,6 +57,20 @@ type Options struct {
 	TrustCallers bool
 	// Version is what the micro service shows.
 	Version string
+}
+
+// Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
+type Verb struct {
+	Name string // tokens with dots: todo.get
+	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
+	Serve func(ctx context.Context, a Ask) (any, error)
+}
+
+// Ask is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
+type Ask struct {
+	Tenant  string
+	Session string // header Shallot-Session
+	Body    []byte
 }
 
 // TargetRole serves one work queue.

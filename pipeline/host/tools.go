@@ -23,6 +23,8 @@ type tools struct {
 	rules    toolspec.Rules
 	options  toolspec.Options
 	target   *toolbox.Target
+	funcs    toolbox.GoFuncs
+	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
 }
 
@@ -37,8 +39,9 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
+	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
-		Tools: t.registry, Rules: t.rules, Log: o.Log,
+		Tools: t.find, Rules: t.rules, Log: o.Log,
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
