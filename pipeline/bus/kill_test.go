@@ -190,7 +190,9 @@ func (x *install) load(strike func()) []reply {
 	case <-time.After(20 * time.Second):
 		x.t.Fatal("the load does not run")
 	}
+	before := done.Load()
 	strike()
+	x.t.Logf("struck when %d were answered; %d when the process was back", before, done.Load())
 	back := time.Now()
 	limit := time.AfterFunc(20*time.Second, cancel)
 	all.Wait()

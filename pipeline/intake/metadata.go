@@ -146,8 +146,12 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	return list, nil
 }
 
+// SplitList splits a list by comma. One without names is nil, because an empty Only means "no optional stage".
 func SplitList(s string) []string {
-	return strings.FieldsFunc(s, func(c rune) bool { return c == ',' })
+	if list := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(list) > 0 {
+		return list
+	}
+	return nil
 }
 
 // deadlineOf is the earlier of the two ways to say it; the door cuts it to the configured maximum.
