@@ -105,9 +105,7 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		r.Tenant = tenant
 	}
 	r.Explain = explain == "on"
-	if only != "" {
-		r.Only = SplitList(only) // an empty list would mean: no optional stage
-	}
+	r.Only = SplitList(only)
 	if r.Deadline, fault = deadlineOf(timeout, deadline, now); fault != nil {
 		return r, fault
 	}
