@@ -200,6 +200,7 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.watchBacklog(loop) })
 	n.loops.Go(func() { n.later.run(loop) })
 	n.loops.Go(func() { n.waiters.sweep(loop) })
+	n.sweepStages(loop)
 	if len(n.subs) > 0 {
 		failed := make(chan error, 1)
 		n.loops.Go(func() { failed <- n.router.Run(loop) })
