@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // methods maps HTTP methods of one path to handlers; GET serves HEAD.
@@ -107,7 +108,7 @@ func (s *server) wrap(t *table) http.Handler {
 			}
 		}()
 		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
-		id, fault := oneValue(r.Header, "X-Request-Id")
+		id, fault := intake.OneValue(r.Header.Values, "X-Request-Id")
 		if id == "" {
 			id = messages.NewID()
 		}
@@ -222,7 +223,7 @@ func stainless(asked string) string {
 	var out strings.Builder
 	for name := range strings.SplitSeq(asked, ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
-		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && visible(name) && out.Len() < 2048 {
+		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && intake.Visible(name) && out.Len() < 2048 {
 			out.WriteString(", " + name)
 		}
 	}
