@@ -31,6 +31,11 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
 		writeFault(w, fault)
 		return
 	}
+	s.run(w, r, req)
+}
+
+// run makes a call and answers with its end, whatever its kind.
+func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
 	async := prefers(r.Header, "respond-async")
 	if async {
 		req.Submit, req.Stream = true, false
@@ -52,7 +57,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
 	// A caller who goes away is noticed at once, whatever the handler is doing.
 	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
-		s.stream(w, r, pending, body)
+		s.stream(w, r, pending, req.Body)
 		return
 	}
 	ctx, cancel := s.untilHalt(r.Context())

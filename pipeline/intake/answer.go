@@ -44,6 +44,9 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 	case text == "miss":
 		h["Shallot-Cache"] = "miss"
 	}
+	if c.Flag(noteToolError) && c.HasReply() {
+		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
+	}
 	if c.Fault != nil {
 		for k, v := range FaultFacts(c.Fault) {
 			h[k] = v
