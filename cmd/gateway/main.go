@@ -108,6 +108,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
 	srv.Todo = todoOf(h)
+	srv.Tools = h
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -187,11 +188,12 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 
   Try:
     curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
     nats req %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, page, addr, where, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, where, addr, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

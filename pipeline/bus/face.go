@@ -190,11 +190,18 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 	}
 	var chat intake.Chat
-	if in.Kind == messages.Model {
+	body := m.Data
+	switch in.Kind {
+	case messages.Model:
 		var f *messages.Fault
-		if chat, f = intake.ReadChat(m.Data); f != nil {
+		if chat, f = intake.ReadChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Tool:
+		if f := intake.ReadArguments(body); f != nil {
+			return pipeline.Request{}, f
+		}
+		body = intake.Arguments(body)
 	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
@@ -206,7 +213,7 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	if f != nil {
 		return r, f
 	}
-	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, m.Data, m.Reply
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}

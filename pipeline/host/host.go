@@ -430,7 +430,7 @@ func (h *Host) classify(c *messages.Call) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return d.Class(), nil
+		return h.queue(d)
 	default:
 		return "", messages.NewFault(messages.TargetAbsent, "no target for %s calls is configured", c.Kind)
 	}
