@@ -184,6 +184,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	if err == nil {
 		return nil, nil
 	}
+	if errors.Is(err, errNoAnswer) {
+		return n.claim(ctx, c)
+	}
 	unavailable := func(err error) error {
 		return messages.NewFault(messages.StoreUnavailable, "the idempotency record: %v; the call was not accepted", err).From("entry")
 	}
@@ -200,6 +203,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	var was claimRecord
 	if err := json.Unmarshal(e.Value, &was); err != nil {
 		return nil, unavailable(err)
+	}
+	if was.Call == c.ID {
+		return nil, nil // our own write, whose answer was lost
 	}
 	if was.Fingerprint != c.Fingerprint {
 		return nil, messages.NewFault(messages.IdempotencyMismatch,
