@@ -145,6 +145,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	if o.Roles.Tool {
+		h.loops.Go(func() { h.discoverTools(loop, stores["limits"]) })
+	}
 	return h, nil
 }
 
