@@ -115,6 +115,7 @@ type Node struct {
 	work     sync.WaitGroup // calls that this process still has to settle
 	poisonMu sync.Mutex     // calls found dead more than twice run one at a time
 	stats    nodeStats
+	peers    peers
 }
 
 // New binds to the streams and buckets that provisioning has made. It subscribes to nothing yet.
@@ -208,6 +209,9 @@ func (n *Node) Start(ctx context.Context) error {
 		if err := n.serveFaces(); err != nil {
 			return err
 		}
+	}
+	if err := n.serveReport(); err != nil {
+		return err
 	}
 	if err := n.serveMicro(); err != nil {
 		return err
