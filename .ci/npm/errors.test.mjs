@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import OpenAI from 'openai'
-import { base, client, failure, fails, key, reply, script, seen, toModel, until, user } from './helpers.mjs'
+import { abandoned, base, client, failure, fails, key, reply, script, seen, toModel, until, user } from './helpers.mjs'
 
 const ask = (model, options, more) => client(options).chat.completions.create({ model, messages: user('hi'), ...more })
 
@@ -115,17 +115,14 @@ test('paths and methods that do not exist answer as JSON', async () => {
 test('abort of a waiting call cancels the upstream within a second', async () => {
   const model = await script('abort', { end: 'hang' })
   const abort = new AbortController()
-  const call = ask(model, { maxRetries: 2 }).asResponse // types of the client: a promise with helpers
-  assert.ok(call)
-  const other = await script('abort', { end: 'hang' })
-  const running = fails(() => client({ maxRetries: 2 }).chat.completions.create({ model: other, messages: user('hi') }, { signal: abort.signal }))
-  await until('the upstream is asked', async () => (await seen(other)).length)
+  const running = fails(() => client({ maxRetries: 2 }).chat.completions.create({ model, messages: user('hi') }, { signal: abort.signal }))
+  await until('the upstream is asked', async () => (await seen(model)).length)
   const at = Date.now()
   abort.abort()
   assert.ok(await running instanceof OpenAI.APIUserAbortError)
-  const [r] = await until('the upstream sees the end', async () => (await seen(other)).filter(r => r.closed), 3000)
+  const r = await abandoned(model)
   assert.ok(r.closed - at < 1000, `${r.closed - at} ms`)
-  assert.equal((await seen(other)).length, 1, 'a call that was cancelled is asked of nobody again')
+  assert.equal((await seen(model)).length, 1, 'a call that was cancelled is asked of nobody again')
 })
 
 test("the client's timeout cancels the upstream", async () => {
@@ -133,7 +130,7 @@ test("the client's timeout cancels the upstream", async () => {
   const e = await fails(() => ask(model, { timeout: 400 }))
   assert.ok(e instanceof OpenAI.APIConnectionTimeoutError)
   const at = Date.now()
-  const [r] = await until('the upstream sees the end', async () => (await seen(model)).filter(r => r.closed), 3000)
+  const r = await abandoned(model)
   assert.ok(r.closed - at < 1000)
 })
 
@@ -144,7 +141,7 @@ test('the deadline of the caller is kept, and told', async () => {
   assert.equal(e.status, 504)
   assert.equal(e.code, 'deadline_exceeded')
   assert.ok(Date.now() - begin < 3000, `${Date.now() - begin} ms`)
-  await until('the upstream sees the end', async () => (await seen(model)).some(r => r.closed), 2000)
+  await abandoned(model)
   assert.equal((await seen(model)).length, 1)
 })
 

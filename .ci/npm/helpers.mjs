@@ -43,6 +43,9 @@ export async function until(what, check, ms = 5000) {
   }
 }
 
+/** Waits until the upstream has seen a request of this model's call go away, and returns it. */
+export const abandoned = model => until('the upstream sees the end', async () => (await seen(model)).find(r => r.closed), 3000)
+
 export const user = text => [{ role: 'user', content: text }]
 
 /** A reply as a provider writes it. */
