@@ -4,7 +4,8 @@
 //
 //   POST /control/script {model, answers, standby: {name: answers}}   GET /control/seen?model=   GET /control/faults
 //
-// An answer: {status, headers, body | chunks, wait (ms before anything), pace (ms between chunks),
+// An answer: {status, headers, body | chunks, wait (ms before anything), pace (ms between chunks), bytes (write the
+// chunks in pieces of so many bytes),
 // end: "done" ([DONE]) | "close" (no [DONE]) | "cut" (connection reset) | "hang"}. The last answer of a list repeats.
 import http from 'node:http'
 
@@ -59,7 +60,11 @@ async function answer(a, req, res, record) {
   }
   for (const chunk of a.chunks ?? []) {
     if (res.destroyed) return
-    res.write(chunk.startsWith(':') || chunk.startsWith('data:') || chunk.startsWith('event:') ? chunk : `data: ${chunk}\n\n`)
+    const event = Buffer.from(chunk.startsWith('{') ? `data: ${chunk}\n\n` : chunk)
+    for (let i = 0; i < event.length; i += a.bytes ?? event.length) {
+      res.write(event.subarray(i, i + (a.bytes ?? event.length)))
+      if (a.bytes) await new Promise(setImmediate)
+    }
     record.written++
     if (a.pace) await pause(a.pace)
   }
