@@ -47,6 +47,8 @@ type Options struct {
 	Name   string // of the NATS connection
 	Log    *slog.Logger
 	Getenv func(string) string
+	// Stages are the program's own, beside those of the registry; they are on.
+	Stages []pipeline.Stage
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }
@@ -65,6 +67,7 @@ type Host struct {
 	server    *embed.Server
 	caller    *lateCaller
 	tools     *tools
+	todo      pipeline.Store
 	stopLoops context.CancelFunc
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
@@ -118,10 +121,17 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err != nil {
 		return h, err
 	}
+	h.todo = stores["todo"]
 	if err := h.makeTools(ctx, o, stores); err != nil {
 		return h, err
 	}
 	if err := h.stages(o, stores); err != nil {
+		return h, err
+	}
+	if err := h.addStageTools(ctx); err != nil {
+		return h, err
+	}
+	if err := h.checkRoute(); err != nil {
 		return h, err
 	}
 	h.Node, err = bus.New(ctx, h.node(o))
@@ -311,7 +321,7 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
 		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Explicit: o.Config.Explicit, Publish: h.publish,
-		Tools: h.tools.registry, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
+		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
 		Record: h.record, Provider: h.provider,
 		Section: func(name string) any { return o.Config.Sections[name] },
 		Store: func(name string) pipeline.Store {
@@ -325,9 +335,12 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
 		if err == nil {
-			err = h.Manager.Register(s, on)
+			err = h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), on)
 		}
 		faults = append(faults, err)
+	}
+	for _, s := range o.Stages {
+		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
@@ -385,8 +398,8 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify,
-		MaxTime:  map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
+		Classify: h.classify, Prepare: h.prepare, Verbs: h.verbs(),
+		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
@@ -395,12 +408,15 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: h.tools.target,
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
 				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
 		}
 	}
 	return n
 }
+
+// lookupTime bounds the look-up of one tool definition.
+const lookupTime = 5 * time.Second
 
 // classify names the work queue of a call: the provider of its model.
 func (h *Host) classify(c *messages.Call) (string, error) {
@@ -408,13 +424,13 @@ func (h *Host) classify(c *messages.Call) (string, error) {
 	case messages.Model:
 		return h.Table.Class(messages.ModelName(c.Request()))
 	case messages.Tool:
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 		defer cancel()
-		d, err := h.tools.registry.Get(ctx, c.Tool)
+		d, err := h.tools.find.Get(ctx, c.Tool)
 		if err != nil {
 			return "", err
 		}
-		return d.Class(), nil
+		return h.queue(d)
 	default:
 		return "", messages.NewFault(messages.TargetAbsent, "no target for %s calls is configured", c.Kind)
 	}
