@@ -26,7 +26,6 @@ async function stream(body, fields) {
     if (m.data.length === 0) break
     got.push(m)
   }
-  sub.unsubscribe()
   return got
 }
 
@@ -116,12 +115,21 @@ test('submit: accepted at once, the result by its subject', async () => {
   assert.equal((await toModel(model)).length, 1)
 })
 
-test('a tool by its subject', async () => {
-  const m = await nc.request('shallot.v1.tool.request.add', '{"a":0.1,"b":0.2}', { timeout: 10_000 })
-  assert.ok(!m.headers?.get('Nats-Service-Error-Code'), m.string())
-  assert.match(m.string(), /0\.3\b/)
-  const bad = await nc.request('shallot.v1.tool.request.none-such', '{}', { timeout: 10_000 })
-  assert.equal(bad.headers.get('Nats-Service-Error-Code'), '404')
+test('a tool by its subject; a failure is a degraded answer that says so', async () => {
+  const tool = async (name, args) => {
+    const m = await nc.request(`shallot.v1.tool.request.${name}`, args, { timeout: 10_000 })
+    assert.equal(m.headers.get('Nats-Service-Error-Code'), '', m.string())
+    return [m.string(), m.headers.get('Shallot-Degraded')]
+  }
+  const [sum, degraded] = await tool('add', '{"a":0.1,"b":"0.2"}')
+  assert.match(sum, /0\.3\b/)
+  assert.equal(degraded, '')
+  for (const [name, args, code] of [['none-such', '{}', 'tool_not_found'], ['add', '{"a":1}', 'invalid_arguments'], ['add', 'no json', 'invalid_arguments']]) {
+    const [text, how] = await tool(name, args)
+    assert.equal(how, 'graceful_error')
+    assert.equal(JSON.parse(text).error, code)
+  }
+  assert.equal((await tool('failing', '{"how":"panic"}'))[1], 'stub_data')
 })
 
 test('the request of a tenant by its subject', async () => {
