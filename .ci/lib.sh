@@ -3,6 +3,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 gateway_pid=
 background_pids=()
+declare -A pids # of background, by name
 trap finish EXIT
 # a kill reaches the EXIT trap as well
 trap 'exit 130' INT TERM
@@ -72,10 +73,11 @@ stop_gateway() {
   gateway_pid=
 }
 
-# background NAME COMMAND...: runs it until the script ends, its output in $work/NAME.log.
+# background NAME COMMAND...: runs it until the script ends, its output in $work/NAME.log, its id in ${pids[NAME]}.
 background() {
   timeout --kill-after=10 900 "${@:2}" </dev/null >"$work/$1.log" 2>&1 &
   background_pids+=($!)
+  pids[$1]=$!
 }
 
 # stop_background ends what background started, the latest first.
