@@ -42,6 +42,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		case "version":
 			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
 			return err
+		case "mcp":
+			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
 		}
@@ -106,6 +108,15 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: roleCaller}, log)
+	if err != nil {
+		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return errors.Join(err, h.Stop(stop))
+	}
+	defer face.Close()
+	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -160,6 +171,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
   Shallot %s
 
   HTTP    http://%s/v1   OpenAI-compatible
+  MCP     http://%s/mcp
   Health  http://%s/readyz
   NATS    %s
 
@@ -169,7 +181,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, addr, where, addr, root, took.Milliseconds())
+`, host.Version(), addr, addr, addr, where, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

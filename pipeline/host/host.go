@@ -135,6 +135,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	if err := h.startMCP(); err != nil {
+		return h, err
+	}
 	return h, nil
 }
 
@@ -146,6 +149,9 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 	if h.stopLoops != nil {
 		h.stopLoops()
+		if h.tools.mcp != nil {
+			h.tools.mcp.Close()
+		}
 		h.loops.Wait()
 	}
 	if h.Models != nil {
@@ -278,6 +284,9 @@ func (h *Host) busConfig() bus.Config {
 // (contracts 18).
 func (h *Host) toolClasses() []string {
 	out := []string{"go", "http", "nats"}
+	for _, s := range h.Config.Tool.MCPServers {
+		out = append(out, "mcp-"+s.Name)
+	}
 	for _, t := range h.Config.Tool.Tools {
 		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
 			out = append(out, g)
