@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -96,6 +97,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
 	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	c.Notes = maps.Clone(r.Notes)
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}

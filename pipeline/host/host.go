@@ -148,6 +148,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discoverTools(loop, stores["limits"]) })
 	}
+	if err := h.startMCP(); err != nil {
+		return h, err
+	}
 	return h, nil
 }
 
@@ -159,6 +162,9 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 	if h.stopLoops != nil {
 		h.stopLoops()
+		if h.tools.mcp != nil {
+			h.tools.mcp.Close()
+		}
 		h.loops.Wait()
 	}
 	if h.Models != nil {
@@ -291,6 +297,9 @@ func (h *Host) busConfig() bus.Config {
 // (contracts 18).
 func (h *Host) toolClasses() []string {
 	out := []string{"go", "http", "nats"}
+	for _, s := range h.Config.Tool.MCPServers {
+		out = append(out, "mcp-"+s.Name)
+	}
 	for _, t := range h.Config.Tool.Tools {
 		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
 			out = append(out, g)

@@ -31,6 +31,7 @@ type tools struct {
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
+	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -54,6 +55,10 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
+	}
+	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
+		t.mcp = toolbox.NewMCPClients(servers, t.registry, Version(), o.Log)
+		t.target.Executors["mcp"] = t.mcp
 	}
 	h.tools = t
 	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))
