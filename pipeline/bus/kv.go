@@ -30,9 +30,15 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Buck
 	return &Bucket{js: js, kv: kv}, nil
 }
 
+// opTime bounds one operation. A server that dies takes requests with it, and nobody answers those: an operation that
+// waited for its caller's whole time would hang for minutes while the server has long been back.
+const opTime = 3 * time.Second
+
 // Get returns the entry, or pipeline.ErrNotFound. On a cluster it may be served by a follower and be a little old, so
 // decide by a conditional Put, never by a read alone.
 func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTime)
+	defer cancel()
 	e, err := b.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return pipeline.Entry{}, pipeline.ErrNotFound
@@ -46,6 +52,8 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
 // Put writes under the condition. A ttl is rounded up to whole seconds, the server's grain; it is set by a raw publish
 // because kv.Update would clear it (nats.md D 8).
 func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTime)
+	defer cancel()
 	if when.Absent() {
 		var opts []jetstream.KVCreateOpt
 		if ttl > 0 {
@@ -82,6 +90,8 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, opTime)
+	defer cancel()
 	if err := b.kv.Purge(ctx, key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
 	}
@@ -90,6 +100,8 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 
 // Keys lists the keys that begin with the prefix.
 func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*opTime)
+	defer cancel()
 	filter := ">"
 	if i := strings.LastIndexByte(prefix, '.'); i > 0 {
 		filter = prefix[:i] + ".>"
