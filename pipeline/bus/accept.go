@@ -101,11 +101,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	most := n.opts.MaxTime[r.Kind]
-	if most == 0 {
-		most = defaultMaxTime[r.Kind]
-	}
-	c.Deadline = c.Accepted.Add(most)
+	c.Deadline = c.Accepted.Add(n.maxTime(r.Kind))
 	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
 		c.Deadline = r.Deadline.UTC()
 	}
@@ -140,6 +136,13 @@ func newTrace() string {
 	var b [24]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
+}
+
+func (n *Node) maxTime(k messages.Kind) time.Duration {
+	if d := n.opts.MaxTime[k]; d > 0 {
+		return d
+	}
+	return defaultMaxTime[k]
 }
 
 func applyClass(c *messages.Call) string {

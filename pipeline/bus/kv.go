@@ -32,18 +32,15 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Buck
 
 // tryTime bounds one request to the server. A request on its way to a server that dies is never answered, whatever
 // the caller's time allows; so it is given up and, where that cannot change what it means, made again.
-const (
-	tryTime  = 3 * time.Second
-	bodyTime = 20 * time.Second // of a large body, in chunks
-)
+const tryTime = 3 * time.Second
 
 // errNoAnswer says that the server did not answer in time. It is no deadline of the caller's.
 var errNoAnswer = errors.New("the server did not answer in time")
 
 // ask runs a request, again and again until it is answered, if it may be made twice.
-func ask(ctx context.Context, limit time.Duration, twice bool, request func(ctx context.Context) error) error {
+func ask(ctx context.Context, twice bool, request func(ctx context.Context) error) error {
 	for {
-		try, cancel := context.WithTimeout(ctx, limit)
+		try, cancel := context.WithTimeout(ctx, tryTime)
 		err := request(try)
 		over := try.Err() != nil
 		cancel()
@@ -61,7 +58,7 @@ func ask(ctx context.Context, limit time.Duration, twice bool, request func(ctx 
 // decide by a conditional Put, never by a read alone.
 func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
 	var e jetstream.KeyValueEntry
-	err := ask(ctx, tryTime, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
+	err := ask(ctx, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return pipeline.Entry{}, pipeline.ErrNotFound
 	}
@@ -80,7 +77,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Dur
 		if ttl > 0 {
 			opts = append(opts, jetstream.KeyTTL(wholeSeconds(ttl)))
 		}
-		err = ask(ctx, tryTime, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
+		err = ask(ctx, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
 		return rev, b.wrap(key, err, pipeline.ErrExists)
 	}
 	var opts []jetstream.PublishOpt
@@ -91,7 +88,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Dur
 	if r != 0 {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(r))
 	}
-	err = ask(ctx, tryTime, r == 0, func(ctx context.Context) error {
+	err = ask(ctx, r == 0, func(ctx context.Context) error {
 		ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value}, opts...)
 		if err == nil {
 			rev = ack.Sequence
@@ -115,7 +112,7 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	err := ask(ctx, tryTime, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
+	err := ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
 	}
@@ -124,6 +121,8 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 
 // Keys lists the keys that begin with the prefix.
 func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*tryTime)
+	defer cancel()
 	filter := ">"
 	if i := strings.LastIndexByte(prefix, '.'); i > 0 {
 		filter = prefix[:i] + ".>"
