@@ -81,6 +81,41 @@ func TestStepReports(t *testing.T) {
 		name, phase := c.Slip.Stage()
 		require.Equal(t, "s before", fmt.Sprint(name, " ", phase), "it resumes where it was held")
 	})
+	t.Run("a held call goes on where it was held, over the wire form", func(t *testing.T) {
+		t.Parallel()
+		phase := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			var held bool
+			if _, err := c.State(&held); err != nil || held {
+				return pipeline.Continue(), err
+			}
+			return pipeline.Hold(nil), c.SetState(true)
+		}
+		reset := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			v, err := phase(ctx, c)
+			if v.String() == "Continue" {
+				err = errors.Join(err, c.SetState(false))
+			}
+			return v, err
+		}
+		s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, Before: reset, After: phase}
+		c := pipelinetest.NewCall(messages.Model, []byte(`{}`))
+		c.Slip.Stops = []messages.Stop{s.Stop()}
+		next, holds := pipeline.Start(c), 0
+		for next.Where != pipeline.ToReply {
+			var err error
+			c, err = pipelinetest.OverWire(c)
+			require.NoError(t, err)
+			if c.Slip.AtTarget() {
+				next = pipeline.RunTarget(t.Context(), &pipelinetest.Target{}, c, func([]byte) error { return nil })
+				continue
+			}
+			if next, _ = pipeline.Step(t.Context(), s, c); next.Where == pipeline.ToHold {
+				holds++
+			}
+		}
+		require.Equal(t, 2, holds)
+		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "ST-5: one invocation, however often it was parked")
+	})
 	t.Run("contracts 15 jump to model needs the agent loop", func(t *testing.T) {
 		t.Parallel()
 		jump := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Jump("model"), nil }

@@ -67,6 +67,11 @@ type Stage struct {
 	Jumps []string
 	// Reads and Writes name the fields that the stage looks at and changes, for the route checker (contracts 24).
 	Reads, Writes []string
+	// Role names what the stage is to the route checker, if one of its rules is about it.
+	Role Role
+	// Idempotent says that the stage may run again for a later attempt of one call without doing something twice that
+	// is to happen once; the route checker asks it of durable stages.
+	Idempotent bool
 	// Blind says that the stage never looks at a body, so claim checks are not fetched for it.
 	Blind bool
 	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded (S0-CHAIN-8).

@@ -2,6 +2,7 @@ package stages_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -194,10 +195,26 @@ func TestStrategyProperties(t *testing.T) {
 				if name == stages.Hybrid && out[0].Notes[stages.NoteContextEditing] != nil {
 					e := edits(t, out[0])[0]
 					require.Equal(r, e.After > max, e.Over, "CE-9 what is over is reported")
+					least, start := 0, messages.NewestUser(in)
+					if start == firstUser(in) {
+						start = 0 // what stands before the first user message belongs to the first round
+					}
+					for i, m := range in {
+						if i >= start || m.System() {
+							least += stages.Chars{}.Count("", in[i:i+1])
+						}
+					}
+					if least <= max {
+						require.False(r, e.Over, "CE-9 only what is pinned and the newest round may exceed the budget")
+					}
 				}
 			})
 		})
 	}
+}
+
+func firstUser(msgs []messages.Msg) int {
+	return slices.IndexFunc(msgs, func(m messages.Msg) bool { return m.Role() == "user" })
 }
 
 // long is a history of 200 messages and about 300 KB with parallel tool calls.

@@ -16,7 +16,7 @@ import (
 
 // summaryHead stands at the start of every summary message. The message has the role user, not system: a summary is
 // made of what users and tools said, and must not gain the authority of the system prompt.
-const summaryHead = "[Summary of the earlier part of this conversation, which was left out to save space]\n"
+const summaryHead = "[Summary of the earlier conversation]\n"
 
 const summaryOrder = "You summarise the older part of a conversation between a user, an assistant and its tools, so that " +
 	"the assistant can go on without it. Keep facts, names, numbers, ids, decisions, wishes of the user, results of " +

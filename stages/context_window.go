@@ -51,7 +51,7 @@ func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model s
 		return h.msgs
 	}
 	ed.Dropped = len(dropped)
-	return insert(kept, first, summaryMessage(e.clip(model, text, max(e.conf.SummarizeThreshold/4, minSummary))))
+	return insert(kept, first, summaryMessage(e.clip(model, text, max(e.conf.SummarizeThreshold/4, shareSummary))))
 }
 
 // hybrid keeps the latest rounds that fit into max-tokens, at most window-rounds, and puts a summary of the rest
@@ -69,7 +69,7 @@ func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model stri
 		}
 	}
 	room := e.conf.MaxTokens - fixed - rounds[newest] // for older rounds and the summary
-	share := min(e.conf.MaxTokens/4, max(room, 0))
+	share := min(max(e.conf.MaxTokens/4, shareSummary), max(room, 0))
 	from, used := newest, 0
 	for from > 0 && newest-from+1 < e.conf.WindowRounds && used+rounds[from-1] <= room-share {
 		from--
@@ -81,10 +81,10 @@ func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model stri
 	}
 	ed.Dropped = len(dropped)
 	share = room - used
-	if room <= 0 {
-		share = e.conf.MaxTokens / 8 // over the budget in any case; what was said before still counts
+	if room < 0 {
+		share = max(e.conf.MaxTokens/8, shareSummary) // over the budget in any case; what was said before still counts
 	}
-	if share = min(share, e.conf.MaxTokens/4); share < minSummary {
+	if share < minSummary {
 		ed.Summary = "no room for a summary"
 		return kept
 	}
@@ -96,8 +96,12 @@ func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model stri
 	return insert(kept, first, summaryMessage(e.clip(model, text, share)))
 }
 
-// minSummary is the least number of tokens that a summary is worth: its heading takes half of it.
-const minSummary = 60
+// Tokens of a summary message: under minSummary there is hardly more than its heading, so none is made; shareSummary
+// is kept free for one where a share of the limit would be less.
+const (
+	minSummary   = 16
+	shareSummary = 40
+)
 
 func insert(msgs []messages.Msg, at int, m messages.Msg) []messages.Msg {
 	out := make([]messages.Msg, 0, len(msgs)+1)

@@ -98,6 +98,16 @@ func defaults[C any](c C) func() any {
 // off is the On of stages that are off until somebody asks for them.
 func off(any) bool { return false }
 
+// roles are what stages are to the route checker (contracts 24), by name.
+var roles = map[string]pipeline.Role{
+	"pii": pipeline.RoleRedact, "tool-pii": pipeline.RoleRedact,
+	"model-cache": pipeline.RoleCache, "tool-cache": pipeline.RoleCache,
+	"large-result-eviction": pipeline.RoleEvict,
+	"approval":              pipeline.RoleApprove, "tool-arguments": pipeline.RoleArguments,
+	"model-retry": pipeline.RoleRetry, "tool-retry": pipeline.RoleRetry,
+	"model-fallback": pipeline.RoleFallback, "tool-fallback": pipeline.RoleFallback,
+}
+
 // Make builds the stage of a spec and reports whether it is enabled.
 func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err error) {
 	if d.Log == nil {
@@ -117,6 +127,11 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Section, err)
 	}
 	stage.Name, stage.Class, stage.Kind, stage.Order, stage.Tier = s.Name, s.Class, s.Kind, s.Order, s.Tier
+	if stage.Role == "" {
+		stage.Role = roles[s.Name]
+	}
+	// Every stage of the registry may run again for a later attempt: the suite of stages holds each of them to it.
+	stage.Idempotent = true
 	if common.Order != nil {
 		stage.Order = *common.Order
 	}

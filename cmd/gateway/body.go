@@ -100,7 +100,8 @@ func (s *server) unpack(packed []byte) ([]byte, *messages.Fault) {
 	return body, nil
 }
 
-// jsonType accepts application/json in UTF-8, and no type at all.
+// jsonType accepts application/json in UTF-8, no type at all, and what "curl -d" sends when nobody says otherwise: the
+// body has to be JSON all the same, and pages of other sites are kept out by their Origin, not by the type.
 func jsonType(h http.Header) *messages.Fault {
 	v := h.Values("Content-Type")
 	if len(v) == 0 || len(v) == 1 && v[0] == "" {
@@ -108,7 +109,7 @@ func jsonType(h http.Header) *messages.Fault {
 	}
 	kind, params, err := mime.ParseMediaType(v[0])
 	charset := params["charset"]
-	if len(v) == 1 && err == nil && kind == "application/json" && (charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8")) {
+	if len(v) == 1 && err == nil && (kind == "application/json" || kind == "application/x-www-form-urlencoded") && (charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8")) {
 		return nil
 	}
 	return messages.NewFault(messages.UnsupportedMedia, "content type %q is not read; send Content-Type: application/json", strings.Join(v, ", ")).At("Content-Type").From("entry")

@@ -1,4 +1,224 @@
-// Command gateway is the HTTP side of Shallot: the OpenAI face, health, and the control surfaces.
+// Command gateway serves Shallot's faces: the OpenAI API over HTTP, plain requests over NATS, health and the control
+// surfaces. Without a NATS server it starts an embedded one and runs everything in this process.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/pipeline/host"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the whole command, without the process around it.
+func run(ctx context.Context, args []string, out, errOut io.Writer) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "key":
+			return runKey(args[1:], os.Getenv(pepperEnv), out)
+		case "version":
+			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
+			return err
+		case "config":
+			return runConfig(args[1:], out)
+		}
+	}
+	o, err := readFlags(args, errOut)
+	if err != nil {
+		return err
+	}
+	log := host.NewLog(errOut, os.Getenv)
+	slog.SetDefault(log)
+	return serveAll(ctx, o, out, log)
+}
+
+// listeners are bound before anything starts, so that a taken port is the first thing to be said.
+func listen(addr, what, flagName string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; another process listens there, choose another address with --%s", what, err, flagName)
+	}
+	return l, nil
+}
+
+func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) error {
+	begin := time.Now()
+	var keys *keyStore
+	if file := o.loaded.HTTP.KeysFile; file != "" {
+		var err error
+		if keys, err = loadKeys(file, os.Getenv(pepperEnv)); err != nil {
+			return err
+		}
+	}
+	h := &host.Host{}
+	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
+	srv, err := newServer(settings{
+		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
+		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
+	}, parts{
+		NewFollower: func(request []byte) follower { return pipeline.NewFollower(request) },
+		Keys:        keys, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	main, err := listen(o.loaded.HTTP.Addr, "http.addr", "http")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = main.Close() }()
+	var admin net.Listener
+	if o.loaded.HTTP.Admin != "" {
+		if admin, err = listen(o.loaded.HTTP.Admin, "http.admin", "admin"); err != nil {
+			return err
+		}
+		defer func() { _ = admin.Close() }()
+	}
+	roles := host.Roles{Entry: true}
+	if embedded {
+		roles = host.Everything()
+	}
+	h, err = host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 4 * time.Second})
+	if err != nil {
+		return err
+	}
+	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Todo = todoOf(h)
+	srv.Tools = h
+	failed := make(chan error, 2)
+	go func() { failed <- srv.serveOn(main, srv.handler()) }()
+	servers := 1
+	if admin != nil {
+		servers++
+		go func() { failed <- srv.serveOn(admin, srv.adminHandler()) }()
+	}
+	banner(out, h, main.Addr().String(), time.Since(begin))
+	select {
+	case <-ctx.Done():
+		log.Info("stopping: what is under way is finished, or stored and handed back")
+	case err = <-failed:
+		servers--
+	}
+	stop, cancel := context.WithTimeout(context.Background(), 14*time.Second)
+	defer cancel()
+	err = errors.Join(err, srv.shutdown(stop))
+	for range servers {
+		err = errors.Join(err, <-failed)
+	}
+	return errors.Join(err, h.Stop(stop))
+}
+
+func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
+	return func(ctx context.Context) []modelInfo {
+		var out []modelInfo
+		for _, m := range h.ListModels(ctx) {
+			out = append(out, modelInfo{ID: m.ID, Created: m.Created, OwnedBy: m.Owner})
+		}
+		return out
+	}
+}
+
+func todoOf(h *host.Host) *todoLists {
+	return &todoLists{
+		Load: func(ctx context.Context, tenant, session string) (any, error) {
+			return h.LoadTodo(ctx, tenant, session)
+		},
+		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
+			return h.EditTodo(ctx, tenant, session, edit)
+		},
+	}
+}
+
+func readyOf(h *host.Host) func(ctx context.Context) []check {
+	return func(ctx context.Context) []check {
+		var out []check
+		for _, c := range h.Ready(ctx) {
+			out = append(out, check{Name: c.Name, OK: c.OK, Reason: c.Reason})
+		}
+		return out
+	}
+}
+
+// banner says what runs and what to try.
+func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
+	where := "server at " + h.URL
+	if h.Embedded {
+		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
+	}
+	page := "http://" + addr + "/ui/"
+	switch {
+	case loopbackAddr(addr):
+	case h.Config.HTTP.Admin != "":
+		page = "http://" + h.Config.HTTP.Admin + "/ui/   on the admin listener"
+	default:
+		page = "off: it needs a loopback address, or http.admin"
+	}
+	root := h.Config.Bus.Root
+	fmt.Fprintf(out, `
+  Shallot %s
+
+  HTTP    http://%s/v1   OpenAI-compatible
+  Page    %s
+  Health  http://%s/readyz
+  NATS    %s
+
+  Try:
+    curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
+    nats req %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    nats micro stats shallot
+
+  ready in %d ms
+`, host.Version(), addr, page, addr, where, addr, addr, root, took.Milliseconds())
+}
+
+// runConfig is "gateway config schema|check|example".
+func runConfig(args []string, out io.Writer) error {
+	verb := ""
+	if len(args) > 0 {
+		verb = args[0]
+	}
+	switch verb {
+	case "schema":
+		_, err := out.Write(config.Schema(host.Sections()))
+		return err
+	case "example":
+		_, err := out.Write(config.Example())
+		return err
+	case "check":
+		file := ""
+		if len(args) > 1 {
+			file = args[1]
+		}
+		if _, err := host.Load(file, os.Environ(), nil); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(out, "the configuration is well formed")
+		return err
+	}
+	return fmt.Errorf("config %q; known: schema, example, check [FILE]", verb)
+}

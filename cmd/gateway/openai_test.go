@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 func TestBodiesPassVerbatim(t *testing.T) {
@@ -40,7 +41,7 @@ func TestAnswerHeaders(t *testing.T) {
 	mark := pipeline.Stage{Name: "mark", Kind: messages.Model, Order: 10,
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Note(messages.NoteDegraded, "model-fallback;model=m2")
-			c.Note(noteModelCache, "miss")
+			c.Note(intake.NoteModelCache, "miss")
 			c.Note(messages.NoteUpstreamHeaders, map[string]string{"X-RateLimit-Remaining-Tokens": "7", "x-request-id": "up"})
 			return pipeline.Continue(), nil
 		}}
@@ -147,7 +148,7 @@ func TestBodyReading(t *testing.T) {
 		"json":                        {body: goodBody},
 		"json with charset":           {body: goodBody, headers: []string{"Content-Type: application/json; charset=UTF-8"}},
 		"no type":                     {body: goodBody, headers: []string{"Content-Type: "}},
-		"form, as curl -d sends":      {body: goodBody, headers: []string{"Content-Type: application/x-www-form-urlencoded"}, want: messages.UnsupportedMedia},
+		"form, as an upload sends":    {body: goodBody, headers: []string{"Content-Type: multipart/form-data; boundary=x"}, want: messages.UnsupportedMedia},
 		"text":                        {body: goodBody, headers: []string{"Content-Type: text/plain"}, want: messages.UnsupportedMedia},
 		"other charset":               {body: goodBody, headers: []string{"Content-Type: application/json; charset=latin1"}, want: messages.UnsupportedMedia},
 		"broken type":                 {body: goodBody, headers: []string{"Content-Type: ;;"}, want: messages.UnsupportedMedia},

@@ -99,7 +99,8 @@ func (e *codec) fill(ctx context.Context, c *messages.Call) error {
 		raw, ok := e.cache.get(ref)
 		if !ok {
 			var err error
-			if raw, err = e.objects.GetBytes(ctx, ref); err != nil {
+			err = ask(ctx, bodyTime, true, func(ctx context.Context) (err error) { raw, err = e.objects.GetBytes(ctx, ref); return err })
+			if err != nil {
 				return messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
 			}
 			if !strings.HasSuffix(ref, digest(c.Tenant, raw)) {
@@ -119,7 +120,11 @@ func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, e
 	if _, ok := e.cache.get(ref); ok {
 		return ref, nil
 	}
-	if _, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw)); err != nil {
+	err := ask(ctx, bodyTime, true, func(ctx context.Context) error {
+		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
+		return err
+	})
+	if err != nil {
 		return "", fmt.Errorf("put %s: %w", ref, err)
 	}
 	e.cache.put(ref, raw)

@@ -296,20 +296,20 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 	return d, nil
 }
 
-// serveControl answers the control subjects: every process reports, one of the entry role switches and sums.
-func (n *Node) serveControl() error {
-	if _, err := n.nc.Subscribe(n.subj.Control("control", "report"), func(m *nats.Msg) {
+// serveReport answers for this process alone. Every process does: a worker without the entry role folds the statistics
+// of submitted calls that it ends, and its stages are not without a worker.
+func (n *Node) serveReport() error {
+	return n.listen(n.subj.Control("control", "report"), func(m *nats.Msg) {
 		n.work.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			_ = m.Respond(messages.Encode(n.ownReport(ctx)))
 		})
-	}); err != nil {
-		return err
-	}
-	if !n.opts.Entry {
-		return nil
-	}
+	})
+}
+
+// serveControl answers the control subjects that one process of the entry role answers for all.
+func (n *Node) serveControl() error {
 	verbs := map[string]func(ctx context.Context, m *nats.Msg) (any, error){
 		"stats":       func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Stats(ctx) },
 		"diagnostics": func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Diagnostics(ctx) },

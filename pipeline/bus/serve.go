@@ -83,12 +83,19 @@ func deadlineOf(m *nats.Msg) time.Time {
 	return t
 }
 
+// leaseOf is the ack subject that came with a message: its own if it was pulled, else the one that the hop names. What
+// a hop's reply subject looks like says nothing: any sender can write an ack subject there (lease.md B7).
+func leaseOf(m *message.Message) string {
+	if m.Metadata.Get(metaStored) != "" {
+		return m.Metadata.Get(metaReply)
+	}
+	return m.Metadata.Get(hdrLease)
+}
+
 // take turns a message into a held call, or ends it: garbage and poison become dead letters.
 func (n *Node) take(m *message.Message) (*held, bool) {
-	ack, stored := m.Metadata.Get(hdrLease), false
-	if strings.HasPrefix(m.Metadata.Get(metaReply), "$JS.ACK.") {
-		ack, stored = m.Metadata.Get(metaReply), true
-	}
+	ack := leaseOf(m)
+	stored := m.Metadata.Get(metaStored) != ""
 	arrived, _ := time.Parse(time.RFC3339Nano, m.Metadata.Get(metaArrived))
 	fresh := arrived
 	if until, err := time.Parse(time.RFC3339Nano, m.Metadata.Get(hdrUntil)); err == nil && !stored {

@@ -81,6 +81,9 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	if err == nil {
 		return nil, false
 	}
+	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
+		return n.intend(h, key)
+	}
 	if !errors.Is(err, pipeline.ErrExists) {
 		n.log.Warn("the intent record cannot be written; the work runs without", "call", h.c.ID, "err", err)
 		return nil, false

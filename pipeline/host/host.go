@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,12 +42,15 @@ func Everything() Roles { return Roles{All: true, Entry: true, Model: true, Tool
 
 // Options of a process.
 type Options struct {
-	Config   *config.Loaded
-	Sections map[string]any // the stage sections that Config was loaded into
-	Roles    Roles
-	Name     string // of the NATS connection
-	Log      *slog.Logger
-	Getenv   func(string) string
+	Config *config.Loaded
+	Roles  Roles
+	Name   string // of the NATS connection
+	Log    *slog.Logger
+	Getenv func(string) string
+	// Stages are the program's own, beside those of the registry; they are on.
+	Stages []pipeline.Stage
+	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
+	Drain time.Duration
 }
 
 // Host is a running process. Stop it with Stop.
@@ -62,6 +66,10 @@ type Host struct {
 	log       *slog.Logger
 	server    *embed.Server
 	caller    *lateCaller
+	tools     *tools
+	todo      pipeline.Store
+	stopLoops context.CancelFunc
+	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 }
 
@@ -76,11 +84,10 @@ func Sections() map[string]any {
 	return out
 }
 
-// Load reads the configuration with the sections of every stage.
-func Load(file string, environ []string) (*config.Loaded, map[string]any, error) {
-	sections := Sections()
-	l, err := config.Load(config.Options{File: file, Environ: environ, Sections: sections})
-	return l, sections, err
+// Load reads the configuration with the sections of every stage; flags are keys and values of the command line, which
+// win over the environment, which wins over the file.
+func Load(file string, environ []string, flags map[string]string) (*config.Loaded, error) {
+	return config.Load(config.Options{File: file, Environ: environ, Flags: flags, Sections: Sections()})
 }
 
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
@@ -114,7 +121,17 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err != nil {
 		return h, err
 	}
+	h.todo = stores["todo"]
+	if err := h.makeTools(ctx, o, stores); err != nil {
+		return h, err
+	}
 	if err := h.stages(o, stores); err != nil {
+		return h, err
+	}
+	if err := h.addStageTools(ctx); err != nil {
+		return h, err
+	}
+	if err := h.checkRoute(); err != nil {
 		return h, err
 	}
 	h.Node, err = bus.New(ctx, h.node(o))
@@ -122,7 +139,13 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.caller.set(h.Node)
-	return h, h.Node.Start(ctx)
+	if err := h.Node.Start(ctx); err != nil {
+		return h, err
+	}
+	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	h.stopLoops = cancel
+	h.loops.Go(func() { h.refreshTools(loop) })
+	return h, nil
 }
 
 // Stop drains the node, then closes what it stood on. It is safe to call after a failed Start.
@@ -131,8 +154,15 @@ func (h *Host) Stop(ctx context.Context) error {
 	if h.Node != nil {
 		err = h.Node.Stop(ctx)
 	}
+	if h.stopLoops != nil {
+		h.stopLoops()
+		h.loops.Wait()
+	}
 	if h.Models != nil {
 		h.Models.Close()
+	}
+	if h.tools != nil {
+		h.tools.http.Close()
 	}
 	if h.publisher != nil {
 		select {
@@ -233,7 +263,7 @@ func (h *Host) busConfig() bus.Config {
 		Root: b.Root, Fusion: b.Fusion, AckWait: b.AckWait, InFlight: b.InFlight, EntryMaxMsgs: b.EntryMaxMsgs,
 		EntryMaxBytes: int64(b.EntryMaxBytes), ClaimCheck: int(b.ClaimCheck), PoisonMarks: b.PoisonMarks,
 		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
-		Verify: h.Config.NATS.Provision == "verify", ToolClasses: toolClasses,
+		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
 	}
 	if p := h.Conn.Opts.InboxPrefix; p != "" {
 		c.InboxPrefixes = []string{p + ".", "_INBOX."}
@@ -254,8 +284,17 @@ func (h *Host) busConfig() bus.Config {
 	return c
 }
 
-// toolClasses are the work queues of tools (contracts 18).
-var toolClasses = []string{"go", "http", "nats"}
+// toolClasses are the work queues of tools: the executors, and the concurrency groups of the configuration
+// (contracts 18).
+func (h *Host) toolClasses() []string {
+	out := []string{"go", "http", "nats"}
+	for _, t := range h.Config.Tool.Tools {
+		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
 
 // provision makes what is missing on the server and opens the stores by their short names.
 func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[string]pipeline.Store, error) {
@@ -282,7 +321,9 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
 		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Explicit: o.Config.Explicit, Publish: h.publish,
-		Section: func(name string) any { return o.Sections[name] },
+		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
+		Record: h.record, Provider: h.provider,
+		Section: func(name string) any { return o.Config.Sections[name] },
 		Store: func(name string) pipeline.Store {
 			if s, ok := stores[name]; ok {
 				return s
@@ -292,11 +333,14 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	}
 	var faults []error
 	for _, spec := range stages.All() {
-		s, on, err := spec.Make(o.Sections[spec.Section], deps)
+		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
 		if err == nil {
-			err = h.Manager.Register(s, on)
+			err = h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), on)
 		}
 		faults = append(faults, err)
+	}
+	for _, s := range o.Stages {
+		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
@@ -321,35 +365,72 @@ func (h *Host) stageNames() []string {
 
 // publish sends a record to the audit stream, asynchronously.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	raw := messages.Encode(record)
-	_, err := h.publisher.PublishAsync(messages.Subjects{Root: h.Config.Bus.Root}.Control("audit", messages.Token(what)), raw)
+	_, err := h.publisher.PublishAsync(h.auditSubject(what), messages.Encode(record))
 	return err
 }
 
+// record sends a record to the audit stream and returns when it is stored.
+func (h *Host) record(ctx context.Context, what string, record any) error {
+	_, err := h.publisher.Publish(ctx, h.auditSubject(what), messages.Encode(record))
+	return err
+}
+
+func (h *Host) auditSubject(what string) string {
+	return messages.Subjects{Root: h.Config.Bus.Root}.Control("audit", messages.Token(what))
+}
+
+// provider names the provider of a model; empty if none serves it.
+func (h *Host) provider(name string) string {
+	p, _, err := h.Table.Resolve(name)
+	if err != nil {
+		return ""
+	}
+	return p.Name
+}
+
 func (h *Host) node(o Options) bus.Options {
+	cfg := h.busConfig()
+	cfg.Drain = o.Drain
 	n := bus.Options{
-		Config: h.busConfig(), Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
+		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 		TrustCallers: h.Embedded,
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify,
-		MaxTime:  map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
+		Classify: h.classify, Prepare: h.prepare, Verbs: h.verbs(),
+		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
 			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: 256})
 		}
 	}
+	if o.Roles.Tool {
+		for _, class := range h.toolClasses() {
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
+		}
+	}
 	return n
 }
+
+// lookupTime bounds the look-up of one tool definition.
+const lookupTime = 5 * time.Second
 
 // classify names the work queue of a call: the provider of its model.
 func (h *Host) classify(c *messages.Call) (string, error) {
 	switch c.Kind {
 	case messages.Model:
 		return h.Table.Class(messages.ModelName(c.Request()))
+	case messages.Tool:
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+		defer cancel()
+		d, err := h.tools.find.Get(ctx, c.Tool)
+		if err != nil {
+			return "", err
+		}
+		return h.queue(d)
 	default:
 		return "", messages.NewFault(messages.TargetAbsent, "no target for %s calls is configured", c.Kind)
 	}

@@ -42,10 +42,6 @@ func chainRows() []row {
 	named := func(who string) func(*testing.T, Outcome) {
 		return func(t *testing.T, o Outcome) {
 			require.Equal(t, 1, strings.Count(o.Call.Fault.Error(), who), "names %s once: %s", who, o.Call.Fault)
-			var stopper string
-			if o.Call.Noted(messages.NoteStopper, &stopper) {
-				require.Equal(t, who, stopper)
-			}
 		}
 	}
 	expected := func(words ...string) func(*testing.T, Outcome) {

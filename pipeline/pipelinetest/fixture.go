@@ -75,6 +75,9 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 		require.Nil(t, c.Fault)
 		require.Equal(t, w.Text, text(c))
 	}
+	var stopper string
+	c.Noted(messages.NoteStopper, &stopper)
+	require.Equal(t, w.Stopper, stopper, "CH-4: who ended the call before its target")
 	require.Equal(t, w.Tries, c.Slip.Tries, "runs of the target")
 	require.Equal(t, w.Tries > 0, c.Flag(messages.NoteExecutorReached), messages.NoteExecutorReached)
 	require.True(t, c.Slip.Done(), "the slip is at its end")

@@ -8,8 +8,10 @@ type Want struct {
 	Text   string        // of the reply, if there is one
 	Code   messages.Code // of the fault, if there is one
 	Origin string
-	Tries  int // runs of the target
-	Tally  map[string]Count
+	// Stopper is the stage whose before ended the last attempt (CH-4); empty if the target ran.
+	Stopper string
+	Tries   int // runs of the target
+	Tally   map[string]Count
 }
 
 // Count is what one stage's counters must grow by: frames closed, and those of them with an error.
@@ -95,6 +97,7 @@ func (o *oracle) inward(i int) ending {
 		}
 		if out != (ending{}) {
 			o.closeFrame(s, failed)
+			o.want.Stopper = s.Name
 			return out
 		}
 	}
@@ -107,6 +110,7 @@ func (o *oracle) inward(i int) ending {
 		act := o.play(s.Letter() + ".a")
 		if s.Keep && (act == ActAgain || act == ActAgainLater || act == ActAgainWith) {
 			o.closeFrame(s, false)
+			o.want.Stopper = ""
 			continue
 		}
 		return o.outward(s, act, out)

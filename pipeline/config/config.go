@@ -1,0 +1,183 @@
+// Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
+// environment and from flags (contracts T4). It knows no stage: the sections under agent.interceptor are decoded into
+// whatever structs the caller brings.
+//
+// Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
+// required, secret, and env:"-" for what only the operator's file may hold. Loader, validation and JSON Schema all
+// read these tags, so that they cannot disagree. Structs of stages may use them too.
+package config
+
+import (
+	"time"
+)
+
+// Config is the whole of contracts T4 but for the stages' own sections. [Default] returns it filled.
+type Config struct {
+	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
+	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS." env:"-"`
+	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
+	Models    Models        `yaml:"models" doc:"Model providers."`
+	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
+	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
+	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
+	Explain   Explain       `yaml:"explain" doc:"Explanations of finished calls."`
+	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
+}
+
+// Agent holds what the documents put under agent.
+type Agent struct {
+	// Interceptor is filled by the stages' sections, see [Options].
+	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
+	Agents      []AgentSpec  `yaml:"agents" doc:"Agents that callers can run by name." env:"-"`
+}
+
+// Interceptors marks the place of the stages' sections; the values are in the pointers of [Options].
+type Interceptors struct{}
+
+// AgentSpec is one agent.
+type AgentSpec struct {
+	Name         string      `yaml:"name" doc:"Unique; callers write agent/<name> as the model." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Instructions string      `yaml:"instructions" doc:"System prompt of each run."`
+	Model        string      `yaml:"model" doc:"Model of each run; empty: the first that a provider names."`
+	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text."`
+	Stages       []string    `yaml:"stages" doc:"Stages of its model calls beside the mandatory and fixed ones; empty: the default chain."`
+	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
+	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
+}
+
+// AgentLimits bounds one run; nil and 0 mean the default of the agent loop.
+type AgentLimits struct {
+	ModelCalls *int          `yaml:"model-calls" doc:"Model calls of one run." min:"1"`
+	ToolCalls  *int          `yaml:"tool-calls" doc:"Tool calls of one run." min:"0"`
+	Timeout    time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
+}
+
+// RemoteStage is a stage that another process serves.
+type RemoteStage struct {
+	Name       string        `yaml:"name" doc:"Unique within its kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
+	Kind       string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
+	Order      int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
+	Tier       string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
+	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
+	Subject    string        `yaml:"subject" doc:"NATS subject that answers." required:"true" pattern:"^[^\\s.*>]+(\\.[^\\s.*>]+)*$"`
+	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer." min:"1ms"`
+	OnAbsent   string        `yaml:"on-absent" doc:"When nobody serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
+	FailClosed bool          `yaml:"fail-closed" doc:"Whether an error of its after phase fails the call."`
+	Reads      []string      `yaml:"reads" doc:"Fields that it looks at, for the route checker."`
+	Writes     []string      `yaml:"writes" doc:"Fields that it changes, for the route checker."`
+}
+
+// SetDefaults fills a new entry before the file's keys are read into it.
+func (s *RemoteStage) SetDefaults() {
+	*s = RemoteStage{Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, OnAbsent: "wait"}
+}
+
+// Models holds the providers.
+type Models struct {
+	Providers []Provider    `yaml:"providers" doc:"Model providers; the first that serves a name is asked. OPENAI_API_KEY and OPENAI_BASE_URL make one before these." env:"-"`
+	Timeouts  ModelTimeouts `yaml:"timeouts" doc:"Times allowed for one request to a provider."`
+}
+
+// Provider is one model provider.
+type Provider struct {
+	Name      string            `yaml:"name" doc:"Unique; also the class of its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
+	APIKeyEnv string            `yaml:"api-key-env" doc:"Name of the environment variable that holds the key; the key itself never stands in the file." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
+	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
+	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+}
+
+// ModelTimeouts bounds one request to a provider.
+type ModelTimeouts struct {
+	FirstToken time.Duration `yaml:"first-token" doc:"Until the first byte of the answer." min:"1ms"`
+	Idle       time.Duration `yaml:"idle" doc:"Between two chunks of a stream." min:"1ms"`
+	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
+}
+
+// HTTP holds the gateway's listeners.
+type HTTP struct {
+	Addr           string   `yaml:"addr" doc:"Listener of callers, host:port. Beyond loopback it needs a keys-file."`
+	Admin          string   `yaml:"admin" doc:"Listener of operators, host:port; empty: none."`
+	KeysFile       string   `yaml:"keys-file" doc:"File of the callers' keys (hashes); empty: no keys, loopback only."`
+	BodyLimit      Size     `yaml:"body-limit" doc:"Largest request body." min:"1KiB" max:"1GiB"`
+	AllowedOrigins []string `yaml:"allowed-origins" doc:"Origins of browsers beside the own one, as scheme://host[:port]."`
+}
+
+// NATS says which server is used.
+type NATS struct {
+	URL               URL      `yaml:"url" doc:"Server or servers, by comma; empty (and no context): an embedded server. NATS_URL fills it."`
+	Context           string   `yaml:"context" doc:"Name of a NATS CLI context. NATS_CONTEXT fills it."`
+	Creds             string   `yaml:"creds" doc:"Path of a credentials file. NATS_CREDS fills it."`
+	TLS               TLS      `yaml:"tls" doc:"TLS of the connection."`
+	TrustTenantHeader bool     `yaml:"trust-tenant-header" doc:"Believe a Shallot-Tenant header from outside."`
+	BareSubjects      bool     `yaml:"bare-subjects" doc:"Serve subjects without a tenant, as tenant default."`
+	Provision         string   `yaml:"provision" doc:"Make streams and buckets, or only check them." enum:"create,verify"`
+	Replicas          int      `yaml:"replicas" doc:"Copies of each stream and bucket." min:"1" max:"5"`
+	Embedded          Embedded `yaml:"embedded" doc:"The embedded server, used without url and context."`
+}
+
+// TLS names the files of a TLS connection; all are paths.
+type TLS struct {
+	CA   string `yaml:"ca" doc:"Path of the authorities' certificates."`
+	Cert string `yaml:"cert" doc:"Path of the own certificate; needs key."`
+	Key  string `yaml:"key" doc:"Path of the own private key; needs cert."`
+}
+
+// Embedded is the embedded server.
+type Embedded struct {
+	Port int    `yaml:"port" doc:"Loopback port; 0: none, in-process only; -1: any free one." min:"-1" max:"65535"`
+	Sync Sync   `yaml:"sync" doc:"always, or the interval of fsync. An interval may lose what came after the last one when power fails."`
+	Data string `yaml:"data" doc:"Data directory." required:"true"`
+}
+
+// Bus holds the limits of the bus.
+type Bus struct {
+	Root          string        `yaml:"root" doc:"First tokens of every subject." pattern:"^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$" required:"true"`
+	Fusion        bool          `yaml:"fusion" doc:"Run consecutive stages of one process without hops."`
+	AckWait       time.Duration `yaml:"ack-wait" doc:"Lease of a call; 30s is advised on clusters." min:"1s" max:"1h"`
+	InFlight      int           `yaml:"in-flight" doc:"Calls that wait for an acknowledgement, of each kind." min:"1" max:"100000"`
+	EntryMaxMsgs  int64         `yaml:"entry-max-msgs" doc:"Accepted calls that wait; more are refused as overloaded." min:"1"`
+	EntryMaxBytes Size          `yaml:"entry-max-bytes" doc:"Bytes of the accepted calls that wait." min:"1MiB"`
+	ClaimCheck    Size          `yaml:"claim-check" doc:"Bodies above this travel as a reference; below the server's max_payload." min:"1KiB"`
+	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes of a worker over one call that make it a dead letter." min:"1" max:"100"`
+	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which no new calls are taken from the entry." min:"1"`
+	ResultTTL     time.Duration `yaml:"result-ttl" doc:"How long results and idempotency records are kept." min:"1m"`
+}
+
+// Explain configures the explanations of finished calls.
+type Explain struct {
+	Keep   time.Duration `yaml:"keep" doc:"How long they are kept; 0: not at all." min:"0s"`
+	Bodies bool          `yaml:"bodies" doc:"Keep bodies too."`
+}
+
+// Telemetry configures traces.
+type Telemetry struct {
+	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
+}
+
+// Default returns the defaults of contracts T4.
+func Default() Config {
+	return Config{
+		Version: 1,
+		Tool: Tooling{
+			Executor:  Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
+			Timeout:   ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
+			Arguments: ToolArguments{Coercion: "documents", IntegerBits: 64},
+			Policy:    ToolPolicy{Undeclared: "documents", Discovered: "strict"},
+			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
+		},
+		Models: Models{Timeouts: ModelTimeouts{FirstToken: time.Minute, Idle: 30 * time.Second, Total: 10 * time.Minute}},
+		HTTP:   HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
+		NATS: NATS{
+			BareSubjects: true, Provision: "create", Replicas: 1,
+			Embedded: Embedded{Port: 4222, Sync: Sync{Interval: time.Second}, Data: "./shallot-data"},
+		},
+		Bus: Bus{
+			Root: "shallot", AckWait: 10 * time.Second, InFlight: 256, EntryMaxMsgs: 100_000, EntryMaxBytes: 4 * GiB,
+			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, ResultTTL: 24 * time.Hour,
+		},
+		Explain: Explain{Keep: time.Hour},
+	}
+}

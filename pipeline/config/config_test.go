@@ -1,0 +1,390 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/config"
+)
+
+var update = flag.Bool("update", false, "write golden files, schema and sample anew")
+
+// common and the sections below have the shapes of the stages' configurations.
+type common struct {
+	Enabled  *bool    `yaml:"enabled"`
+	Order    *int     `yaml:"order"`
+	OnAbsent string   `yaml:"on-absent"`
+	ApplyTo  []string `yaml:"apply-to"`
+}
+
+type fallback struct {
+	common         `yaml:",inline"`
+	FallbackModels []string `yaml:"fallback-models"`
+	MaxRetries     int      `yaml:"max-retries" min:"0"`
+}
+
+type words []string
+
+func (w *words) UnmarshalYAML(read func(any) error) error {
+	var s string
+	if read(&s) == nil {
+		*w = strings.Split(s, ",")
+		return nil
+	}
+	return read((*[]string)(w))
+}
+
+type editing struct {
+	common        `yaml:",inline"`
+	Strategy      words `yaml:"strategy"`
+	ClearToolUses struct {
+		Trigger int      `yaml:"trigger"`
+		Exclude []string `yaml:"exclude-tools"`
+	} `yaml:"clear-tool-uses"`
+	Delay time.Duration `yaml:"base-delay"`
+	Limit *int          `yaml:"run-limit"`
+	Share float64       `yaml:"sample"`
+	Tools map[string]struct {
+		Rate int `yaml:"rate"`
+	} `yaml:"tools"`
+}
+
+func sections() map[string]any {
+	e := &editing{Strategy: words{"HYBRID"}, Delay: time.Second}
+	e.ClearToolUses.Trigger = 100000
+	return map[string]any{
+		"model-fallback":  &fallback{FallbackModels: []string{"qwen-turbo"}, MaxRetries: 2},
+		"context-editing": e,
+	}
+}
+
+func load(t *testing.T, yaml string, environ ...string) (*config.Loaded, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "shallot.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+	return config.Load(config.Options{File: file, Environ: environ, Sections: sections()})
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	t.Parallel()
+	l, err := config.Load(config.Options{Sections: sections()})
+	require.NoError(t, err)
+	require.Equal(t, config.Default(), l.Config)
+	require.False(t, l.Explicit("http.addr"))
+	require.True(t, l.Embedded())
+	require.Equal(t, "default", l.Where("http.addr"))
+}
+
+func TestFileIsReadOverDefaults(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, `
+version: 1
+agent:
+  interceptor:
+    model-fallback: {enabled: false, order: 12, fallback-models: [], max-retries: 5}
+    context-editing:
+      strategy: CLEAR_TOOL_USES,HYBRID
+      clear-tool-uses: {exclude-tools: [a]}
+      base-delay: 250ms
+      run-limit: 7
+      sample: 1
+      tools: {x: {rate: 3}}
+tool:
+  timeout: {prefixes: {get_: 1s}}
+  fallback: {graceful-is-error: true}
+  tools:
+    - name: big
+      version: 2
+      executor: {kind: http, url: "https://x/y", headers: {X-Key: abcdef}}
+      input-schema: {type: object, properties: {n: {maximum: 12345678901234567890, default: 1.50}}}
+      retry: {max-attempts: 2, base-delay: 1s}
+      cache: off
+    - {name: other, executor: "nats:a.b", retry: networkRetry, cache: 5m, timeout: 3s}
+stages:
+  - {name: audit-eu, kind: model, subject: eu.audit}
+nats: {tls: {ca: ca.pem}, embedded: {sync: always, port: 0}}
+bus: {entry-max-bytes: 1.5GiB, claim-check: 4096}
+http: {body-limit: 10MB}
+`)
+	require.NoError(t, err)
+	f := l.Sections["model-fallback"].(*fallback)
+	require.False(t, *f.Enabled)
+	require.Equal(t, 12, *f.Order)
+	require.Empty(t, f.FallbackModels)
+	require.Equal(t, 5, f.MaxRetries)
+	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"), "FB-12 written empty is written")
+	require.False(t, l.Explicit("agent.interceptor.model-fallback.apply-to"))
+	e := l.Sections["context-editing"].(*editing)
+	require.Equal(t, words{"CLEAR_TOOL_USES", "HYBRID"}, e.Strategy)
+	require.Equal(t, 100000, e.ClearToolUses.Trigger, "keys not written keep their default")
+	require.Equal(t, 250*time.Millisecond, e.Delay)
+	require.Equal(t, 7, *e.Limit)
+	require.Equal(t, 3, e.Tools["x"].Rate)
+	require.Equal(t, map[string]time.Duration{"get_": time.Second}, l.Tool.Timeout.Prefixes, "maps are replaced")
+	require.Equal(t, config.Auto("true"), l.Tool.Fallback.GracefulIsError)
+	require.Equal(t, 100, l.Config.Stages[0].Order)
+	require.Equal(t, []string{"before", "after"}, l.Config.Stages[0].Phases)
+	require.True(t, l.NATS.Embedded.Sync.Always)
+	require.Equal(t, config.Size(3<<29), l.Bus.EntryMaxBytes)
+	require.Equal(t, config.Size(10_000_000), l.HTTP.BodyLimit)
+	require.Equal(t, "2", l.Tool.Tools[0].Version)
+	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`, string(l.Tool.Tools[0].InputSchema))
+	require.Contains(t, string(l.Tool.Tools[0].InputSchema), "12345678901234567890", "integers above 2^53 stay exact")
+	require.Regexp(t, `shallot.yaml:27:45`, l.Where("bus.claim-check"))
+
+	b, err := json.Marshal(l.Tool.Tools)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"retry":"networkRetry"`)
+	require.Contains(t, string(b), `"timeout":"3s"`)
+	require.Contains(t, string(b), `"cache":{"scope":"off"}`)
+	require.NotContains(t, string(b), `"ttl":"0s"`)
+}
+
+func TestEmptyAndCommentedFiles(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "# nothing\n", "---\n", "http:\nagent:\n", "\ufeffversion: 1\n", "version: 1\r\nhttp:\r\n  addr: 127.0.0.1:1\r\n"} {
+		_, err := load(t, text)
+		require.NoError(t, err, "%q", text)
+	}
+	_, err := config.Load(config.Options{File: "/nowhere/x.yaml"})
+	require.ErrorIs(t, err, config.ErrConfig)
+	require.ErrorContains(t, err, "/nowhere/x.yaml: no such file")
+}
+
+func TestAnchors(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, "stages:\n- &a {name: a, kind: model, subject: s.a, order: 44}\n- {<<: *a, name: b}\n")
+	require.NoError(t, err)
+	require.Equal(t, 44, l.Config.Stages[1].Order)
+	require.Equal(t, "b", l.Config.Stages[1].Name)
+
+	var bomb strings.Builder
+	bomb.WriteString("x0: &x0 [a,a,a,a,a,a,a,a,a]\n")
+	for i := 1; i < 12; i++ {
+		fmt.Fprintf(&bomb, "x%d: &x%d [%s]\n", i, i, strings.Repeat(fmt.Sprintf("*x%d,", i-1), 9))
+	}
+	_, err = load(t, bomb.String())
+	require.ErrorContains(t, err, "aliases make the file grow")
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, "http: {addr: 127.0.0.1:1}\nmodels: {providers: [{name: a, models: [x], api-key-env: SHALLOT__MY__KEY}]}\n",
+		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__MAX_RETRIES=3",
+		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__FALLBACK_MODELS=a, b",
+		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__ENABLED=false",
+		"SHALLOT_AGENT__INTERCEPTOR__CONTEXT_EDITING__TOOLS={x: {rate: 2}}",
+		"SHALLOT_HTTP__ADDR=127.0.0.1:9", "SHALLOT_HTTP__BODY_LIMIT=1MiB", "SHALLOT_VERSION=1",
+		"SHALLOT_TOOL__TIMEOUT__PREFIXES=a_=1s,b_=2s", "SHALLOT_NATS__EMBEDDED__SYNC=2s", "SHALLOT_BUS__FUSION=1",
+		"SHALLOT_PII_KEY=secret", "SHALLOT_TEAM_KEY=x", "SHALLOT__MY__KEY=x", "OTHER__X=1")
+	require.NoError(t, err)
+	f := l.Sections["model-fallback"].(*fallback)
+	require.Equal(t, 3, f.MaxRetries)
+	require.Equal(t, []string{"a", "b"}, f.FallbackModels)
+	require.False(t, *f.Enabled)
+	require.Equal(t, 2, l.Sections["context-editing"].(*editing).Tools["x"].Rate)
+	require.Equal(t, "127.0.0.1:9", l.HTTP.Addr, "the environment wins over the file")
+	require.Equal(t, config.MiB, l.HTTP.BodyLimit)
+	require.Equal(t, map[string]time.Duration{"a_": time.Second, "b_": 2 * time.Second}, l.Tool.Timeout.Prefixes)
+	require.True(t, l.Bus.Fusion)
+	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"))
+	require.True(t, l.Explicit("agent.interceptor.model-fallback"))
+	require.Equal(t, "environment variable SHALLOT_HTTP__ADDR", l.Where("http.addr"))
+}
+
+func TestFlagsWin(t *testing.T) {
+	t.Parallel()
+	o := config.Options{
+		Environ: []string{"SHALLOT_NATS__URL=nats://a:1", "NATS_CONTEXT=other", "NATS_CREDS=/c"},
+		Flags:   map[string]string{"nats.url": "nats://b:2", "bus.fusion": "true"},
+	}
+	l, err := config.Load(o)
+	require.NoError(t, err)
+	require.Equal(t, "nats://b:2", l.NATS.URL.Reveal())
+	require.Empty(t, l.NATS.Context)
+	require.Equal(t, "/c", l.NATS.Creds)
+	require.True(t, l.Bus.Fusion)
+	_, err = config.Load(config.Options{Flags: map[string]string{"nats.ulr": "x"}})
+	require.ErrorContains(t, err, "did you mean nats.url?")
+}
+
+func TestNATSVariables(t *testing.T) {
+	t.Parallel()
+	all := []string{"NATS_URL=nats://n:4222", "NATS_CONTEXT=dev", "NATS_CREDS=/c"}
+	l, err := load(t, "", all...)
+	require.NoError(t, err)
+	require.Equal(t, config.URL("nats://n:4222"), l.NATS.URL)
+	require.Empty(t, l.NATS.Context, "a URL wins, as it does for the nats command")
+	require.Equal(t, "/c", l.NATS.Creds)
+	l, err = load(t, "nats: {context: prod, creds: /mine}", all...)
+	require.NoError(t, err)
+	require.Empty(t, l.NATS.URL)
+	require.Equal(t, "/mine", l.NATS.Creds)
+	l, err = load(t, "nats: {url: ''}", all...)
+	require.NoError(t, err)
+	require.True(t, l.Embedded(), "written empty means the embedded server")
+	l, err = load(t, "", "NATS_CREDS=/c")
+	require.NoError(t, err)
+	require.Empty(t, l.NATS.Creds, "the embedded server has no use for them")
+}
+
+func TestVariablesInValues(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, `
+agent: {interceptor: {model-fallback: {max-retries: "${N}", fallback-models: "${LIST}"}}}
+models:
+  providers:
+    - {name: p, base-url: "http://${HOST}/v1", models: [x], headers: {Authorization: "Bearer ${TOK}", X: "a$$b$c"}}
+`, "N=4", "LIST=a,b", "HOST=h", "TOK=sesame-open")
+	require.NoError(t, err)
+	require.Equal(t, 4, l.Sections["model-fallback"].(*fallback).MaxRetries)
+	require.Equal(t, []string{"a", "b"}, l.Sections["model-fallback"].(*fallback).FallbackModels)
+	p := l.Models.Providers[0]
+	require.Equal(t, "http://h/v1", p.BaseURL.Reveal())
+	require.Equal(t, "Bearer sesame-open", p.Headers["Authorization"].Reveal())
+	require.Equal(t, "a$b$c", p.Headers["X"].Reveal())
+	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s", p, p, p, p.Headers), "sesame")
+	b, err := json.Marshal(p)
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "sesame")
+}
+
+// TestSecretsAreNeverPrinted plants a secret in every place where one may stand beside a fault.
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	t.Parallel()
+	const canary = "Xq7canary99"
+	for _, yaml := range []string{
+		"models: {providers: [{name: p, modles: [x], headers: {Authorization: " + canary + "}}]}",
+		"models: {providers: [{name: p, models: [x], api-key: " + canary + "}]}",
+		"models: {providers: [{name: p, models: [x], headers: {A: [" + canary + "]}}]}",
+		"models:\n  providers:\n  - name: p\n    api-key: " + canary + "\n    models: [x",
+		"models:\n  providers:\n  - headers: {A: B\n    api-key: '" + canary + "\n",
+		"nats: {url: 'nats://user:" + canary + "@host:4222', ulr: x}",
+		"nats: {url: 'http://user:" + canary + "@host:4222'}",
+		"nats: {url: '://user:" + canary + "@%zz'}",
+		"nats: {urll: 'nats://" + canary + "@host:4222'}",
+		"http: {body-limit: \"${SECRET}\"}",
+		"bus: {ack-wait: \"${SECRET}\", fusion: \"${SECRET}\", in-flight: \"${SECRET}\"}",
+		"nats: {provision: create, embedded: {sync: \"${SECRET}\"}}",
+		"tool: {policy: {undeclared: \"${SECRET}\"}}",
+		"bus: {root: \"${SECRET} x\"}",
+		"http: {addr: \"${SECRET}\"}",
+		"tool: {mcp-servers: [{name: a, command: [x], env: {TOKEN: " + canary + "}, url: y}]}",
+		"tool: {tools: [{name: a, executor: {kind: http, url: 'http://u:" + canary + "@h/', headers: {K: " + canary + "}}}]}",
+	} {
+		_, err := load(t, yaml, "SECRET="+canary)
+		require.Error(t, err, yaml)
+		require.NotContains(t, err.Error(), canary, yaml)
+	}
+	_, err := load(t, "", "SHALLOT_NATS__URL=http://u:"+canary+"@h", "SHALLOT_MODELS__PROVIDERS=[{name: p, headers: {A: "+canary+"}}]")
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), canary)
+}
+
+// TestErrorTexts holds the texts: testdata/errors/<case>.yaml is the file, its lines "# env: X=y" are variables.
+func TestErrorTexts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/errors/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			raw, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var environ []string
+			for line := range strings.Lines(string(raw)) {
+				if v, ok := strings.CutPrefix(line, "# env: "); ok {
+					environ = append(environ, strings.TrimSpace(v))
+				}
+			}
+			_, err = config.Load(config.Options{File: file, Environ: environ, Sections: sections()})
+			require.Error(t, err)
+			require.ErrorIs(t, err, config.ErrConfig)
+			var p *config.Problem
+			require.True(t, errors.As(err, &p))
+			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", []byte(err.Error()+"\n"))
+		})
+	}
+}
+
+func golden(t *testing.T, file string, got []byte) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(file, got, 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update")
+	require.Equal(t, string(want), string(got), "run the test with -update if this is meant")
+}
+
+func TestSchemaIsUpToDate(t *testing.T) {
+	t.Parallel()
+	schema := config.Schema(nil)
+	require.True(t, json.Valid(schema))
+	golden(t, "../../docs/config.schema.json", schema)
+	with := config.Schema(sections())
+	require.Contains(t, string(with), `"fallback-models"`)
+	require.Contains(t, string(with), `"apply-to"`)
+	require.Equal(t, with, config.Schema(sections()), "the same each time")
+}
+
+func TestExampleLoads(t *testing.T) {
+	t.Parallel()
+	golden(t, "../../deploy/shallot.yaml", config.Example())
+	require.True(t, bytes.HasPrefix(config.Example(), []byte("# yaml-language-server: $schema=")))
+	l, err := config.Load(config.Options{File: "../../deploy/shallot.yaml"})
+	require.NoError(t, err)
+	require.Equal(t, "get_weather", l.Tool.Tools[0].Name)
+}
+
+func TestSize(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]config.Size{"0": 0, "256KiB": 256 << 10, "4GiB": 4 << 30, "4gib": 4 << 30, "1 MB": 1e6, "0.5KiB": 512, "7": 7, "7B": 7} {
+		var s config.Size
+		require.NoError(t, s.UnmarshalText([]byte(text)), text)
+		require.Equal(t, want, s, text)
+	}
+	for _, text := range []string{"", "x", "-1", "1.5", "9999999TiB", "1XiB", "KiB", "NaNKiB", "1e30KiB"} {
+		var s config.Size
+		require.Error(t, s.UnmarshalText([]byte(text)), text)
+	}
+	b, err := config.Size(256 << 10).MarshalText()
+	require.NoError(t, err)
+	require.Equal(t, "256KiB", string(b))
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add(config.Example())
+	for _, s := range []string{"a: &a [*a]", "? [a]: b", "{<<: *x}", "!!str 1", "- - - -", "${", "\"\\", "http: {addr: ${X}}", "x: |\n  $\t", "nats: {url: ,}"} {
+		f.Add([]byte(s))
+	}
+	files, _ := filepath.Glob("testdata/errors/*.yaml")
+	for _, file := range files {
+		raw, _ := os.ReadFile(file)
+		f.Add(raw)
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		file := filepath.Join(dir, fmt.Sprintf("%p.yaml", t))
+		require.NoError(t, os.WriteFile(file, raw, 0o600))
+		defer os.Remove(file)
+		l, err := config.Load(config.Options{File: file, Environ: []string{"X=1"}, Sections: sections()})
+		if err != nil {
+			require.Nil(t, l)
+			require.NotEmpty(t, err.Error())
+		}
+		v := string(bytes.ReplaceAll(raw, []byte{0}, nil))
+		_, _ = config.Load(config.Options{Environ: []string{"SHALLOT_TOOL__TIMEOUT__PREFIXES=" + v, "SHALLOT_HTTP__BODY_LIMIT=" + v, "SHALLOT_" + v}, Sections: sections()})
+	})
+}

@@ -1,0 +1,327 @@
+package config
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// decoder reads nodes into structs. It goes on after a problem, so that one run reports them all.
+type decoder struct {
+	src      *source
+	sections map[string]any
+	known    []setting        // every key, for "it belongs to ..."
+	at       map[string]*node // where each key that was given stands
+	found    []*Problem
+}
+
+// problems is several as one error, for unmarshalers that decode in steps.
+type problems []*Problem
+
+func (p problems) Error() string { return p[0].Text }
+
+func (d *decoder) bad(n *node, path, format string, args ...any) {
+	p := &Problem{File: d.src.name, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: fmt.Sprintf(format, args...)}
+	d.found = append(d.found, p)
+}
+
+// want reports a value of the wrong type. Text from a variable of the file, and secrets, are not shown.
+func (d *decoder) want(n *node, path string, f field, what string) {
+	got := n.kind.String()
+	switch {
+	case f.secret || secretKey(path[strings.LastIndex(path, ".")+1:]):
+	case n.loose && n.source == "":
+		got = "the text of a variable"
+	case n.kind == text && len(n.text) > 60:
+	case n.kind == text:
+		got = fmt.Sprintf("the text %q", n.text)
+	case n.kind != null && n.text != "":
+		got = n.text
+	}
+	d.bad(n, path, "want %s, got %s", what, got)
+}
+
+// value reads n into v. What is not given keeps its default; lists and maps are replaced whole.
+func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
+	if path != "" {
+		d.at[path] = n
+	}
+	t := v.Type()
+	f.secret = f.secret || t == secretType || t == urlType
+	switch {
+	case t == interType:
+		d.interceptors(n, path)
+		return
+	case t == rawType:
+		if n = d.outside(n, path); n == nil {
+			return
+		}
+		var b bytes.Buffer
+		n.json(&b)
+		v.SetBytes(b.Bytes())
+		return
+	case t.Kind() == reflect.Pointer:
+		if n.kind == null {
+			v.SetZero()
+			return
+		}
+		p := reflect.New(t.Elem())
+		if !v.IsNil() {
+			p.Elem().Set(v.Elem())
+		}
+		d.value(n, p.Elem(), path, f)
+		v.Set(p)
+		return
+	}
+	if v.CanAddr() && d.own(n, v.Addr().Interface(), path, f) {
+		return
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		d.record(n, v, path)
+	case reflect.Map:
+		d.table(n, v, path, f)
+	case reflect.Slice:
+		d.list(n, v, path, f)
+	case reflect.Interface:
+		if n = d.outside(n, path); n == nil {
+			return
+		}
+		if x := n.plain(); x != nil && t.NumMethod() == 0 {
+			v.Set(reflect.ValueOf(x))
+		} else {
+			v.SetZero()
+		}
+	default:
+		d.scalar(n, v, path, f)
+	}
+}
+
+// own lets a type read itself, and reports whether it can.
+func (d *decoder) own(n *node, target any, path string, f field) bool {
+	var err error
+	switch u := target.(type) {
+	case yamlFuncUnmarshaler:
+		err = u.UnmarshalYAML(func(into any) error {
+			p := reflect.ValueOf(into)
+			if p.Kind() != reflect.Pointer || p.IsNil() {
+				return fmt.Errorf("cannot decode into %T", into)
+			}
+			sub := &decoder{src: d.src, sections: d.sections, known: d.known, at: map[string]*node{}}
+			sub.value(n, p.Elem(), path, field{secret: f.secret})
+			if len(sub.found) > 0 {
+				return problems(sub.found)
+			}
+			maps.Copy(d.at, sub.at)
+			return nil
+		})
+	case yamlBytesUnmarshaler:
+		if n = d.outside(n, path); n == nil {
+			return true
+		}
+		var b bytes.Buffer
+		n.json(&b)
+		err = u.UnmarshalYAML(b.Bytes())
+	case encoding.TextUnmarshaler:
+		if n.kind == mapping || n.kind == sequence || n.kind == null {
+			d.want(n, path, f, "text")
+			return true
+		}
+		err = u.UnmarshalText([]byte(n.text))
+	default:
+		return false
+	}
+	var several problems
+	switch {
+	case errors.As(err, &several):
+		d.found = append(d.found, several...)
+	case err != nil && (f.secret || n.loose && n.source == ""):
+		d.bad(n, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
+	case err != nil:
+		d.bad(n, path, "%v", err)
+	}
+	return true
+}
+
+func (d *decoder) record(n *node, v reflect.Value, path string) {
+	if n = d.outside(n, path); n == nil || n.kind == null {
+		return // "http:" with nothing below it changes nothing
+	}
+	if n.kind != mapping {
+		d.want(n, path, field{}, "a mapping of keys")
+		return
+	}
+	fs := fields(v.Type())
+	for _, e := range n.entries {
+		i := slices.IndexFunc(fs, func(f field) bool { return f.name == e.key })
+		if i < 0 {
+			d.unknown(n, e, path, names(fs), "key")
+			continue
+		}
+		d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
+	}
+}
+
+func (d *decoder) unknown(n *node, e entry, path string, known []string, what string) {
+	text := "unknown " + what
+	if s := suggest(e.key, known); s != "" && strings.EqualFold(s, e.key) {
+		text = fmt.Sprintf("wrong case; write %s", s)
+	} else if s != "" {
+		text += fmt.Sprintf("; did you mean %s?", s)
+	} else if i := slices.IndexFunc(d.known, func(k setting) bool { return k.path[len(k.path)-1] == e.key }); i >= 0 {
+		text += fmt.Sprintf("; there is %s", strings.Join(d.known[i].path, "."))
+	}
+	if len(known) > 0 {
+		if !strings.HasSuffix(text, "?") {
+			text += "."
+		}
+		text += " Known here: " + list(known)
+	}
+	key := e.key
+	if len(key) > 80 {
+		key = key[:80] + "..."
+	}
+	d.bad(&node{line: e.line, column: e.column, source: n.source}, dot(path, printable(key)), "%s", text)
+}
+
+func (d *decoder) interceptors(n *node, path string) {
+	if n.kind == null {
+		return
+	}
+	if n.kind != mapping {
+		d.want(n, path, field{}, "a mapping of stages")
+		return
+	}
+	known := slices.Sorted(maps.Keys(d.sections))
+	for _, e := range n.entries {
+		target, ok := d.sections[e.key]
+		if !ok {
+			d.unknown(n, e, path, known, "stage")
+			continue
+		}
+		d.value(e.value, reflect.ValueOf(target).Elem(), dot(path, e.key), field{})
+	}
+}
+
+func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
+	if n = d.outside(n, path); n == nil {
+		return
+	}
+	t := v.Type()
+	m := reflect.MakeMap(t)
+	if n.loose && n.kind == text {
+		n = n.pairs()
+	}
+	switch {
+	case n.kind == null:
+	case n.kind != mapping || t.Key().Kind() != reflect.String:
+		d.want(n, path, f, "a mapping")
+		return
+	}
+	for _, e := range n.entries {
+		x := d.fresh(e.value, t.Elem(), dot(path, e.key), f)
+		m.SetMapIndex(reflect.ValueOf(e.key).Convert(t.Key()), x)
+	}
+	v.Set(m)
+}
+
+func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
+	if n = d.outside(n, path); n == nil {
+		return
+	}
+	t := v.Type()
+	out := reflect.MakeSlice(t, 0, len(n.items))
+	if n.loose && n.kind == text {
+		n = n.split()
+	}
+	switch {
+	case n.kind == null:
+	case n.kind != sequence:
+		d.want(n, path, f, "a list, such as [a, b]")
+		return
+	}
+	for i, item := range n.items {
+		out = reflect.Append(out, d.fresh(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i), f))
+	}
+	v.Set(out)
+}
+
+// fresh reads one entry of a list or map, over the defaults of its type.
+func (d *decoder) fresh(n *node, t reflect.Type, path string, f field) reflect.Value {
+	x := reflect.New(t)
+	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
+		s.SetDefaults()
+	}
+	if n.kind == null && t.Kind() != reflect.Pointer && t.Kind() != reflect.Interface {
+		d.want(n, path, f, "a value")
+		return x.Elem()
+	}
+	d.value(n, x.Elem(), path, f)
+	return x.Elem()
+}
+
+func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
+	if v.Type() == durationType {
+		if n.kind == mapping || n.kind == sequence || n.kind == null || n.kind == boolean {
+			d.want(n, path, f, "a duration such as 10s")
+			return
+		}
+		t, err := parseDuration(n.text)
+		if err != nil {
+			d.bad(n, path, "%v", err)
+			return
+		}
+		v.SetInt(int64(t))
+		return
+	}
+	number := strings.ReplaceAll(n.text, "_", "")
+	switch v.Kind() {
+	case reflect.String:
+		if n.kind == text || n.kind == integer || n.kind == float {
+			v.SetString(n.text)
+		} else if n.kind == boolean {
+			d.want(n, path, f, `text; write it in quotes`)
+		} else {
+			d.want(n, path, f, "text")
+		}
+	case reflect.Bool:
+		if b, err := strconv.ParseBool(n.text); err == nil && (n.kind == boolean || n.loose && len(n.text) != 1 || n.loose && strings.Contains("01", n.text)) {
+			v.SetBool(b)
+		} else {
+			d.want(n, path, f, "true or false")
+		}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		i, err := strconv.ParseInt(number, 0, 64)
+		if n.kind != integer && !n.loose {
+			d.want(n, path, f, "a whole number")
+		} else if errors.Is(err, strconv.ErrRange) || err == nil && v.OverflowInt(i) {
+			d.bad(n, path, "the number is too large")
+		} else if err != nil {
+			d.want(n, path, f, "a whole number")
+		} else {
+			v.SetInt(i)
+		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		i, err := strconv.ParseUint(number, 0, 64)
+		if n.kind != integer && !n.loose || err != nil || v.OverflowUint(i) {
+			d.want(n, path, f, "a whole number, not negative")
+		} else {
+			v.SetUint(i)
+		}
+	case reflect.Float32, reflect.Float64:
+		x, err := strconv.ParseFloat(number, 64)
+		if n.kind != integer && n.kind != float && !n.loose || err != nil || x-x != 0 {
+			d.want(n, path, f, "a number")
+		} else {
+			v.SetFloat(x)
+		}
+	default:
+		d.bad(n, path, "the program cannot read a %s here; this is a defect of Shallot", v.Type())
+	}
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+type kind int
+
+const (
+	null kind = iota
+	text
+	integer
+	float
+	boolean
+	mapping
+	sequence
+)
+
+func (k kind) String() string {
+	return [...]string{"nothing", "text", "a whole number", "a number", "true or false", "a mapping", "a list"}[k]
+}
+
+// node is one value of the file, of a variable, or of a flag, with its place.
+type node struct {
+	kind kind
+	text string // of scalars, as written but for quotes and ${VAR}
+	// loose says that the text came from outside the file (a variable, a flag, ${VAR}): it may be read as any scalar,
+	// is split by comma for lists, and is not shown.
+	loose        bool
+	line, column int
+	source       string // the variable or flag, if not the file
+	entries      []entry
+	items        []*node
+}
+
+type entry struct {
+	key          string
+	line, column int
+	value        *node
+}
+
+func (n *node) get(key string) *node {
+	for i := range n.entries {
+		if n.entries[i].key == key {
+			return n.entries[i].value
+		}
+	}
+	return nil
+}
+
+// count bounds what aliases expand to, because everything later walks the expanded tree.
+func (n *node) count(left *int, depth int) bool {
+	*left--
+	if *left < 0 || depth > maxDepth {
+		return false
+	}
+	for _, e := range n.entries {
+		if !e.value.count(left, depth+1) {
+			return false
+		}
+	}
+	for _, v := range n.items {
+		if !v.count(left, depth+1) {
+			return false
+		}
+	}
+	return true
+}
+
+func dot(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// json writes a node as JSON, with the order of its keys and, where JSON allows, the text of its numbers.
+func (n *node) json(b *bytes.Buffer) {
+	switch n.kind {
+	case null:
+		b.WriteString("null")
+	case boolean:
+		b.WriteString(n.text)
+	case integer, float:
+		if json.Valid([]byte(n.text)) {
+			b.WriteString(n.text)
+		} else if i, err := strconv.ParseInt(n.text, 0, 64); err == nil {
+			b.WriteString(strconv.FormatInt(i, 10))
+		} else if f, err := strconv.ParseFloat(n.text, 64); err == nil && f-f == 0 {
+			b.WriteString(strconv.FormatFloat(f, 'g', -1, 64))
+		} else {
+			quote(b, n.text)
+		}
+	case text:
+		quote(b, n.text)
+	case mapping:
+		b.WriteByte('{')
+		for i, e := range n.entries {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			quote(b, e.key)
+			b.WriteByte(':')
+			e.value.json(b)
+		}
+		b.WriteByte('}')
+	case sequence:
+		b.WriteByte('[')
+		for i, v := range n.items {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			v.json(b)
+		}
+		b.WriteByte(']')
+	}
+}
+
+func quote(b *bytes.Buffer, s string) {
+	_ = encode(b, s) // a string always encodes
+}
+
+// outside reads text from outside the file that is written as YAML flow: SHALLOT_...='[{name: a}]'.
+func (d *decoder) outside(n *node, path string) *node {
+	if t := strings.TrimSpace(n.text); n.loose && n.kind == text && (strings.HasPrefix(t, "[") || strings.HasPrefix(t, "{")) {
+		s := &source{anchors: map[string]*node{}, env: map[string]string{}, used: map[string]bool{}}
+		r := s.parse([]byte(strings.ReplaceAll(t, "$", "$$")))
+		if len(s.found) > 0 || r == nil {
+			d.bad(n, path, "the value is not readable as YAML")
+			return nil
+		}
+		r.place(n)
+		return r
+	}
+	return n
+}
+
+// place gives a tree read from outside the place of the text it came from.
+func (n *node) place(of *node) {
+	n.line, n.column, n.source, n.loose = of.line, of.column, of.source, true
+	for i := range n.entries {
+		n.entries[i].line, n.entries[i].column = of.line, of.column
+		n.entries[i].value.place(of)
+	}
+	for _, v := range n.items {
+		v.place(of)
+	}
+}
+
+// split reads a list by comma.
+func (n *node) split() *node {
+	out := &node{kind: sequence, line: n.line, column: n.column, source: n.source, loose: true}
+	if strings.TrimSpace(n.text) == "" {
+		return out
+	}
+	for part := range strings.SplitSeq(n.text, ",") {
+		out.items = append(out.items, &node{kind: text, text: strings.TrimSpace(part), line: n.line, column: n.column, source: n.source, loose: true})
+	}
+	return out
+}
+
+// pairs reads a map as key=value by comma; without = it stays what it is and is refused.
+func (n *node) pairs() *node {
+	out := &node{kind: mapping, line: n.line, column: n.column, source: n.source, loose: true}
+	for _, item := range n.split().items {
+		key, value, ok := strings.Cut(item.text, "=")
+		if !ok {
+			return n
+		}
+		item.text = strings.TrimSpace(value)
+		out.entries = append(out.entries, entry{key: strings.TrimSpace(key), value: item})
+	}
+	return out
+}
+
+// plain is the node as maps, lists and scalars, for open values.
+func (n *node) plain() any {
+	switch n.kind {
+	case boolean:
+		return n.text == "true"
+	case integer:
+		if i, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64); err == nil {
+			return i
+		}
+		return n.text
+	case float:
+		if x, err := strconv.ParseFloat(n.text, 64); err == nil {
+			return x
+		}
+		return n.text
+	case text:
+		return n.text
+	case mapping:
+		m := make(map[string]any, len(n.entries))
+		for _, e := range n.entries {
+			m[e.key] = e.value.plain()
+		}
+		return m
+	case sequence:
+		l := make([]any, len(n.items))
+		for i, v := range n.items {
+			l[i] = v.plain()
+		}
+		return l
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Tooling holds what the documents put under tool.
+type Tooling struct {
+	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
+	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
+	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
+	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
+	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
+	// APINetworks open private networks to tools that did not come with this file.
+	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
+	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
+}
+
+// Executor sizes the tool worker. CorePool is checked and has no effect in Go.
+type Executor struct {
+	CorePool      int `yaml:"core-pool" doc:"Checked, otherwise without effect: goroutines need no core threads." min:"1" max:"100000"`
+	MaxPool       int `yaml:"max-pool" doc:"Slots: tools that one worker runs at once." min:"1" max:"100000"`
+	QueueCapacity int `yaml:"queue-capacity" doc:"Calls that a worker may hold beyond its slots." min:"0" max:"1000000"`
+}
+
+// ToolTimeouts are the times of one attempt.
+type ToolTimeouts struct {
+	Default  time.Duration            `yaml:"default" doc:"Of tools that no prefix matches." min:"1ms"`
+	Prefixes map[string]time.Duration `yaml:"prefixes" doc:"By the beginning of the tool's name; the longest wins. Written, it replaces the default." min:"1ms"`
+}
+
+// ToolArguments says how arguments are read.
+type ToolArguments struct {
+	Coercion    string `yaml:"coercion" doc:"Rules by which values of the wrong type are converted." enum:"documents,extended,off"`
+	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
+}
+
+// ToolPolicy is what holds for tools that declare none (contracts 11).
+type ToolPolicy struct {
+	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the documents say, or strict." enum:"documents,strict"`
+	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
+}
+
+// ToolFallback is the ladder of S2-FALL.
+type ToolFallback struct {
+	StaleTTL        time.Duration `yaml:"stale-ttl" doc:"Age up to which an expired result may stand in." min:"0s"`
+	StaleMax        int           `yaml:"stale-max" doc:"Results kept for it." min:"0"`
+	GracefulIsError Auto          `yaml:"graceful-is-error" doc:"Whether a graceful error is marked as an error; auto: for MCP only."`
+}
+
+// Tool is one tool definition (S2-DEF-1). Its JSON form has the same keys as the file, so that the tool registry can
+// read it as its own. That form holds the executor's headers in clear: it is for the registry, never for a log.
+type Tool struct {
+	Name             string       `yaml:"name" json:"name" doc:"Unique with its version." required:"true" pattern:"^[A-Za-z0-9_.-]{1,128}$"`
+	Description      string       `yaml:"description" json:"description,omitempty" doc:"What the model reads."`
+	Version          string       `yaml:"version" json:"version,omitempty" doc:"Version; 1 if not given."`
+	InputSchema      JSON         `yaml:"input-schema" json:"input-schema,omitempty" doc:"JSON Schema of the arguments."`
+	OutputSchema     JSON         `yaml:"output-schema" json:"output-schema,omitempty" doc:"JSON Schema of the result."`
+	Executor         ToolExecutor `yaml:"executor" json:"executor" doc:"Who runs it: go:<function>, nats:<subject>, mcp:<server>, an http(s) URL, or a record." required:"true"`
+	Effect           string       `yaml:"effect" json:"effect,omitempty" doc:"What a call changes." enum:"read,write,external,unknown,"`
+	Idempotent       *bool        `yaml:"idempotent" json:"idempotent,omitempty" doc:"Whether twice is as good as once."`
+	IdempotencyKey   string       `yaml:"idempotency-key" json:"idempotency-key,omitempty" doc:"native: the tool itself honours a key." enum:"native,"`
+	Retry            *ToolRetry   `yaml:"retry" json:"retry,omitempty" doc:"networkRetry, idempotentSafeRetry, noRetry, or a record."`
+	Timeout          Duration     `yaml:"timeout" json:"timeout,omitzero" doc:"Time of one attempt."`
+	Cache            *ToolCache   `yaml:"cache" json:"cache,omitempty" doc:"off, on, a time to live, or a record."`
+	Approval         string       `yaml:"approval" json:"approval,omitempty" doc:"none, always, or the name of a policy."`
+	MaxResult        int          `yaml:"max-result" json:"max-result,omitempty" doc:"Tokens above which a result is evicted; 0: the stage's threshold; -1: never." min:"-1"`
+	ConcurrencyGroup string       `yaml:"concurrency-group" json:"concurrency-group,omitempty" doc:"Group whose slots it shares."`
+	Check            string       `yaml:"check" json:"check,omitempty" doc:"Read tool that can look up an unknown outcome."`
+	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
+	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
+	Clearable        *bool        `yaml:"clearable" json:"clearable,omitempty" doc:"Whether context editing may clear its results."`
+	StubData         JSON         `yaml:"stub-data" json:"stub-data,omitempty" doc:"What stands in when all else failed; with a disclaimer of its own."`
+	Stages           ToolStages   `yaml:"stages" json:"stages,omitzero" doc:"Stages of this tool alone."`
+}
+
+// ToolStages names stages of one tool.
+type ToolStages struct {
+	Mandatory []string `yaml:"mandatory" json:"mandatory,omitempty" doc:"At orders 1 to 9."`
+	Optional  []string `yaml:"optional" json:"optional,omitempty" doc:"At orders 51 to 59."`
+}
+
+// ToolExecutor says who runs a tool.
+type ToolExecutor struct {
+	Kind        string            `yaml:"kind" json:"kind" doc:"Kind of executor." enum:"go,http,nats,mcp"`
+	Name        string            `yaml:"name" json:"name,omitempty" doc:"Go function, NATS subject or MCP server; empty: the tool's name."`
+	Tool        string            `yaml:"tool" json:"tool,omitempty" doc:"The tool's name on the other side (mcp)."`
+	URL         string            `yaml:"url" json:"url,omitempty" doc:"Address (http)."`
+	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http)." secret:"true"`
+	MaxResponse Size              `yaml:"max-response" json:"max-response,omitempty" doc:"Largest answer; 0: the executor's default." min:"0"`
+}
+
+// UnmarshalYAML takes the short form or a record.
+func (e *ToolExecutor) UnmarshalYAML(decode func(any) error) error {
+	var s string
+	if decode(&s) != nil {
+		type record ToolExecutor
+		return decode((*record)(e))
+	}
+	if strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") {
+		*e = ToolExecutor{Kind: "http", URL: s}
+		return nil
+	}
+	switch kind, name, _ := strings.Cut(s, ":"); kind {
+	case "go", "nats", "mcp":
+		*e = ToolExecutor{Kind: kind, Name: name}
+		return nil
+	}
+	return fmt.Errorf("no executor; write go:<function>, nats:<subject>, mcp:<server> or an http(s) URL")
+}
+
+// ToolRetry is a retry policy; attempts count the first one too (X-11).
+type ToolRetry struct {
+	// Preset is set if the file names one; then the rest is empty.
+	Preset      string   `yaml:"-" json:"-"`
+	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty" doc:"Attempts, the first one too." min:"1" max:"100"`
+	BaseDelay   Duration `yaml:"base-delay" json:"base-delay,omitzero" doc:"First delay."`
+	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty" doc:"Growth of the delay." min:"0" max:"100"`
+	MaxDelay    Duration `yaml:"max-delay" json:"max-delay,omitzero" doc:"Longest delay; 0: 30s."`
+	Jitter      float64  `yaml:"jitter" json:"jitter,omitempty" doc:"Share by which a delay is spread." min:"0" max:"1"`
+	On          []string `yaml:"on" json:"on,omitempty" doc:"Fault codes, classes, or any."`
+}
+
+// ToolCache is a cache policy.
+type ToolCache struct {
+	Scope string   `yaml:"scope" json:"scope,omitempty" doc:"Who shares the entries." enum:"tenant,session,shared,off,"`
+	TTL   Duration `yaml:"ttl" json:"ttl,omitzero" doc:"Time to live; 0: the stage's."`
+}
+
+// UnmarshalYAML takes the name of a preset or a record.
+func (r *ToolRetry) UnmarshalYAML(decode func(any) error) error {
+	var s string
+	if decode(&s) != nil {
+		type record ToolRetry
+		return decode((*record)(r))
+	}
+	for _, known := range []string{"networkRetry", "idempotentSafeRetry", "noRetry"} {
+		if s == known {
+			*r = ToolRetry{Preset: s}
+			return nil
+		}
+	}
+	return fmt.Errorf("no retry preset; known: networkRetry, idempotentSafeRetry, noRetry")
+}
+
+// MarshalJSON gives the preset's name or the record.
+func (r ToolRetry) MarshalJSON() ([]byte, error) {
+	if r.Preset != "" {
+		return json.Marshal(r.Preset)
+	}
+	type record ToolRetry
+	return json.Marshal(record(r))
+}
+
+// UnmarshalYAML takes off, on, a time to live, or a record.
+func (c *ToolCache) UnmarshalYAML(decode func(any) error) error {
+	var on bool
+	var s string
+	switch {
+	case decode(&on) == nil:
+		s = map[bool]string{true: "on", false: "off"}[on]
+	case decode(&s) != nil:
+		type record ToolCache
+		return decode((*record)(c))
+	}
+	*c = ToolCache{}
+	switch s {
+	case "on":
+		return nil
+	case "off":
+		c.Scope = "off"
+		return nil
+	}
+	if err := c.TTL.UnmarshalText([]byte(s)); err != nil {
+		return fmt.Errorf("write off, on, a time to live such as 5m, or {scope, ttl}")
+	}
+	return nil
+}
+
+// MCPServer is an MCP server whose tools are offered: a program (command) or an address (url).
+type MCPServer struct {
+	Name    string            `yaml:"name" doc:"Unique; the prefix of its tools." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Command []string          `yaml:"command" doc:"Program and arguments; it speaks over stdin and stdout."`
+	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
+	URL     URL               `yaml:"url" doc:"http or https address."`
+	Headers map[string]Secret `yaml:"headers" doc:"Headers of each request."`
+	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
+	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
+}
+
+// SetDefaults fills a new entry before the file's keys are read into it.
+func (m *MCPServer) SetDefaults() { m.Timeout = 30 * time.Second }

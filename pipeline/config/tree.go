@@ -1,0 +1,315 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// source is the file being read.
+type source struct {
+	name    string
+	lines   []string
+	secrets []string
+	env     map[string]string
+	used    map[string]bool // variables named by ${VAR}
+	found   []*Problem
+	anchors map[string]*node
+}
+
+const (
+	maxFile  = 1 << 20
+	maxDepth = 100
+	maxNodes = 200_000
+)
+
+func (s *source) problem(line, column int, path, format string, args ...any) {
+	s.found = append(s.found, &Problem{File: s.name, Line: line, Column: column, Path: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// read opens and parses the file; nil is an empty one.
+func (s *source) read(file string) *node {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		s.found = append(s.found, &Problem{File: file, Text: strings.TrimPrefix(err.Error(), "open "+file+": ") + "; name an existing file, or none for the defaults"})
+		return nil
+	}
+	return s.parse(raw)
+}
+
+// parse never panics, whatever the bytes are: the parser's own panics become a problem.
+func (s *source) parse(raw []byte) (root *node) {
+	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
+	if len(raw) > maxFile {
+		s.problem(0, 0, "", "the file has %d bytes; at most %d", len(raw), maxFile)
+		return nil
+	}
+	s.lines = strings.Split(string(raw), "\n")
+	defer func() {
+		if r := recover(); r != nil {
+			root = nil
+			s.problem(0, 0, "", "not readable as YAML: %v", r)
+		}
+	}()
+	toks := lexer.Tokenize(string(raw))
+	if t := tooDeep(toks); t != nil {
+		s.problem(t.Position.Line, t.Position.Column, "", "nested more than %d deep", maxDepth)
+		return nil
+	}
+	f, err := parser.Parse(toks, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		s.syntax(err)
+		return nil
+	}
+	var body ast.Node
+	for _, d := range f.Docs {
+		if d.Body == nil || d.Body.Type() == ast.CommentType || d.Body.Type() == ast.CommentGroupType || d.Body.Type() == ast.DirectiveType {
+			continue
+		}
+		if body != nil {
+			p := d.Body.GetToken().Position
+			s.problem(p.Line, p.Column, "", "a second YAML document; the configuration is one")
+			return nil
+		}
+		body = d.Body
+	}
+	if body == nil {
+		return nil
+	}
+	root = s.node(body, "", false, 0)
+	if left := maxNodes; !root.count(&left, 0) {
+		s.problem(root.line, root.column, "", "nesting or aliases make the file grow beyond %d values or %d levels", maxNodes, maxDepth)
+		return nil
+	}
+	return root
+}
+
+func (s *source) syntax(err error) {
+	var y yaml.Error
+	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
+		s.problem(0, 0, "", "not readable as YAML: %v", err)
+		return
+	}
+	p, hint := y.GetToken().Position, ""
+	if p.Line >= 1 && p.Line <= len(s.lines) {
+		line := s.lines[p.Line-1]
+		switch {
+		case strings.Contains(line, "${"):
+			hint = `; in { } and [ ] write "${VAR}" with quotes`
+		case strings.Contains(line, "\t"):
+			hint = "; indent with spaces, not tabs"
+		}
+	}
+	s.problem(p.Line, p.Column, "", "not readable as YAML: %s%s", y.GetMessage(), hint)
+}
+
+// tooDeep bounds what the parser would recurse into.
+func tooDeep(toks token.Tokens) *token.Token {
+	flow, line, inline := 0, 0, 0
+	for _, t := range toks {
+		if t.Position == nil {
+			continue
+		}
+		if t.Position.Line != line {
+			line, inline = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			inline++
+		}
+		if flow > maxDepth || inline > maxDepth {
+			return t
+		}
+	}
+	return nil
+}
+
+// node copies the parser's tree: aliases resolved (shared, not copied), merge keys merged, ${VAR} replaced in values.
+func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
+	if a == nil {
+		return &node{}
+	}
+	n := &node{}
+	if t := a.GetToken(); t != nil && t.Position != nil {
+		n.line, n.column = t.Position.Line, t.Position.Column
+	}
+	if depth > maxDepth {
+		s.problem(n.line, n.column, path, "nested more than %d deep", maxDepth)
+		return n
+	}
+	switch a := a.(type) {
+	case *ast.NullNode:
+	case *ast.BoolNode:
+		n.kind, n.text = boolean, strconv.FormatBool(a.Value)
+	case *ast.IntegerNode:
+		n.kind, n.text = integer, a.Token.Value
+	case *ast.FloatNode:
+		n.kind, n.text = float, a.Token.Value
+	case *ast.InfinityNode, *ast.NanNode:
+		n.kind, n.text = float, a.GetToken().Value
+	case *ast.StringNode:
+		n.kind, n.text = text, a.Value
+		s.scalar(n, path, secret)
+	case *ast.LiteralNode:
+		n.kind = text
+		if a.Value != nil {
+			n.text = a.Value.Value
+		}
+		s.scalar(n, path, secret)
+	case *ast.MappingNode:
+		n.kind = mapping
+		s.mapping(n, a.Values, path, secret, depth)
+	case *ast.MappingValueNode:
+		n.kind = mapping
+		s.mapping(n, []*ast.MappingValueNode{a}, path, secret, depth)
+	case *ast.SequenceNode:
+		n.kind = sequence
+		for i, v := range a.Values {
+			n.items = append(n.items, s.node(v, fmt.Sprintf("%s[%d]", path, i), secret, depth+1))
+		}
+	case *ast.AnchorNode:
+		v := s.node(a.Value, path, secret, depth+1)
+		if a.Name != nil {
+			s.anchors[a.Name.GetToken().Value] = v
+		}
+		return v
+	case *ast.AliasNode:
+		name := ""
+		if a.Value != nil {
+			name = a.Value.GetToken().Value
+		}
+		if v := s.anchors[name]; v != nil {
+			return v
+		}
+		s.problem(n.line, n.column, path, "alias *%s: no anchor &%s above", name, name)
+	case *ast.TagNode:
+		v := s.node(a.Value, path, secret, depth+1)
+		switch a.Start.Value {
+		case "!!str":
+			if v.kind != mapping && v.kind != sequence {
+				v.kind = text
+			}
+		case "!!int", "!!float", "!!bool", "!!map", "!!seq", "!!null":
+		default:
+			s.problem(n.line, n.column, path, "tag %s is not known here; leave it out", a.Start.Value)
+		}
+		return v
+	default:
+		s.problem(n.line, n.column, path, "a %s cannot stand here", a.Type())
+	}
+	return n
+}
+
+func (s *source) mapping(n *node, values []*ast.MappingValueNode, path string, secret bool, depth int) {
+	first := map[string]entry{}
+	var merges []*node
+	if len(values) > 0 && values[0].Key != nil {
+		if t := values[0].Key.GetToken(); t != nil && t.Position != nil {
+			n.line, n.column = t.Position.Line, t.Position.Column
+		}
+	}
+	for _, v := range values {
+		if v.Key.IsMergeKey() {
+			m := s.node(v.Value, path, secret, depth+1)
+			if m.kind == sequence {
+				merges = append(merges, m.items...)
+			} else {
+				merges = append(merges, m)
+			}
+			continue
+		}
+		t := v.Key.GetToken()
+		if k, ok := v.Key.(*ast.MappingKeyNode); ok && k.Value != nil {
+			t = k.Value.GetToken()
+		}
+		e := entry{key: t.Value, line: t.Position.Line, column: t.Position.Column}
+		below := secret || secretKey(e.key) || e.key == "headers" || e.key == "env"
+		e.value = s.node(v.Value, dot(path, e.key), below, depth+1)
+		if old, twice := first[e.key]; twice {
+			s.problem(e.line, e.column, dot(path, e.key), "the key stands here twice; the first is in line %d. Keep one", old.line)
+			continue
+		}
+		first[e.key] = e
+		n.entries = append(n.entries, e)
+	}
+	for _, m := range merges {
+		if m.kind != mapping {
+			s.problem(m.line, m.column, path, "<< takes a mapping, not %s", m.kind)
+			continue
+		}
+		for _, e := range m.entries {
+			if _, own := first[e.key]; !own {
+				first[e.key] = e
+				n.entries = append(n.entries, e)
+			}
+		}
+	}
+}
+
+// scalar replaces ${VAR} and $$, and notes secrets.
+func (s *source) scalar(n *node, path string, secret bool) {
+	if secret && !strings.HasPrefix(n.text, "${") {
+		for line := range strings.Lines(n.text) {
+			if l := strings.TrimSpace(line); len(l) >= 4 {
+				s.secrets = append(s.secrets, l)
+			}
+		}
+	}
+	rest, b := n.text, strings.Builder{}
+	for {
+		before, after, ok := strings.Cut(rest, "$")
+		b.WriteString(before)
+		if !ok {
+			break
+		}
+		rest = after
+		switch {
+		case strings.HasPrefix(rest, "$"):
+			b.WriteByte('$')
+			rest = rest[1:]
+		case strings.HasPrefix(rest, "{"):
+			name, tail, closed := strings.Cut(rest[1:], "}")
+			value, set := s.env[name]
+			switch {
+			case !closed || !isVariable(name):
+				s.problem(n.line, n.column, path, "${...} takes the name of a variable, such as ${HOME}; write $$ for a plain $")
+			case !set:
+				s.used[name] = true
+				s.problem(n.line, n.column, path, "variable %s is not set; set it, or write $$ for a plain $", name)
+			default:
+				s.used[name] = true
+				n.loose = true
+				b.WriteString(value)
+				if len(value) >= 6 { // nobody can tell a variable that holds a secret from another
+					s.secrets = append(s.secrets, value)
+				}
+			}
+			rest = tail
+		default:
+			b.WriteByte('$')
+		}
+	}
+	n.text = b.String()
+}
+
+func isVariable(s string) bool {
+	for i, r := range s {
+		if r != '_' && !(r >= 'A' && r <= 'Z') && !(r >= 'a' && r <= 'z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
