@@ -30,7 +30,7 @@ func TestStagesAreSwept(t *testing.T) {
 		}}
 	}
 	w.node(bus.Options{
-		Manager: manager(t, []pipeline.Stage{stage("here", 10, swept), stage("there", 20, elsewhere)}),
+		Manager: manager(t, stage("here", 10, swept), stage("there", 20, elsewhere)),
 		Hosts:   func(s pipeline.Stage) bool { return s.Name == "here" },
 	})
 	for range 2 {
