@@ -140,6 +140,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	t.misses.Add(1)
+	c.Note(noteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
 	return pipeline.Continue(), c.SetState(st)
 }
 

@@ -83,6 +83,7 @@ func TestToolCacheHits(t *testing.T) {
 			_, text2 := second.ReplyText()
 			require.Equal(t, text1, text2)
 			require.Equal(t, row.runs, c.Runs(row.def.Name))
+			require.NotEqual(t, "hit", note[string](second, "modelCache"))
 			require.Equal(t, row.runs == 1, second.Flag(messages.NoteCacheHit), "S0-CTX-2")
 			require.Equal(t, row.runs == 1, metadata(t, second)["from_cache"] == true, "S2-CACHE-4")
 		})

@@ -212,6 +212,50 @@ func TestToolChainPath(t *testing.T) {
 	require.Contains(t, out.Slip.Path, "tool-retry.afterTool")
 }
 
+var noFallback = map[string]string{"tool-fallback": "off", "tool-cache": "off"}
+
+func limited(t testing.TB, d stages.Deps, configs map[string]string, tools ...tool) *toolChain {
+	t.Helper()
+	all := map[string]string{}
+	for k, v := range noFallback {
+		all[k] = v
+	}
+	for k, v := range configs {
+		all[k] = v
+	}
+	return newToolChain(t, d, all, tools...)
+}
+
+func TestToolStageConfigs(t *testing.T) {
+	t.Parallel()
+	d := harnessDeps()
+	d.Tools = &toolSet{}
+	for _, row := range []struct{ stage, config string }{
+		{"tool-cache", "ttl: 0s"}, {"tool-cache", "max-entries: 0"}, {"tool-cache", "sweep: 0s"}, {"tool-cache", "no-such-key: 1"},
+		{"tool-retry", "max-retries: -1"}, {"tool-retry", "max-retries: 100"}, {"tool-retry", "multiplier: 0.5"}, {"tool-retry", "jitter: 2"},
+		{"tool-retry", "max-delay: 1ms"}, {"tool-retry", "executed-by: me"}, {"tool-retry", "base-delay: -1s"},
+		{"large-result-eviction", "token-threshold: 0"}, {"large-result-eviction", "preserve-sample-chars: -1"},
+		{"large-result-eviction", "eviction-store: tape"}, {"large-result-eviction", "{eviction-store: dir, eviction-dir: ''}"},
+		{"rate-limit", "enabled: true"}, {"rate-limit", "tools: {x: {limit: 0}}"}, {"rate-limit", "tools: {'[': {limit: 1}}"},
+		{"concurrency", "enabled: true"}, {"concurrency", "groups: {a: 0}"}, {"concurrency", "wait: -1s"},
+	} {
+		_, _, err := harnessMake(messages.Tool, row.stage, row.config, d)
+		require.Error(t, err, "%s %s", row.stage, row.config)
+	}
+	for _, rules := range []stages.FallbackRules{{StaleTTL: -1}, {StaleMax: -1}, {GracefulIsError: "maybe"}, {Rungs: []string{"luck"}}} {
+		d.Fallback = &rules
+		_, _, err := harnessMake(messages.Tool, "tool-fallback", "", d)
+		require.ErrorContains(t, err, "tool.fallback")
+	}
+	for _, name := range []string{"rate-limit", "concurrency"} {
+		_, on, err := harnessMake(messages.Tool, name, "", harnessWith(d))
+		require.NoError(t, err)
+		require.False(t, on, "on when set")
+	}
+}
+
+func harnessWith(d stages.Deps) stages.Deps { d.Fallback = nil; return d }
+
 func BenchmarkToolChain(b *testing.B) {
 	run := func(b *testing.B, fresh bool) {
 		c := newToolChain(b, stages.Deps{}, nil, gives(reading("x"), `{"ok":true}`))
