@@ -59,6 +59,26 @@ type cluster struct {
 	url string // of the NATS server
 	env []string
 	nc  *nats.Conn
+	all []*process // in the order of their starts: the server first
+}
+
+// stop ends all processes at once, and the server after them.
+func (c *cluster) stop() {
+	for i := len(c.all) - 1; i >= 0; i-- {
+		if i == 0 {
+			for _, p := range c.all[1:] {
+				p.wait()
+			}
+		}
+		c.all[i].signal(syscall.SIGCONT)
+		c.all[i].signal(syscall.SIGTERM)
+	}
+	for _, p := range c.all {
+		p.wait()
+		if c.t.Failed() && os.Getenv("SHALLOT_TEST_LOG") != "" {
+			c.t.Logf("%s:\n%s", p.cmd, p.said())
+		}
+	}
 }
 
 // newCluster starts a server of its own for the test. env are further variables of every process.
@@ -69,6 +89,7 @@ func newCluster(t *testing.T, env ...string) *cluster {
 	}
 	require.NoError(t, build())
 	c := &cluster{t: t, env: env}
+	t.Cleanup(c.stop)
 	dir := t.TempDir()
 	c.process("nats-server", "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", filepath.Join(dir, "js"), "--ports_file_dir", dir)
 	require.Eventually(t, func() bool {
@@ -145,6 +166,15 @@ func (p *process) kill() {
 	<-p.done
 }
 
+// wait waits for the end of a process that was told to stop, and ends one that does not.
+func (p *process) wait() {
+	select {
+	case <-p.done:
+	case <-time.After(5 * time.Second):
+		p.kill()
+	}
+}
+
 func (c *cluster) process(name string, args ...string) *process {
 	c.t.Helper()
 	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), news: make(chan struct{}, 1), done: make(chan struct{})}
@@ -155,18 +185,7 @@ func (c *cluster) process(name string, args ...string) *process {
 	bind(p.cmd)
 	require.NoError(c.t, p.cmd.Start())
 	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	c.t.Cleanup(func() {
-		p.signal(syscall.SIGCONT)
-		p.signal(syscall.SIGTERM)
-		select {
-		case <-p.done:
-		case <-time.After(5 * time.Second):
-			p.kill()
-		}
-		if c.t.Failed() && os.Getenv("SHALLOT_TEST_LOG") != "" {
-			c.t.Logf("%s:\n%s", p.cmd, p.said())
-		}
-	})
+	c.all = append(c.all, p)
 	return p
 }
 
