@@ -69,6 +69,7 @@ type Host struct {
 	tools     *tools
 	todo      pipeline.Store
 	stopLoops context.CancelFunc
+	stopped   atomic.Bool
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 }
@@ -154,8 +155,12 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	return h, nil
 }
 
-// Stop drains the node, then closes what it stood on. It is safe to call after a failed Start.
+// Stop drains the node, then closes what it stood on. It is safe to call after a failed Start, and twice: the second
+// call does nothing.
 func (h *Host) Stop(ctx context.Context) error {
+	if h.stopped.Swap(true) {
+		return nil
+	}
 	var err error
 	if h.Node != nil {
 		err = h.Node.Stop(ctx)
@@ -275,7 +280,7 @@ func (h *Host) busConfig() bus.Config {
 		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
 	}
 	if p := h.Conn.Opts.InboxPrefix; p != "" {
-		c.InboxPrefixes = []string{p + ".", "_INBOX."}
+		c.InboxPrefixes = []string{p + ".", "_INBOX.", "_INBOX_"}
 	}
 	for _, p := range h.Table.Providers() {
 		c.ModelClasses = append(c.ModelClasses, p.Name)
