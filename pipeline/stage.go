@@ -82,6 +82,10 @@ type Stage struct {
 	SkipAbsent bool
 	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
 	Details func(ctx context.Context) map[string]any
+	// Sweep is a clean-up that every process which hosts the stage runs each SweepEvery, one at a time (S0-CACHE-6);
+	// may be nil. It is a saving only: what it removes no phase reads any more.
+	Sweep      func(ctx context.Context) error
+	SweepEvery time.Duration
 }
 
 // Tool is a tool that a stage contributes: an OpenAI function definition and who serves it.
@@ -119,6 +123,9 @@ func (s Stage) validate() error {
 		return fmt.Errorf("stage %s: mandatory stages have orders 0-9, not %d (contracts 2)", s.Name, s.Order)
 	case s.Tier != Mandatory && s.Order < 10:
 		return fmt.Errorf("stage %s: order %d is kept for mandatory stages; use 10 or above (contracts 2)", s.Name, s.Order)
+	}
+	if s.Sweep != nil && s.SweepEvery <= 0 {
+		return fmt.Errorf("stage %s: a sweep needs a time between two runs", s.Name)
 	}
 	for _, j := range s.Jumps {
 		if j != "model" && j != "tool" && j != "end" {

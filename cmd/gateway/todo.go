@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net/http"
+
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // todoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
@@ -25,7 +27,7 @@ func (s *server) addTodo(t *table) {
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
 			body, fault := s.readBody(w, r)
 			if fault == nil {
-				fault = wellFormed(body)
+				fault = intake.WellFormed(body)
 			}
 			if fault != nil {
 				writeFault(w, fault)

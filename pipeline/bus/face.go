@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,9 @@ func (n *Node) serveFaces() error {
 	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		return err
 	}
+	if err := n.serveApprovals(); err != nil {
+		return err
+	}
 	if err := n.serveVerbs(); err != nil {
 		return err
 	}
@@ -84,9 +88,8 @@ func (n *Node) serveRequest(m *nats.Msg) {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	p, err := n.Accept(ctx, r)
+	ctx := n.facing
+	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
@@ -106,8 +109,12 @@ func (n *Node) serveRequest(m *nats.Msg) {
 // serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
 func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
 	if !r.Stream {
-		if c, err := p.Wait(ctx, nil); err == nil {
+		c, err := p.Wait(ctx, nil)
+		switch {
+		case err == nil:
 			n.reply(m, answer(m.Reply, c))
+		case errors.Is(err, pipeline.ErrHeld):
+			n.reply(m, pendingAnswer(m.Reply, p.ID()))
 		}
 		return
 	}
@@ -117,6 +124,11 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 			n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
 		}
 	})
+	if errors.Is(err, pipeline.ErrHeld) {
+		n.reply(m, pendingAnswer(m.Reply, p.ID()))
+		n.reply(m, &nats.Msg{Subject: m.Reply})
+		return
+	}
 	if err != nil {
 		return
 	}
@@ -154,6 +166,8 @@ func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 	defer cancel()
 	c, err := n.Result(ctx, tenant, id)
 	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		n.reply(m, pendingAnswer(m.Reply, id))
 	case err != nil:
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	case c == nil:
@@ -176,11 +190,18 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 	}
 	var chat intake.Chat
-	if in.Kind == messages.Model {
+	body := m.Data
+	switch in.Kind {
+	case messages.Model:
 		var f *messages.Fault
-		if chat, f = intake.ReadChat(m.Data); f != nil {
+		if chat, f = intake.ReadChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Tool:
+		if f := intake.ReadArguments(body); f != nil {
+			return pipeline.Request{}, f
+		}
+		body = intake.Arguments(body)
 	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
@@ -192,7 +213,7 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	if f != nil {
 		return r, f
 	}
-	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, m.Data, m.Reply
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}
@@ -224,6 +245,12 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m
+}
+
+// pendingAnswer says that a call is parked until somebody answers (contracts 9).
+func pendingAnswer(subject, id string) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
+		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
 }
 
 // streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.

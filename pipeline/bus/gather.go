@@ -130,14 +130,13 @@ func (p *peers) set(reports []nodeReport) {
 
 // serveReport answers whoever gathers; every process does, whatever it hosts.
 func (n *Node) serveReport() error {
-	_, err := n.nc.Subscribe(n.subj.Control("control", "report"), func(m *nats.Msg) {
+	return n.listen(n.subj.Control("control", "report"), func(m *nats.Msg) {
 		n.work.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			_ = m.Respond(messages.Encode(n.ownReport(ctx)))
 		})
 	})
-	return err
 }
 
 // serveControl answers the control subjects: one process of the entry role switches and sums.

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +21,7 @@ func (n *Node) serveMicro() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
 	identity := micro.ServiceIdentity{Name: serviceName, ID: id, Version: n.opts.Version, Metadata: map[string]string{
-		"client": n.nc.Opts.Name, "root": n.subj.Control(""),
+		"client": n.nc.Opts.Name, "root": n.cfg.Root,
 	}}
 	answers := map[string]func() any{
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
@@ -33,13 +32,13 @@ func (n *Node) serveMicro() error {
 	}
 	for verb, answer := range answers {
 		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
-			if _, err := n.nc.Subscribe(subject, func(m *nats.Msg) {
+			if err := n.listen(subject, func(m *nats.Msg) {
 				raw, err := json.Marshal(answer())
 				if err == nil {
 					_ = m.Respond(raw)
 				}
 			}); err != nil {
-				return fmt.Errorf("bus: subscribe to %s: %w", subject, err)
+				return err
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 
@@ -148,14 +147,14 @@ func (d *Definition) Validate(p *Parser) error {
 		return bad("/executor/command", "programs are started only from the operator's file, never by %s", d.Source)
 	}
 	switch d.Executor.Kind {
-	case ExecGo, ExecNATS, ExecMCP:
-	case ExecHTTP:
-		u, err := url.Parse(d.Executor.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return bad("/executor/url", "%q is no http(s) URL", clip(d.Executor.URL))
+	case ExecGo, ExecMCP:
+	case ExecNATS:
+		if err := checkSubject(d.Executor.Name, d.Source); err != nil {
+			return bad("/executor/name", "%v", err)
 		}
-		if u.User != nil {
-			return bad("/executor/url", "no user or password in a URL; use headers with ${VAR}")
+	case ExecHTTP:
+		if err := checkURL(d.Executor.URL); err != nil {
+			return bad("/executor/url", "%v", err)
 		}
 		if d.Source == Discovered {
 			return bad("/executor/url", "a discovered tool cannot name a URL")
