@@ -17,9 +17,25 @@ func (s *server) addControl(t *table, addr string) {
 		t.add("/api/debug/interceptor/{name}/disable", methods{http.MethodPost: s.operator(addr, s.switchTo(false))})
 	}
 	for _, e := range s.Extra {
-		if e.Control {
+		switch {
+		case e.Control && e.Static:
+			t.mount(e.Pattern, local(addr, e.Handler))
+		case e.Control:
 			t.mount(e.Pattern, s.operator(addr, serve(e.Handler)))
 		}
+	}
+}
+
+// local serves a surface without a key, with the check of the Host that all surfaces of a loopback listener have.
+func local(addr string, h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if loopbackAddr(addr) {
+			if f := localHost(r, nil); f != nil {
+				writeFault(w, f)
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 func main() {
@@ -42,6 +43,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		case "version":
 			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
 			return err
+		case "mcp":
+			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
 		}
@@ -105,7 +108,19 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	srv.Door, srv.Control, srv.Models, srv.Ready, srv.Tools = h.Door(), h.Control(), modelsOf(h), readyOf(h), h
+	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Todo = todoOf(h)
+	srv.Tools = h
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	if err != nil {
+		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return errors.Join(err, h.Stop(stop))
+	}
+	defer face.Close()
+	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -139,6 +154,17 @@ func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
 	}
 }
 
+func todoOf(h *host.Host) *todoLists {
+	return &todoLists{
+		Load: func(ctx context.Context, tenant, session string) (any, error) {
+			return h.LoadTodo(ctx, tenant, session)
+		},
+		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
+			return h.EditTodo(ctx, tenant, session, edit)
+		},
+	}
+}
+
 func readyOf(h *host.Host) func(ctx context.Context) []check {
 	return func(ctx context.Context) []check {
 		var out []check
@@ -155,11 +181,21 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	if h.Embedded {
 		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
 	}
+	page := "http://" + addr + "/ui/"
+	switch {
+	case loopbackAddr(addr):
+	case h.Config.HTTP.Admin != "":
+		page = "http://" + h.Config.HTTP.Admin + "/ui/   on the admin listener"
+	default:
+		page = "off: it needs a loopback address, or http.admin"
+	}
 	root := h.Config.Bus.Root
 	fmt.Fprintf(out, `
   Shallot %s
 
   HTTP    http://%s/v1   OpenAI-compatible
+  Page    %s
+  MCP     http://%s/mcp
   Health  http://%s/readyz
   NATS    %s
 
@@ -170,7 +206,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, addr, where, addr, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, addr, where, addr, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

@@ -73,6 +73,7 @@ type follower interface {
 type surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
+	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
 	Handler http.Handler
 }
 
@@ -85,6 +86,7 @@ type parts struct {
 	Ready       func(ctx context.Context) []check
 	NewFollower func(request []byte) follower
 	Keys        *keyStore
+	Todo        *todoLists
 	Extra       []surface
 	Log         *slog.Logger
 }
@@ -164,6 +166,7 @@ func (s *server) handler() http.Handler {
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
 	}

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,12 @@ func (n *Node) serveFaces() error {
 	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		return err
 	}
+	if err := n.serveApprovals(); err != nil {
+		return err
+	}
+	if err := n.serveVerbs(); err != nil {
+		return err
+	}
 	return n.serveControl()
 }
 
@@ -81,9 +88,8 @@ func (n *Node) serveRequest(m *nats.Msg) {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	p, err := n.Accept(ctx, r)
+	ctx := n.facing
+	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
@@ -103,8 +109,12 @@ func (n *Node) serveRequest(m *nats.Msg) {
 // serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
 func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
 	if !r.Stream {
-		if c, err := p.Wait(ctx, nil); err == nil {
+		c, err := p.Wait(ctx, nil)
+		switch {
+		case err == nil:
 			n.reply(m, answer(m.Reply, c))
+		case errors.Is(err, pipeline.ErrHeld):
+			n.reply(m, pendingAnswer(m.Reply, p.ID()))
 		}
 		return
 	}
@@ -114,6 +124,11 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 			n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
 		}
 	})
+	if errors.Is(err, pipeline.ErrHeld) {
+		n.reply(m, pendingAnswer(m.Reply, p.ID()))
+		n.reply(m, &nats.Msg{Subject: m.Reply})
+		return
+	}
 	if err != nil {
 		return
 	}
@@ -151,6 +166,8 @@ func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 	defer cancel()
 	c, err := n.Result(ctx, tenant, id)
 	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		n.reply(m, pendingAnswer(m.Reply, id))
 	case err != nil:
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	case c == nil:
@@ -228,6 +245,12 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m
+}
+
+// pendingAnswer says that a call is parked until somebody answers (contracts 9).
+func pendingAnswer(subject, id string) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
+		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
 }
 
 // streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.

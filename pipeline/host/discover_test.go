@@ -38,7 +38,7 @@ func appears(t testing.TB, h *host.Host, name string, ok func(host.ToolInfo) boo
 // a person approves them (security.md: tool poisoning).
 func TestDiscoveredTool(t *testing.T) {
 	t.Parallel()
-	h := start(t, "")
+	h := toolHost(t, "")
 	reply := func(r micro.Request) { _ = r.Respond([]byte(`{"city":` + string(r.Data()) + `}`)) }
 	good := `{"name":"get_weather","description":"Tells the weather.","input-schema":{"type":"object","properties":{"days":{"type":"integer"}}},"policy":{"effect":"read","idempotent":true},"added-later":1}`
 	stop := advertise(t, h.Conn, "weather.get", good, reply)
@@ -85,7 +85,7 @@ func TestDiscoveredTool(t *testing.T) {
 // Another version number is no way round the approval.
 func TestDiscoveredToolKeepsItsApproval(t *testing.T) {
 	t.Parallel()
-	h := start(t, "")
+	h := toolHost(t, "")
 	stop := advertise(t, h.Conn, "v.1", `{"name":"v","description":"one"}`, func(r micro.Request) { _ = r.Respond([]byte(`1`)) })
 	appears(t, h, "v", nil)
 	stop()

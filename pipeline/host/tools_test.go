@@ -24,7 +24,7 @@ import (
 // The tool face on NATS: bare arguments in, the result out, through every stage of the tool chain.
 func TestToolFace(t *testing.T) {
 	t.Parallel()
-	h := start(t, "")
+	h := toolHost(t, "")
 	rows := map[string]struct {
 		tool, body string
 		reply      string // exact
@@ -94,7 +94,7 @@ func TestToolFace(t *testing.T) {
 
 func TestToolTimeout(t *testing.T) {
 	t.Parallel()
-	h := start(t, `
+	h := toolHost(t, `
 tool:
   tools:
     - {name: nap, executor: "go:slow", effect: read, timeout: 100ms, cache: "off", retry: noRetry}
@@ -135,7 +135,7 @@ func TestToolConcurrency(t *testing.T) {
 		_, _ = w.Write([]byte(strconv.Itoa(in.N)))
 	}))
 	t.Cleanup(srv.Close)
-	h := start(t, `
+	h := toolHost(t, `
 tool:
   executor: {core-pool: 16, max-pool: 64, queue-capacity: 256}
   tools:
@@ -162,7 +162,7 @@ tool:
 // A caller who leaves cancels the work of a tool in any language: it hears shallot.v1.cancel.<call>.
 func TestCancelReachesANATSTool(t *testing.T) {
 	t.Parallel()
-	h := start(t, `
+	h := toolHost(t, `
 tool:
   tools:
     - {name: far, executor: "nats:tools.far", effect: read, cache: "off", timeout: 30s}
@@ -226,7 +226,7 @@ func TestHTTPTool(t *testing.T) {
 	for _, p := range []string{"ok", "text", "says-no", "broken", "away"} {
 		yaml.WriteString("    - {name: " + p + ", executor: {kind: http, url: \"" + srv.URL + "/" + p + "\", headers: {Authorization: tok}}, effect: read, cache: \"off\", retry: noRetry}\n")
 	}
-	h := start(t, yaml.String())
+	h := toolHost(t, yaml.String())
 	for name, want := range map[string]struct {
 		reply string
 		code  messages.Code
@@ -249,8 +249,8 @@ func TestRegisterTool(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"reached":true}`)) }))
 	t.Cleanup(srv.Close)
-	h := start(t, "tool: {api-networks: [127.0.0.0/8]}\n")
-	closed := start(t, "")
+	h := toolHost(t, "tool: {api-networks: [127.0.0.0/8]}\n")
+	closed := toolHost(t, "")
 	ctx := t.Context()
 
 	t.Run("a tool with a group of nobody runs in its executor's queue", func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestRegisterTool(t *testing.T) {
 func BenchmarkToolCall(b *testing.B) {
 	for name, yaml := range map[string]string{"spread": "", "fused": "bus: {fusion: true}\n"} {
 		b.Run(name, func(b *testing.B) {
-			h := start(b, yaml)
+			h := toolHost(b, yaml)
 			b.Run("one", func(b *testing.B) { benchCalls(b, h, 1) })
 			b.Run("many", func(b *testing.B) { benchCalls(b, h, 64) })
 		})

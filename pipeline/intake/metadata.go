@@ -131,7 +131,8 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	return list, nil
 }
 
-// SplitList returns nil for no names: to the door, nil means all stages and an empty list means none.
+// SplitList splits a list by comma. It returns nil for no names: to the door, nil means all stages and an empty list
+// means none.
 func SplitList(s string) []string {
 	if names := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(names) > 0 {
 		return names
