@@ -19,8 +19,8 @@ import (
 // ModelCacheConfig is agent.interceptor.model-cache.
 type ModelCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl"`
-	MaxEntries int           `yaml:"max-entries" json:"max-entries"`
+	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time that an answer is kept."`
+	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Answers that are kept."`
 }
 
 // noteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache.

@@ -66,11 +66,11 @@ type Spec struct {
 
 // Common holds the keys that every stage's section has. It is embedded inline in each configuration.
 type Common struct {
-	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty"`
-	Order    *int     `yaml:"order" json:"order,omitempty"`
-	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty"` // wait | skip
-	Durable  bool     `yaml:"durable" json:"durable,omitempty"`
-	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty"` // agent, session, bare; empty: all
+	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
+	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
+	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)."` // wait | skip
+	Durable  bool     `yaml:"durable" json:"durable,omitempty" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
+	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all."` // agent, session, bare; empty: all
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.

@@ -140,6 +140,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	t.misses.Add(1)
+	c.Note(noteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
 	return pipeline.Continue(), c.SetState(st)
 }
 
@@ -192,8 +193,9 @@ func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, tim
 		if r = t.look(ctx, c, id); r != nil {
 			return true
 		}
-		_, err := t.store("cache").Get(ctx, key)
-		return err != nil
+		e, err := t.store("cache").Get(ctx, key)
+		var now flight
+		return err != nil || json.Unmarshal(e.Value, &now) != nil || now.Call != theirs.Call // nobody waits twice
 	})
 	if r == nil && ctx.Err() == nil {
 		// It may have come between the last look and the end of the mark.

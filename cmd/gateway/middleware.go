@@ -32,7 +32,7 @@ func newTable(s *server) *table {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/models, /v1/tools, /v1/results/{call}, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
 func (t *table) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
@@ -187,9 +187,11 @@ func plainTarget(r *http.Request) bool {
 // exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
 const (
 	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Cache, " +
-		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry"
+		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
+		"Mcp-Session-Id, Mcp-Protocol-Version"
 	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
-		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache"
+		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
+		"Accept, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Last-Event-Id"
 )
 
 // pagePaths are what pages of allowed origins may use; control surfaces are not among them.
@@ -215,7 +217,7 @@ func (s *server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
 	}
 	h.Set("Access-Control-Expose-Headers", exposed)
 	if preflight {
-		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS")
 		h.Set("Access-Control-Allow-Headers", allowedHeaders+stainless(r.Header.Get("Access-Control-Request-Headers")))
 		h.Set("Access-Control-Max-Age", "600")
 	}

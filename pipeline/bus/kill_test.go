@@ -194,6 +194,12 @@ func (x *install) load(strike func()) []reply {
 	strike()
 	x.t.Logf("struck when %d were answered; %d when the process was back", before, done.Load())
 	back := time.Now()
+	watch := time.AfterFunc(6*time.Second, func() {
+		if os.Getenv("SHALLOT_TEST_DUMP") != "" {
+			x.dump("k000")
+		}
+	})
+	defer watch.Stop()
 	limit := time.AfterFunc(20*time.Second, cancel)
 	all.Wait()
 	limit.Stop()
@@ -214,6 +220,19 @@ func (x *install) dump(key string) {
 		return
 	}
 	ctx := context.Background()
+	marks, err := x.nc.SubscribeSync("$JS.ACK.>")
+	require.NoError(x.t, err)
+	reports, err := x.nc.SubscribeSync(x.nc.NewInbox())
+	require.NoError(x.t, err)
+	require.NoError(x.t, x.nc.PublishRequest("shallot.v1.control.report", reports.Subject, nil))
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		if m, err := marks.NextMsg(100 * time.Millisecond); err == nil {
+			x.t.Logf("mark %s %s", m.Subject, m.Data)
+		}
+		if m, err := reports.NextMsg(100 * time.Millisecond); err == nil {
+			x.t.Logf("report %s", m.Data)
+		}
+	}
 	for _, bucket := range []string{bus.IdempotencyBucket, bus.ResultsBucket, bus.IntentsBucket} {
 		b, err := bus.OpenBucket(ctx, js, bucket)
 		if err != nil {

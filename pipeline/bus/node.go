@@ -120,6 +120,7 @@ type Node struct {
 	work      sync.WaitGroup // calls that this process still has to settle
 	suspect   chan struct{}  // one slot: calls whose holders died twice run one at a time
 	stats     nodeStats
+	peers     peers
 }
 
 // New binds to the streams and buckets that provisioning has made. It subscribes to nothing yet.

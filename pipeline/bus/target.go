@@ -81,6 +81,9 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	if err == nil {
 		return nil, false
 	}
+	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
+		return n.intend(h, key)
+	}
 	if !errors.Is(err, pipeline.ErrExists) {
 		n.log.Warn("the intent record cannot be written; the work runs without", "call", h.c.ID, "err", err)
 		return nil, false
@@ -140,7 +143,14 @@ func (n *Node) storeOutcome(c *messages.Call, key string) {
 	m, err := n.codec.encode(ctx, c)
 	if err == nil {
 		value := append(messages.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
-		_, err = n.intents.Put(ctx, key, append(value, m.Data...), 0, pipeline.Always())
+		value = append(value, m.Data...)
+		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
+			_, err = n.intents.Put(ctx, key, value, 0, pipeline.Always())
+			if err == nil || ctx.Err() != nil || errors.Is(err, nats.ErrMaxPayload) {
+				break
+			}
+			pause(ctx, wait)
+		}
 	}
 	if err != nil {
 		n.log.Warn("the outcome was not recorded; it is only in the next checkpoint", "call", c.ID, "err", err)

@@ -183,11 +183,12 @@ func (c *ToolCache) UnmarshalYAML(decode func(any) error) error {
 
 // MCPServer is an MCP server whose tools are offered: a program (command) or an address (url).
 type MCPServer struct {
-	Name    string            `yaml:"name" doc:"Unique; the prefix of its tools." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name    string            `yaml:"name" doc:"Unique; names its work queue, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	Command []string          `yaml:"command" doc:"Program and arguments; it speaks over stdin and stdout."`
 	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
 	URL     URL               `yaml:"url" doc:"http or https address."`
 	Headers map[string]Secret `yaml:"headers" doc:"Headers of each request."`
+	Prefix  *string           `yaml:"prefix" doc:"What stands before the names of its tools and prompts; not given: its name and _."`
 	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
 	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
 }

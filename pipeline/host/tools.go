@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // tools is what this process knows of tools: their definitions, and how those that it runs are run.
@@ -28,9 +31,11 @@ type tools struct {
 	funcs    toolbox.GoFuncs
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
+	evicted  *bus.Objects // large results
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
+	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -48,12 +53,25 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
+	js, err := jetstream.New(h.Conn)
+	if err != nil {
+		return err
+	}
+	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
+		return err
+	}
+	reader := stages.EvictedTool()
+	demo, funcs[reader.Name] = append(demo, reader), readEvicted(stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)})
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
 		Tools: t.find, Rules: t.rules, Log: o.Log,
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
+	}
+	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
+		t.mcp = toolbox.NewMCPClients(servers, t.registry, Version(), o.Log)
+		t.target.Executors["mcp"] = t.mcp
 	}
 	h.tools = t
 	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))

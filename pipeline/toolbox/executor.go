@@ -46,7 +46,10 @@ type Invocation struct {
 	// Deadline of this attempt.
 	Deadline time.Time
 	Trace    messages.Trace
-	// Progress takes a sign of life; never nil.
+	// MCP is what an MCP caller said beside the arguments; nil for other callers.
+	MCP *toolspec.MCPCall
+	// Progress takes a sign of life, a JSON object such as {"progress":1,"total":2,"message":"..."}; never nil. It
+	// reaches the caller if he asked for it, and may be called until Execute returns.
 	Progress func(progress json.RawMessage)
 }
 

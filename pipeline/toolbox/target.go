@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -107,6 +108,15 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
 		Deadline: deadline, Trace: a.c.Trace, Progress: func(json.RawMessage) {},
 	}
+	var said toolspec.MCPCall
+	if a.c.Noted(toolspec.NoteMCP, &said) {
+		inv.MCP = &said
+		if said.Progress {
+			p := &progress{emit: a.emit}
+			defer p.end()
+			inv.Progress = p.send
+		}
+	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	if err == nil {
 		return r, nil
@@ -129,6 +139,28 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		return r, toolspec.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
+}
+
+// progress sends signs of life to the process that accepted the call. Nothing is sent after end: the call then belongs to
+// whoever passes it on.
+type progress struct {
+	mu   sync.Mutex
+	emit pipeline.Emit
+	over bool
+}
+
+func (p *progress) send(what json.RawMessage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over && json.Valid(what) {
+		_ = p.emit(messages.SetField([]byte("{}"), "progress", what)) // a lost sign of life is no failure
+	}
+}
+
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
 }
 
 // guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
