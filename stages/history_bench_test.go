@@ -106,7 +106,7 @@ func BenchmarkHistory(b *testing.B) {
 // TestHistoryCostIsLinear compares, in one run, what ten times the history costs. It is no parallel test: it counts
 // what the process allocates. The shared cost of a call (compacting its body) is in both sides.
 func TestHistoryCostIsLinear(t *testing.T) {
-	const most, mostTime = 14, 30 // strictly linear is 10, quadratic 100; a clock on a busy machine needs room
+	const most = 14 // strictly linear is 10, quadratic 100; the time is only shown, because the machine may be busy
 	small, large := historyOf(100), historyOf(1000)
 	for _, s := range everyModelStage(t) {
 		cost := func(body []byte) (allocs, bytes float64, took time.Duration) {
@@ -130,6 +130,5 @@ func TestHistoryCostIsLinear(t *testing.T) {
 			s.Name, a1, a2, a2/a1, b1, b2, b2/b1, t1, t2, float64(t2)/float64(t1))
 		require.Less(t, a2/a1, float64(most), "allocations of %s", s.Name)
 		require.Less(t, b2/b1, float64(most), "bytes of %s", s.Name)
-		require.Less(t, float64(t2)/float64(t1), float64(mostTime), "time of %s", s.Name)
 	}
 }
