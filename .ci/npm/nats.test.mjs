@@ -146,3 +146,17 @@ test('a body of 600 kB', async () => {
   assert.ok(m.string() === reply(text.slice(0, 300_000)), 'the reply differs')
   assert.ok((await seen(model))[0].body === sent, 'the request differs')
 })
+
+test('a reply of 2 MB does not fit into a message, and says so; as a stream it comes whole', async () => {
+  const text = '🧅 "layers" '.repeat(130_000)
+  const model = await script('nats-big', { body: reply(text) })
+  const m = await ask({ model, messages: user('x') })
+  assert.equal(m.headers.get('Nats-Service-Error-Code'), '413')
+  for (const answer of [{ body: reply(text) }, { chunks: words(text).slice(0, 1).concat(chunk({ content: text }), chunk({}, 'stop')) }]) {
+    const big = await script('nats-big', answer)
+    const got = await stream({ model: big, messages: user('x'), stream: true })
+    assert.ok(got.every(m => !m.headers?.get('Nats-Service-Error-Code')))
+    assert.ok(got.map(m => m.json().choices[0].delta.content ?? '').join('') === text, `${got.length} messages`)
+    assert.equal(got.at(-1).json().choices[0].finish_reason, 'stop')
+  }
+})

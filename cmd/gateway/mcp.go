@@ -45,6 +45,7 @@ type mcpFace struct {
 	server *mcp.Server
 	behind *behind
 	listed map[string]string // tool -> what was listed of it
+	news   chan struct{}     // there may be other tools
 	stop   context.CancelFunc
 	work   sync.WaitGroup
 }
@@ -54,7 +55,7 @@ const mcpSessionIdle = 30 * time.Minute
 
 // newMCPFace builds the server and keeps its lists up to date until Close.
 func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
-	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}}
+	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1)}
 	names, prefixes := source.MCPNames()
 	f.behind = newBehind(f, names, prefixes)
 	o := &mcp.ServerOptions{
@@ -71,14 +72,14 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 	}
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: host.Version()}, o)
 	f.sync(context.Background())
-	quit, err := source.OnMCPChange(f.behind.changed)
+	quit, err := source.OnMCPChange(f.changed)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	f.stop = func() { quit(); cancel() }
-	f.work.Go(func() { every(ctx, 500*time.Millisecond, f.sync) })
-	f.work.Go(func() { every(ctx, 500*time.Millisecond, f.behind.sync) })
+	f.work.Go(func() { every(ctx, f.news, f.sync) })
+	f.work.Go(func() { every(ctx, f.behind.news, f.behind.sync) })
 	return f, nil
 }
 
@@ -95,11 +96,30 @@ func (f *mcpFace) endSessions() {
 	}
 }
 
-func every(ctx context.Context, d time.Duration, do func(context.Context)) {
-	t := time.NewTicker(d)
+// changed takes the news from an MCP server.
+func (f *mcpFace) changed(c host.MCPChange) {
+	if c.What == "tools" {
+		wake(f.news)
+		return
+	}
+	f.behind.changed(c)
+}
+
+func wake(news chan struct{}) {
+	select {
+	case news <- struct{}{}:
+	default:
+	}
+}
+
+// every does something when there is news, and every half second, because news may be lost.
+func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) {
+	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	for {
 		select {
+		case <-news:
+			do(ctx)
 		case <-t.C:
 			do(ctx)
 		case <-ctx.Done():

@@ -106,8 +106,8 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	require.Error(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
 }
 
-// A chunk above the server's max_payload (1 MiB by default) cannot be sent. The caller gets its text with the end.
-func TestChunkThatDoesNotFitIsAGap(t *testing.T) {
+// A chunk above the server's max_payload (1 MiB by default) travels in pieces, or its text comes with the end.
+func TestChunkThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	big := strings.Repeat("onion ", 350_000)

@@ -186,15 +186,17 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 		if inbox == "" {
 			return nil
 		}
-		count++
-		if count == 1 {
-			h.c.Note(noteEmitted, true)
-		}
-		// What cannot be sent, such as a chunk above the server's max_payload, is a gap: the caller gets the rest from
-		// the final reply, and work that is paid for goes on.
-		if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: chunk,
-			Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}}); err != nil {
-			n.log.Debug("a chunk was not sent; its text comes with the end of the stream", "call", h.c.ID, "bytes", len(chunk), "err", err)
+		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+			count++
+			if count == 1 {
+				h.c.Note(noteEmitted, true)
+			}
+			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for
+			// goes on.
+			if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: piece,
+				Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}}); err != nil {
+				n.log.Debug("a chunk was not sent; its text comes with the end of the stream", "call", h.c.ID, "bytes", len(piece), "err", err)
+			}
 		}
 		return nil
 	}

@@ -74,13 +74,7 @@ type mcpQuestion struct {
 
 type mcpAnswer struct {
 	Result json.RawMessage `json:"result,omitempty"`
-	Error  *mcpError       `json:"error,omitempty"`
-}
-
-type mcpError struct {
-	Code    int64           `json:"code"`
-	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"`
+	Error  *toolspec.MCPError       `json:"error,omitempty"`
 }
 
 func (h *Host) answerMCP(server string, msg *nats.Msg) {
@@ -95,9 +89,9 @@ func (h *Host) answerMCP(server string, msg *nats.Msg) {
 	var wire *jsonrpc.Error
 	switch {
 	case errors.As(err, &wire):
-		a.Error = &mcpError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+		a.Error = &toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
 	case err != nil:
-		a.Error = &mcpError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+		a.Error = &toolspec.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	}
 	if err := msg.Respond(messages.Encode(a)); err != nil {
 		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
@@ -137,7 +131,7 @@ func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (j
 // MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
 type MCPChange struct {
 	Server string `json:"server"`
-	What   string `json:"what"` // prompts | resources | resource
+	What   string `json:"what"` // tools | prompts | resources | resource
 	URI    string `json:"uri,omitempty"`
 }
 

@@ -101,6 +101,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 			return fmt.Errorf("tool %s: %w", d.Name, err)
 		}
 		t.configured[d.Name] = true
+		h.checkTime(&d)
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
 		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)
@@ -108,19 +109,42 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	return nil
 }
 
-// refreshTools reads the registry again from time to time, so that a tool that another process registered is known.
+// refreshTools reads the registry again when its bucket has changed, so that a tool that another process registered is
+// known.
 func (h *Host) refreshTools(ctx context.Context) {
 	t := time.NewTicker(2 * time.Second)
 	defer t.Stop()
+	var last uint64
 	for {
 		select {
 		case <-t.C:
-			if err := h.tools.registry.Refresh(ctx); err != nil && ctx.Err() == nil {
-				h.log.Debug("the tool registry cannot be read", "err", err)
-			}
 		case <-ctx.Done():
 			return
 		}
+		s, err := h.publisher.Stream(ctx, "KV_"+bus.ToolsBucket)
+		if err == nil && s.CachedInfo().State.LastSeq == last {
+			continue
+		}
+		if err == nil {
+			err = h.tools.registry.Refresh(ctx)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.Debug("the tool registry cannot be read", "err", err)
+			}
+			continue
+		}
+		last = s.CachedInfo().State.LastSeq // of before the reading: what came in between is read next time
+	}
+}
+
+// maxToolTime is the longest a whole tool call may take (contracts T3).
+const maxToolTime = time.Minute
+
+// checkTime warns of a time limit that no call can use up.
+func (h *Host) checkTime(d *toolspec.Definition) {
+	if limit := d.Timeout.D(); limit > maxToolTime {
+		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
 	}
 }
 
@@ -144,7 +168,7 @@ func (r remote) Request(ctx context.Context, subject string, header map[string]s
 		return toolbox.RemoteReply{}, f
 	}
 	call := header["Shallot-Call"]
-	giveUp := messages.Subjects{Root: r.root}.Cancel(call) + "." + nuid.Next()
+	giveUp := messages.Subjects{Root: r.root}.GiveUp(call, nuid.Next())
 	m.Header["Shallot-Cancel"] = []string{giveUp}
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
 	switch {

@@ -379,9 +379,13 @@ func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
 	}
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) {
-		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
-		// The protocol's own errors come before the tool runs.
-		f.Unsent = wire.Code == jsonrpc.CodeMethodNotFound || wire.Code == jsonrpc.CodeInvalidParams || wire.Code == jsonrpc.CodeInvalidRequest
+		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", tool, s.Name, wire.Message)
+		if wire.Code != jsonrpc.CodeInternalError && wire.Code <= -32000 && wire.Code >= -32768 {
+			// The protocol's own errors come before the tool runs: nothing is tried again, nothing stands in.
+			f.Code, f.Unsent = messages.InvalidRequest, true
+			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
+		}
+		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", tool, s.Name)

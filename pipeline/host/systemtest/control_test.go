@@ -135,7 +135,9 @@ func TestControl(t *testing.T) {
 		require.Equal(t, row(now, "audit", "model").Get("invocationCount").Int(),
 			row(c.http("GET", two+stats, "").body, "audit", "model").Get("invocationCount").Int(), "any process tells the sum of all")
 		require.Equal(t, row(now, "audit", "model").Raw, row(c.req("shallot.v1.control.stats", "").body, "audit", "model").Raw, "S0-API over NATS")
-		c.req("shallot.v1.tool.request.add", `{}`) // bad arguments, whatever the fallback makes of them
+		bad := c.req("shallot.v1.tool.request.add", `{}`)
+		require.Equal(t, 200, bad.status, "the ladder ends in a graceful error")
+		require.Equal(t, "invalid_arguments", gjson.GetBytes(bad.body, "error").String())
 		require.Contains(t, row(look(), "tool-arguments", "tool").Get("lastError").String(), "add", "ST-2 failed once")
 		require.EqualValues(t, 1, row(look(), "tool-arguments", "tool").Get("errorCount").Int())
 	})

@@ -27,6 +27,16 @@ type MCPCall struct {
 	RequestState   string          `json:"requestState,omitempty"`
 }
 
+// HeaderMCPError is the key of a fault's headers under which an error of the protocol travels to MCP callers, as JSON.
+const HeaderMCPError = "mcp-error"
+
+// MCPError is an error of the protocol as an MCP server gave it.
+type MCPError struct {
+	Code    int64           `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
 // Native is an MCP result as its server gave it, and the hash of the reply that it belongs to.
 type Native struct {
 	Result json.RawMessage `json:"result"`
