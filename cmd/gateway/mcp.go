@@ -48,6 +48,9 @@ type mcpFace struct {
 	news   chan struct{}     // there may be other tools
 	stop   context.CancelFunc
 	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	touched map[string]bool // MCP servers that said that their tools changed
 }
 
 // mcpSessionIdle is how long a session of an older revision may be idle.
@@ -55,7 +58,7 @@ const mcpSessionIdle = 30 * time.Minute
 
 // newMCPFace builds the server and keeps its lists up to date until Close.
 func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
-	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1)}
+	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	names, prefixes := source.MCPNames()
 	f.behind = newBehind(f, names, prefixes)
 	o := &mcp.ServerOptions{
@@ -99,6 +102,9 @@ func (f *mcpFace) endSessions() {
 // changed takes the news from an MCP server.
 func (f *mcpFace) changed(c host.MCPChange) {
 	if c.What == "tools" {
+		f.mu.Lock()
+		f.touched[c.Server] = true
+		f.mu.Unlock()
 		wake(f.news)
 		return
 	}
@@ -135,12 +141,21 @@ func (f *mcpFace) sync(ctx context.Context) {
 		f.log.Debug("the tools cannot be listed", "err", err)
 		return
 	}
+	f.mu.Lock()
+	touched := f.touched
+	f.touched = map[string]bool{}
+	f.mu.Unlock()
 	now := map[string]bool{}
 	for _, d := range defs {
 		if d.Held != "" {
 			continue
 		}
 		now[d.Name] = true
+		if d.Executor.Kind == toolspec.ExecMCP && touched[d.Executor.Name] {
+			// Its server's news is passed on even if nothing that is kept here changed: listing one tool anew does that.
+			delete(touched, d.Executor.Name)
+			delete(f.listed, d.Name)
+		}
 		seen := string(messages.Encode(d))
 		if f.listed[d.Name] == seen {
 			continue
