@@ -65,6 +65,7 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
 		Logger:       slog.New(quiet{log.Handler()}),
+		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
 		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
@@ -374,9 +375,12 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	if caps.Elicitation != nil {
 		out["elicitation"] = caps.Elicitation
 	}
+	//lint:ignore SA1019 older callers still say that they can sample
 	if caps.Sampling != nil {
+		//lint:ignore SA1019 as above
 		out["sampling"] = caps.Sampling
 	}
+	//lint:ignore SA1019 older callers still say that they have roots
 	if caps.RootsV2 != nil {
 		out["roots"] = struct{}{}
 	}
