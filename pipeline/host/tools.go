@@ -32,6 +32,7 @@ type tools struct {
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
 	evicted  *bus.Objects // large results
+	reader   stages.EvictedReader
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
@@ -60,8 +61,9 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
 		return err
 	}
+	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := stages.EvictedTool()
-	demo, funcs[reader.Name] = append(demo, reader), readEvicted(stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)})
+	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
 		Tools: t.find, Rules: t.rules, Log: o.Log,
