@@ -29,8 +29,10 @@ type Request struct {
 	Explain        bool
 	Stream         bool // the caller reads deltas
 	Submit         bool // nobody waits: the end is recorded
-	CallerInbox    string
-	Trace          messages.Trace
+	// Notes are in the shared context from the start (an MCP face's progress token and answers).
+	Notes       messages.Notes
+	CallerInbox string
+	Trace       messages.Trace
 }
 
 // Door is where calls enter. It is safe for concurrent use.

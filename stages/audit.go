@@ -86,7 +86,7 @@ func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
 		a.publish = d.Record
 	}
 	return pipeline.Stage{
-		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "hashes"},
+		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "request", "reply", "fault"}, Writes: []string{"audit"},
 	}, nil
 }
 

@@ -89,7 +89,7 @@ func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
 	}
 	b := &budget{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
-		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "usage"},
+		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},
 	}, nil
 }
 

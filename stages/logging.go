@@ -66,7 +66,7 @@ func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, fmt.Errorf("sample: %v; need 0 to 1", cfg.Sample)
 	}
 	l := &logging{cfg: *cfg, deps: d}
-	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply"}}, nil
+	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply", "fault"}, Writes: []string{"log"}}, nil
 }
 
 func (l *logging) sampled(c *messages.Call) bool {

@@ -169,16 +169,14 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, errors.New("apply-to-input, apply-to-output and apply-to-tool-results are all false; switch one on or the stage off")
 	}
 	p := piiStage{rules: rules, key: key, input: c.ApplyToInput, output: c.ApplyToOutput, tools: c.ApplyToToolResults}
-	s := pipeline.Stage{
-		FailClosed: true,
-		Reads:      []string{"request.messages", "reply.text"},
-		Writes:     []string{"request.messages", "reply.text"},
-	}
+	s := pipeline.Stage{FailClosed: true}
 	if p.input || p.tools {
 		s.Before = p.before
+		s.Reads, s.Writes = append(s.Reads, "request.messages"), append(s.Writes, "request.messages")
 	}
 	if p.output || p.input && rules.has(piiReplace) {
 		s.After, s.Rewrites = p.after, true
+		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
 		if !p.output || rules.streams() {
 			s.Filter = p.filter
 		}
@@ -312,7 +310,7 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	t := toolPIIStage{rules: compiled, key: key}
-	return pipeline.Stage{After: t.after, Rewrites: true, FailClosed: true, Reads: []string{"result"}, Writes: []string{"result"}}, nil
+	return pipeline.Stage{After: t.after, Rewrites: true, FailClosed: true, Reads: []string{"reply"}, Writes: []string{"reply"}}, nil
 }
 
 func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
@@ -63,12 +64,12 @@ func (s *server) switchTo(on bool) endpoint {
 			writeFault(w, fault)
 			return
 		}
-		v, err := s.Control.Switch(r.Context(), r.PathValue("name"), on, confirm, id.who())
+		v, err := s.Control.Switch(r.Context(), r.PathValue("name"), on, confirm, id.Who())
 		if err != nil {
 			s.failed(w, r, err)
 			return
 		}
-		s.Log.Info("stage switched", "stage", v.Name, "enabled", on, "by", id.who())
+		s.Log.Info("stage switched", "stage", v.Name, "enabled", on, "by", id.Who())
 		writeValue(w, http.StatusOK, v)
 	}
 }
@@ -88,7 +89,7 @@ func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fau
 	if f := jsonType(r.Header); f != nil {
 		return "", f
 	}
-	if f := wellFormed(body); f != nil {
+	if f := intake.WellFormed(body); f != nil {
 		return "", f
 	}
 	name, _ := messages.FieldString(body, "confirm")

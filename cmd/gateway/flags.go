@@ -22,7 +22,7 @@ func readFlags(args []string, out io.Writer) (flags, error) {
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway key|config|version\n\nWithout --nats or --context an embedded NATS server is started and everything runs in this process.\n\n")
+		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway mcp|key|config|version\n\nWithout --nats or --context an embedded NATS server is started and everything runs in this process.\n\n")
 		fs.PrintDefaults()
 	}
 	var (
@@ -44,7 +44,7 @@ func readFlags(args []string, out io.Writer) (flags, error) {
 		return flags{}, err
 	}
 	if fs.NArg() > 0 {
-		return flags{}, fmt.Errorf("unknown command %q; known: key, config, version, or flags only (see --help)", fs.Arg(0))
+		return flags{}, fmt.Errorf("unknown command %q; known: mcp, key, config, version, or flags only (see --help)", fs.Arg(0))
 	}
 	set := map[string]string{}
 	for path, v := range map[string]string{

@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 func main() {
@@ -42,6 +43,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		case "version":
 			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
 			return err
+		case "mcp":
+			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
 		}
@@ -107,6 +110,17 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Todo = todoOf(h)
+	srv.Tools = h
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	if err != nil {
+		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return errors.Join(err, h.Stop(stop))
+	}
+	defer face.Close()
+	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.serveOn(main, srv.handler()) }()
 	servers := 1
@@ -140,6 +154,17 @@ func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
 	}
 }
 
+func todoOf(h *host.Host) *todoLists {
+	return &todoLists{
+		Load: func(ctx context.Context, tenant, session string) (any, error) {
+			return h.LoadTodo(ctx, tenant, session)
+		},
+		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
+			return h.EditTodo(ctx, tenant, session, edit)
+		},
+	}
+}
+
 func readyOf(h *host.Host) func(ctx context.Context) []check {
 	return func(ctx context.Context) []check {
 		var out []check
@@ -170,16 +195,18 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 
   HTTP    http://%s/v1   OpenAI-compatible
   Page    %s
+  MCP     http://%s/mcp
   Health  http://%s/readyz
   NATS    %s
 
   Try:
     curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
     nats req %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, page, addr, where, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, addr, where, addr, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

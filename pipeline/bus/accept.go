@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -96,14 +97,11 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
 	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	c.Notes = maps.Clone(r.Notes)
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	most := n.opts.MaxTime[r.Kind]
-	if most == 0 {
-		most = defaultMaxTime[r.Kind]
-	}
-	c.Deadline = c.Accepted.Add(most)
+	c.Deadline = c.Accepted.Add(n.maxTime(r.Kind))
 	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
 		c.Deadline = r.Deadline.UTC()
 	}
@@ -125,6 +123,11 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if err != nil {
 		return nil, messages.AsFault(err, "entry")
 	}
+	if n.opts.Prepare != nil {
+		if err := n.opts.Prepare(c); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
 	return c, nil
 }
 
@@ -133,6 +136,13 @@ func newTrace() string {
 	var b [24]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
+}
+
+func (n *Node) maxTime(k messages.Kind) time.Duration {
+	if d := n.opts.MaxTime[k]; d > 0 {
+		return d
+	}
+	return defaultMaxTime[k]
 }
 
 func applyClass(c *messages.Call) string {
@@ -179,6 +189,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	if err == nil {
 		return nil, nil
 	}
+	if errors.Is(err, errNoAnswer) {
+		return n.claim(ctx, c)
+	}
 	unavailable := func(err error) error {
 		return messages.NewFault(messages.StoreUnavailable, "the idempotency record: %v; the call was not accepted", err).From("entry")
 	}
@@ -195,6 +208,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	var was claimRecord
 	if err := json.Unmarshal(e.Value, &was); err != nil {
 		return nil, unavailable(err)
+	}
+	if was.Call == c.ID {
+		return nil, nil // our own write, whose answer was lost
 	}
 	if was.Fingerprint != c.Fingerprint {
 		return nil, messages.NewFault(messages.IdempotencyMismatch,

@@ -2,11 +2,13 @@ package bus_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -102,4 +104,38 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
 	require.Error(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
+}
+
+// A chunk above the server's max_payload (1 MiB by default) travels in pieces, or its text comes with the end.
+func TestChunkThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	big := strings.Repeat("onion ", 350_000)
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+		for _, text := range []string{"first ", big, "last"} {
+			delta := messages.SetFieldString([]byte("{}"), "content", text)
+			if err := emit(messages.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
+				return err
+			}
+		}
+		message := messages.SetFieldString([]byte(`{"role":"assistant"}`), "content", "first "+big+"last")
+		choice := messages.SetField([]byte(`{"index":0,"finish_reason":"stop"}`), "message", message)
+		c.SetReply(messages.SetField([]byte(`{"id":"x"}`), "choices", messages.Array([][]byte{choice})))
+		return nil
+	})
+	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
+	body := []byte(`{"model":"m","stream":true,"messages":[]}`)
+	p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Stream: true, Body: body})
+	require.NoError(t, err)
+	follow := pipeline.NewFollower(body)
+	var chunks [][]byte
+	c, err := p.Wait(t.Context(), func(d pipeline.Delta) { chunks = append(chunks, follow.Delta(d)...) })
+	require.NoError(t, err)
+	rest, fault := follow.End(c)
+	require.Nil(t, fault)
+	var text strings.Builder
+	for _, chunk := range append(chunks, rest...) {
+		text.WriteString(gjson.GetBytes(chunk, "choices.0.delta.content").Str)
+	}
+	require.True(t, text.String() == "first "+big+"last", "%d bytes", text.Len())
 }

@@ -76,6 +76,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// classes are the work queues that are provisioned for a kind.
+func (c Config) classes(k messages.Kind) []string {
+	switch k {
+	case messages.Model:
+		return c.ModelClasses
+	case messages.Tool:
+		return c.ToolClasses
+	}
+	return nil
+}
+
 func (c Config) validate() error {
 	switch {
 	case c.AckWait < time.Second:

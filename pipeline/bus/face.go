@@ -51,6 +51,9 @@ func (n *Node) serveFaces() error {
 	if err := n.serveApprovals(); err != nil {
 		return err
 	}
+	if err := n.serveVerbs(); err != nil {
+		return err
+	}
 	return n.serveControl()
 }
 
@@ -117,9 +120,7 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 	}
 	follow := pipeline.NewFollower(r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		for _, chunk := range follow.Delta(d) {
-			n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
-		}
+		n.replyChunks(m, follow.Delta(d))
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
 		n.reply(m, pendingAnswer(m.Reply, p.ID()))
@@ -130,21 +131,30 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 		return
 	}
 	chunks, fault := follow.End(c)
-	for _, chunk := range chunks {
-		n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
-	}
+	n.replyChunks(m, chunks)
 	if fault != nil {
 		n.reply(m, refusal(m.Reply, fault))
 	}
 	n.reply(m, &nats.Msg{Subject: m.Reply})
 }
 
+func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte) {
+	for _, chunk := range chunks {
+		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+			n.reply(m, &nats.Msg{Subject: m.Reply, Data: piece})
+		}
+	}
+}
+
+// largest is how many bytes of data fit into a message beside its headers.
+func (n *Node) largest() int { return int(n.nc.MaxPayload()) - 8<<10 }
+
 // reply sends to a caller, if he gave an address.
 func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	if int64(len(out.Data)) > n.nc.MaxPayload()-8<<10 {
+	if len(out.Data) > n.largest() {
 		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
 			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), n.nc.MaxPayload()))
 	}
@@ -187,11 +197,18 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 	}
 	var chat intake.Chat
-	if in.Kind == messages.Model {
+	body := m.Data
+	switch in.Kind {
+	case messages.Model:
 		var f *messages.Fault
-		if chat, f = intake.ReadChat(m.Data); f != nil {
+		if chat, f = intake.ReadChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Tool:
+		if f := intake.ReadArguments(body); f != nil {
+			return pipeline.Request{}, f
+		}
+		body = intake.Arguments(body)
 	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
@@ -203,7 +220,7 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	if f != nil {
 		return r, f
 	}
-	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, m.Data, m.Reply
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}
@@ -244,11 +261,13 @@ func pendingAnswer(subject, id string) *nats.Msg {
 }
 
 // streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.
-func streamAnswer(subject string, c *messages.Call) []*nats.Msg {
+func streamAnswer(subject string, c *messages.Call, largest int) []*nats.Msg {
 	chunks, fault := pipeline.NewFollower(c.Request()).End(c)
 	var out []*nats.Msg
 	for _, chunk := range chunks {
-		out = append(out, &nats.Msg{Subject: subject, Data: chunk})
+		for _, piece := range messages.SplitChunk(chunk, largest) {
+			out = append(out, &nats.Msg{Subject: subject, Data: piece})
+		}
 	}
 	if fault != nil {
 		out = append(out, refusal(subject, fault))

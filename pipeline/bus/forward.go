@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,7 +90,12 @@ func (n *Node) classify(c *messages.Call) (string, error) {
 			return "", err
 		}
 	}
-	return n.opts.Classify(c)
+	class, err := n.opts.Classify(c)
+	if err == nil && !slices.Contains(n.cfg.classes(c.Kind), class) {
+		// Without a consumer the stored call would lie there for good.
+		return "", messages.NewFault(messages.TargetAbsent, "there is no work queue %s for %s calls; name it in the configuration of every process", class, c.Kind)
+	}
+	return class, err
 }
 
 // mustEnd reports whether the call goes no further inward: its time is over, or its caller left. A call on its way

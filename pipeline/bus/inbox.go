@@ -90,8 +90,7 @@ func (n *Node) heardEnd(p *pending, m *nats.Msg) {
 
 // finish hands out the end of a call that this process accepted, once.
 func (n *Node) finish(p *pending, c *messages.Call) {
-	if p.end(c) {
-		n.opts.Manager.Fold(c.Kind, c.Slip)
+	if p.end(c, func() { n.opts.Manager.Fold(c.Kind, c.Slip) }) {
 		n.waiters.drop(p.call.ID)
 	}
 }

@@ -113,7 +113,7 @@ func (x *install) strike(who string, s os.Signal) {
 			require.NoError(x.t, p.err, "a graceful end")
 		}
 	}
-	time.Sleep(500 * time.Millisecond) // nobody is there for a while: that is the case
+	<-time.After(500 * time.Millisecond) // nobody is there for a while: that is the case
 	if who == "nats-server" {
 		x.srv.start()
 		return
@@ -149,7 +149,7 @@ func (x *install) ask(ctx context.Context, key string) (reply, error) {
 		}
 		if err == nil {
 			err = fmt.Errorf("%v %s", got.Header, got.Data)
-			time.Sleep(100 * time.Millisecond) // a client's back-off
+			<-time.After(100 * time.Millisecond) // a client's back-off
 		}
 		last = err
 	}
@@ -190,16 +190,71 @@ func (x *install) load(strike func()) []reply {
 	case <-time.After(20 * time.Second):
 		x.t.Fatal("the load does not run")
 	}
+	before := done.Load()
 	strike()
+	x.t.Logf("struck when %d were answered; %d when the process was back", before, done.Load())
 	back := time.Now()
+	watch := time.AfterFunc(6*time.Second, func() {
+		if os.Getenv("SHALLOT_TEST_DUMP") != "" {
+			x.dump("k000")
+		}
+	})
+	defer watch.Stop()
 	limit := time.AfterFunc(20*time.Second, cancel)
 	all.Wait()
 	limit.Stop()
 	for i := range n {
+		if errs[i] != nil {
+			x.dump(fmt.Sprintf("k%03d", i))
+		}
 		require.NoError(x.t, errs[i])
 	}
 	x.t.Logf("all %d answered %s after the process was back", n, time.Since(back).Round(time.Millisecond))
 	return out
+}
+
+// dump shows what is known about a call that has no answer.
+func (x *install) dump(key string) {
+	js, err := jetstream.New(x.nc)
+	if err != nil {
+		return
+	}
+	ctx := context.Background()
+	marks, err := x.nc.SubscribeSync("$JS.ACK.>")
+	require.NoError(x.t, err)
+	reports, err := x.nc.SubscribeSync(x.nc.NewInbox())
+	require.NoError(x.t, err)
+	require.NoError(x.t, x.nc.PublishRequest("shallot.v1.control.report", reports.Subject, nil))
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		if m, err := marks.NextMsg(100 * time.Millisecond); err == nil {
+			x.t.Logf("mark %s %s", m.Subject, m.Data)
+		}
+		if m, err := reports.NextMsg(100 * time.Millisecond); err == nil {
+			x.t.Logf("report %s", m.Data)
+		}
+	}
+	for _, bucket := range []string{bus.IdempotencyBucket, bus.ResultsBucket, bus.IntentsBucket} {
+		b, err := bus.OpenBucket(ctx, js, bucket)
+		if err != nil {
+			x.t.Log(bucket, err)
+			continue
+		}
+		e, err := b.Get(ctx, messages.Key("default", "model/", key))
+		if err == nil {
+			x.t.Logf("%s %s %s", bucket, e.Created, e.Value)
+		}
+	}
+	for _, name := range []string{bus.CallsStream, bus.HopsStream, bus.DeadStream} {
+		if s, err := js.Stream(ctx, name); err == nil {
+			x.t.Logf("%s %+v", name, s.CachedInfo().State)
+			list := s.ListConsumers(ctx)
+			for c := range list.Info() {
+				if c.NumPending+uint64(c.NumAckPending) > 0 {
+					x.t.Logf("%s pending %d ack pending %d redelivered %d waiting %d", c.Name, c.NumPending, c.NumAckPending, c.NumRedelivered, c.NumWaiting)
+				}
+			}
+		}
+	}
 }
 
 // check holds what is promised: each key has one answer and keeps it, no stored answer was bought again, nothing is

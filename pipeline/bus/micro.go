@@ -47,7 +47,8 @@ func (n *Node) serveMicro() error {
 
 func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 	info := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
-		Description: "interceptors for model and tool calls over NATS"}
+		// Never null: a process of the entry role alone has no endpoints, and tools refuse the whole list for a null.
+		Description: "interceptors for model and tool calls over NATS", Endpoints: []micro.EndpointInfo{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {
@@ -58,7 +59,7 @@ func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 }
 
 func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) micro.Stats {
-	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started}
+	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: []*micro.EndpointStats{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {

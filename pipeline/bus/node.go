@@ -41,6 +41,11 @@ type Options struct {
 	Classify func(c *messages.Call) (string, error)
 	// Validate checks the body of a request before it is accepted; nil accepts all.
 	Validate func(kind messages.Kind, body []byte) error
+	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
+	// to the request. It runs for one call at a time, for many at once; nil does nothing.
+	Prepare func(c *messages.Call) error
+	// Verbs are further request subjects of the entry role.
+	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
 	MaxTime map[messages.Kind]time.Duration
 	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
@@ -52,6 +57,20 @@ type Options struct {
 	TrustCallers bool
 	// Version is what the micro service shows.
 	Version string
+}
+
+// Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
+type Verb struct {
+	Name string // tokens with dots: todo.get
+	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
+	Serve func(ctx context.Context, a Ask) (any, error)
+}
+
+// Ask is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
+type Ask struct {
+	Tenant  string
+	Session string // header Shallot-Session
+	Body    []byte
 }
 
 // TargetRole serves one work queue.
@@ -101,6 +120,7 @@ type Node struct {
 	work      sync.WaitGroup // calls that this process still has to settle
 	suspect   chan struct{}  // one slot: calls whose holders died twice run one at a time
 	stats     nodeStats
+	peers     peers
 }
 
 // New binds to the streams and buckets that provisioning has made. It subscribes to nothing yet.
@@ -181,6 +201,7 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.watchBacklog(loop) })
 	n.loops.Go(func() { n.later.run(loop) })
 	n.loops.Go(func() { n.waiters.sweep(loop) })
+	n.sweepStages(loop)
 	if len(n.subs) > 0 {
 		failed := make(chan error, 1)
 		n.loops.Go(func() { failed <- n.router.Run(loop) })

@@ -70,12 +70,16 @@ func (p *pending) setWhere(where string) {
 	p.where = where
 }
 
-// end sets the final call; false if there was one.
-func (p *pending) end(c *messages.Call) bool {
+// end sets the final call; false if there was one. fold, if not nil, is run first: whoever is told the end and then
+// asks for the statistics finds it there.
+func (p *pending) end(c *messages.Call, fold func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.final != nil {
 		return false
+	}
+	if fold != nil {
+		fold()
 	}
 	p.final = c
 	close(p.done)
@@ -173,7 +177,7 @@ func (p *pending) look(ctx context.Context) {
 		return
 	}
 	if p.attached {
-		if p.end(c) {
+		if p.end(c, nil) {
 			p.n.waiters.drop(p.call.ID)
 		}
 		return
@@ -193,7 +197,7 @@ func (p *pending) timeOut() {
 	}
 	c.Fail(p.n.overdue(c, where))
 	if p.attached {
-		p.end(c) // the call itself has a deadline of its own, and may be under way still
+		p.end(c, nil) // the call itself has a deadline of its own, and may be under way still
 		return
 	}
 	final, _, err := p.n.record(c)

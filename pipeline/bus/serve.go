@@ -125,6 +125,9 @@ func (n *Node) take(m *message.Message) (*held, bool) {
 			*at = ""
 		}
 	}
+	if c.Deadline.IsZero() { // nobody of ours makes one; it would wait for an absent stage for ever
+		c.Deadline = arrived.Add(n.maxTime(c.Kind))
+	}
 	return &held{c: c, lease: lease, fresh: fresh}, true
 }
 
@@ -147,7 +150,11 @@ func (n *Node) handleHop(m *message.Message, s pipeline.Stage, endpoint string) 
 	}
 	name, phase := h.c.Slip.Stage()
 	if want := strings.Join([]string{string(h.c.Kind), string(phase), name}, "."); want != endpoint {
-		n.bury(m, nil, "a call for "+want+" came to "+endpoint)
+		var own *Lease
+		if m.Metadata.Get(metaStored) != "" {
+			own = &h.lease
+		}
+		n.bury(m, own, "a call for "+want+" came to "+endpoint)
 		return
 	}
 	if n.draining.Load() {

@@ -9,13 +9,15 @@ import (
 
 // Tooling holds what the documents put under tool.
 type Tooling struct {
-	Executor   Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
-	Timeout    ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
-	Arguments  ToolArguments `yaml:"arguments" doc:"How arguments are read."`
-	Policy     ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
-	Fallback   ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
-	Tools      []Tool        `yaml:"tools" doc:"Tool definitions." env:"-"`
-	MCPServers []MCPServer   `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
+	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
+	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
+	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
+	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
+	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
+	// APINetworks open private networks to tools that did not come with this file.
+	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
+	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
 }
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.
@@ -181,11 +183,12 @@ func (c *ToolCache) UnmarshalYAML(decode func(any) error) error {
 
 // MCPServer is an MCP server whose tools are offered: a program (command) or an address (url).
 type MCPServer struct {
-	Name    string            `yaml:"name" doc:"Unique; the prefix of its tools." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name    string            `yaml:"name" doc:"Unique; names its work queue, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	Command []string          `yaml:"command" doc:"Program and arguments; it speaks over stdin and stdout."`
 	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
 	URL     URL               `yaml:"url" doc:"http or https address."`
 	Headers map[string]Secret `yaml:"headers" doc:"Headers of each request."`
+	Prefix  *string           `yaml:"prefix" doc:"What stands before the names of its tools and prompts; not given: its name and _."`
 	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
 	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// start runs everything in this process, with an embedded server that listens nowhere.
-func start(t testing.TB, flags map[string]string) *host.Host {
+// benchHost runs everything in this process, with an embedded server that listens nowhere.
+func benchHost(t testing.TB, flags map[string]string) *host.Host {
 	t.Helper()
 	all := map[string]string{"nats.embedded.port": "0", "nats.embedded.data": t.TempDir()}
 	for k, v := range flags {
@@ -38,7 +38,7 @@ func BenchmarkWholeCall(b *testing.B) {
 	for _, fused := range []string{"false", "true"} {
 		for _, callers := range []int{1, 32} {
 			b.Run("fused="+fused+"/callers="+map[int]string{1: "1", 32: "32"}[callers], func(b *testing.B) {
-				h := start(b, map[string]string{"bus.fusion": fused})
+				h := benchHost(b, map[string]string{"bus.fusion": fused})
 				b.SetParallelism(callers)
 				run := func() {
 					p, err := h.Door().Accept(b.Context(), pipeline.Request{Kind: messages.Model,

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -99,13 +100,22 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	limited, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	deadline, _ := limited.Deadline()
-	key := a.c.IdempotencyKey
-	if key == "" {
-		key = a.c.ID
+	key := a.c.ID
+	if own := a.c.IdempotencyKey; own != "" {
+		key = messages.Key(a.c.Tenant, a.c.Tool, own) // two tenants may choose one key; the tool must not take them for one
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
 		Deadline: deadline, Trace: a.c.Trace, Progress: func(json.RawMessage) {},
+	}
+	var said toolspec.MCPCall
+	if a.c.Noted(toolspec.NoteMCP, &said) {
+		inv.MCP = &said
+		if said.Progress {
+			p := &progress{emit: a.emit}
+			defer p.end()
+			inv.Progress = p.send
+		}
 	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	if err == nil {
@@ -120,12 +130,37 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
 		return r, messages.NewFault(messages.Cancelled, "the caller cancelled while '%s' ran", a.d.Name).From("caller")
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		// The process stops: the caller of Do hands the call to another one, or says so where it may not run again.
+		return r, messages.NewFault(messages.DeadlineExceeded, "the process that ran '%s' stopped before it ended", a.d.Name).From("deadline")
 	case ctx.Err() != nil:
 		return r, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while '%s' ran", a.d.Name).From("deadline")
 	case limited.Err() != nil:
 		return r, toolspec.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
+}
+
+// progress sends signs of life to the process that accepted the call. Nothing is sent after end: the call then belongs to
+// whoever passes it on.
+type progress struct {
+	mu   sync.Mutex
+	emit pipeline.Emit
+	over bool
+}
+
+func (p *progress) send(what json.RawMessage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over && json.Valid(what) {
+		_ = p.emit(messages.SetField([]byte("{}"), "progress", what)) // a lost sign of life is no failure
+	}
+}
+
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
 }
 
 // guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot

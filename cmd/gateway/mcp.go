@@ -1,0 +1,421 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// mcpSource is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
+type mcpSource interface {
+	Tools(ctx context.Context) ([]*toolspec.Definition, error)
+	MCPNames() (names, prefixes []string)
+	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
+	OnMCPChange(f func(host.MCPChange)) (stop func(), err error)
+}
+
+// mcpFace is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
+// of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
+// older revisions have sessions, which live in this process.
+type mcpFace struct {
+	door   pipeline.Door
+	source mcpSource
+	log    *slog.Logger
+	// gracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
+	gracefulIsError bool
+	local           identity // of callers without HTTP
+
+	server *mcp.Server
+	behind *behind
+	listed map[string]string // tool -> what was listed of it
+	news   chan struct{}     // there may be other tools
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	touched map[string]bool // MCP servers that said that their tools changed
+}
+
+// mcpSessionIdle is how long a session of an older revision may be idle.
+const mcpSessionIdle = 30 * time.Minute
+
+// newMCPFace builds the server and keeps its lists up to date until Close.
+func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
+	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
+	names, prefixes := source.MCPNames()
+	f.behind = newBehind(f, names, prefixes)
+	o := &mcp.ServerOptions{
+		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
+		PageSize:     200,
+		Logger:       slog.New(quiet{log.Handler()}),
+		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
+	}
+	if len(names) > 0 {
+		o.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
+		o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
+		o.CompletionHandler, o.SubscribeHandler, o.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
+	}
+	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: host.Version()}, o)
+	f.sync(context.Background())
+	quit, err := source.OnMCPChange(f.changed)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f.stop = func() { quit(); cancel() }
+	f.work.Go(func() { every(ctx, f.news, f.sync) })
+	f.work.Go(func() { every(ctx, f.behind.news, f.behind.sync) })
+	return f, nil
+}
+
+// Close ends all sessions and the upkeep of the lists.
+func (f *mcpFace) Close() {
+	f.stop()
+	f.endSessions()
+	f.work.Wait()
+}
+
+func (f *mcpFace) endSessions() {
+	for s := range f.server.Sessions() {
+		_ = s.Close()
+	}
+}
+
+// changed takes the news from an MCP server.
+func (f *mcpFace) changed(c host.MCPChange) {
+	if c.What == "tools" {
+		f.mu.Lock()
+		f.touched[c.Server] = true
+		f.mu.Unlock()
+		wake(f.news)
+		return
+	}
+	f.behind.changed(c)
+}
+
+func wake(news chan struct{}) {
+	select {
+	case news <- struct{}{}:
+	default:
+	}
+}
+
+// every does something when there is news, and every half second, because news may be lost.
+func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) {
+	t := time.NewTicker(500 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-news:
+			do(ctx)
+		case <-t.C:
+			do(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sync lists the registry's tools anew where they changed; the SDK tells whoever listens. Held tools are not listed.
+func (f *mcpFace) sync(ctx context.Context) {
+	defs, err := f.source.Tools(ctx)
+	if err != nil {
+		f.log.Debug("the tools cannot be listed", "err", err)
+		return
+	}
+	f.mu.Lock()
+	touched := f.touched
+	f.touched = map[string]bool{}
+	f.mu.Unlock()
+	now := map[string]bool{}
+	for _, d := range defs {
+		if d.Held != "" {
+			continue
+		}
+		now[d.Name] = true
+		if d.Executor.Kind == toolspec.ExecMCP && touched[d.Executor.Name] {
+			// Its server's news is passed on even if nothing that is kept here changed: listing one tool anew does that.
+			delete(touched, d.Executor.Name)
+			delete(f.listed, d.Name)
+		}
+		seen := string(messages.Encode(d))
+		if f.listed[d.Name] == seen {
+			continue
+		}
+		f.listed[d.Name] = seen
+		if !f.add(d) {
+			now[d.Name] = false
+		}
+	}
+	for name := range f.listed {
+		if !now[name] {
+			f.server.RemoveTools(name)
+			if _, known := now[name]; !known {
+				delete(f.listed, name)
+			}
+		}
+	}
+}
+
+// add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here and can be called over
+// the other faces.
+func (f *mcpFace) add(d *toolspec.Definition) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			f.log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
+			ok = false
+		}
+	}()
+	t := &mcp.Tool{Name: d.Name, Description: d.Description, InputSchema: objectSchema(d.InputSchema)}
+	if len(d.OutputSchema) > 0 {
+		t.OutputSchema = json.RawMessage(d.OutputSchema)
+	}
+	if a := d.Annotations; a != nil {
+		t.Title = a.Title
+		t.Annotations = &mcp.ToolAnnotations{Title: a.Title, DestructiveHint: a.Destructive, OpenWorldHint: a.OpenWorld}
+		t.Annotations.ReadOnlyHint = a.ReadOnly != nil && *a.ReadOnly
+		t.Annotations.IdempotentHint = a.Idempotent != nil && *a.Idempotent
+	}
+	f.server.AddTool(t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return f.call(ctx, d, req)
+	})
+	return true
+}
+
+// objectSchema is a schema as MCP wants it: of type object, at least.
+func objectSchema(s toolspec.JSON) json.RawMessage {
+	switch {
+	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
+		return json.RawMessage(`{"type":"object"}`)
+	case gjson.GetBytes(s, "type").String() != "object":
+		return messages.SetField(s, "type", []byte(`"object"`))
+	}
+	return json.RawMessage(s)
+}
+
+// handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key.
+func (f *mcpFace) handler(limit int64) http.Handler {
+	get := func(*http.Request) *mcp.Server { return f.server }
+	log := slog.New(quiet{f.log.Handler()})
+	now := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
+		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
+	})
+	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
+		SessionTimeout: mcpSessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
+	})
+	return known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if sessionless(r, limit) {
+			now.ServeHTTP(w, r)
+			return
+		}
+		older.ServeHTTP(w, r)
+	}))
+}
+
+// firstSessionless is the revision from which requests stand alone.
+const firstSessionless = "2026-07-28"
+
+// sessionless reports whether a request is of a revision without sessions, by its header, else by its body.
+func sessionless(r *http.Request, limit int64) bool {
+	switch v := r.Header.Get("Mcp-Protocol-Version"); {
+	case v != "":
+		return v >= firstSessionless
+	case r.Header.Get("Mcp-Session-Id") != "":
+		return false
+	case r.Method != http.MethodPost:
+		return true // 405: without a session there is nothing to get or to delete
+	case r.Header.Get("Mcp-Method") != "":
+		return true
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	if err != nil {
+		return false
+	}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	return gjson.GetBytes(body, `params._meta.io\.modelcontextprotocol/protocolVersion`).Exists()
+}
+
+// known tells the SDK who makes a request, so that nobody uses another one's session.
+func known(next http.Handler) http.Handler {
+	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
+		id := identityOf(r.Context())
+		return &auth.TokenInfo{
+			UserID: id.Tenant + "/" + id.Who(), Expiration: time.Now().Add(24 * time.Hour), Extra: map[string]any{"identity": id},
+		}, nil
+	}
+	inner := auth.RequireBearerToken(verify, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Authorization")
+		next.ServeHTTP(w, r)
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer checked") // the real one ended at the gateway's own check
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// who makes a request, and its headers; those of stdio are empty.
+func (f *mcpFace) who(extra *mcp.RequestExtra) (identity, http.Header) {
+	id, h := f.local, http.Header{}
+	if extra != nil {
+		if extra.Header != nil {
+			h = extra.Header
+			id = identity{Tenant: "default", Role: intake.RoleCaller}
+		}
+		if extra.TokenInfo != nil {
+			if who, ok := extra.TokenInfo.Extra["identity"].(identity); ok {
+				id = who
+			}
+		}
+	}
+	return id, h
+}
+
+// Keys of _meta that callers may set, under our own prefix (T3 over MCP).
+const (
+	metaKey     = "shallot/idempotency-key"
+	metaSession = "shallot/session"
+	metaTimeout = "shallot/timeout"
+)
+
+// call carries one tools/call through the chain.
+func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	r, err := f.request(d, req)
+	if err != nil {
+		return nil, err
+	}
+	pending, err := f.door.Accept(ctx, r)
+	if err != nil {
+		return mcpFault(messages.AsFault(err, "entry"), "")
+	}
+	defer context.AfterFunc(ctx, pending.Leave)()
+	c, err := pending.Wait(ctx, f.progress(ctx, req))
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		return mcpText("The call waits for an approval; its result will be at "+resultPath(pending.ID())+".",
+			map[string]any{"shallot/status": "approval_pending", "shallot/call": pending.ID()}), nil
+	case err != nil:
+		return nil, err
+	}
+	return f.result(d, c)
+}
+
+// request makes the door's request of a tools/call.
+func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
+	id, headers := f.who(req.Extra)
+	headers = headers.Clone()
+	meta := req.Params.Meta
+	for key, header := range map[string]string{
+		metaKey: "Idempotency-Key", metaSession: "Shallot-Session", metaTimeout: "Shallot-Timeout",
+		"traceparent": "Traceparent", "tracestate": "Tracestate",
+	} {
+		if v, ok := meta[key].(string); ok && v != "" {
+			headers[header] = []string{v}
+		}
+	}
+	r, fault := intake.Metadata(headers.Values, id, intake.Chat{}, time.Now())
+	if fault != nil {
+		return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message}
+	}
+	r.Kind, r.Tool, r.Body, r.Stream = messages.Tool, d.Name, req.Params.Arguments, false
+	if len(r.Body) == 0 || string(r.Body) == "null" {
+		r.Body = []byte("{}")
+	}
+	said := toolspec.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
+	if d.Executor.Kind == toolspec.ExecMCP {
+		said.Capabilities = inputCapabilities(req)
+	}
+	if len(req.Params.InputResponses) > 0 {
+		raw, err := json.Marshal(req.Params.InputResponses)
+		if err != nil {
+			return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: " + err.Error()}
+		}
+		said.InputResponses = raw
+	}
+	if said.InputResponses != nil || said.RequestState != "" {
+		r.Cache = "off" // what came of answers must not be given to others
+		if r.IdempotencyKey != "" {
+			// The same key with an answer is the next round of the call, not the same request again.
+			r.IdempotencyKey += "." + toolspec.NativeHash(append(said.InputResponses, said.RequestState...))[:12]
+		}
+	}
+	r.Notes = messages.Notes{toolspec.NoteMCP: messages.Encode(said)}
+	return r, nil
+}
+
+// inputCapabilities is what the caller can be asked for. Clients of older revisions are asked over their session, by the
+// SDK, which reads what they declared at the start.
+func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
+	caps := req.ClientCapabilities()
+	if caps == nil {
+		return nil
+	}
+	out := map[string]any{}
+	if caps.Elicitation != nil {
+		out["elicitation"] = caps.Elicitation
+	}
+	if caps.Sampling != nil {
+		out["sampling"] = caps.Sampling
+	}
+	if caps.RootsV2 != nil {
+		out["roots"] = struct{}{}
+	}
+	return messages.Encode(out)
+}
+
+// progress passes on signs of life, if the caller gave a token. They only ever grow: a tool that is run again begins
+// anew, which is not shown.
+func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return nil
+	}
+	last := -1.0
+	return func(d pipeline.Delta) {
+		p := gjson.GetBytes(d.Chunk, "progress")
+		if !p.IsObject() || p.Get("progress").Float() <= last {
+			return
+		}
+		last = p.Get("progress").Float()
+		err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: token, Progress: last, Total: p.Get("total").Float(), Message: p.Get("message").String(),
+		})
+		if err != nil {
+			f.log.Debug("progress was not sent", "err", err)
+		}
+	}
+}
+
+// quiet lowers the SDK's informational lines: they tell of every session and every subscription.
+type quiet struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < slog.LevelWarn {
+		r.Level = slog.LevelDebug
+		if !q.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return q.Handler.Handle(ctx, r)
+}

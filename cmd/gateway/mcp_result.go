@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
+type rawContent struct {
+	mcp.Content
+	raw json.RawMessage
+}
+
+// MarshalJSON implements json.Marshaler.
+func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
+
+func mcpText(text string, meta map[string]any) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
+}
+
+// mcpFault is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
+// else is a result that the model can read.
+func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
+	meta := map[string]any{"shallot/fault": string(fault.Code), "shallot/retryable": fault.Retryable()}
+	if call != "" {
+		meta["shallot/call"] = call
+	}
+	if fault.RetryAfter > 0 {
+		meta["shallot/retry-after-ms"] = fault.RetryAfter.Milliseconds()
+	}
+	var wire toolspec.MCPError
+	if raw := fault.Headers[toolspec.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
+		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server behind
+	}
+	switch fault.Code {
+	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}
+	case messages.Cancelled:
+		return nil, context.Canceled
+	}
+	r := mcpText(fault.Message, meta)
+	r.IsError = true
+	return r, nil
+}
+
+// result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
+// and structured content if it is an object.
+func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call) (*mcp.CallToolResult, error) {
+	if c.Fault != nil {
+		return mcpFault(c.Fault, c.ID)
+	}
+	r := f.body(d, c)
+	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
+	if r.Meta == nil {
+		r.Meta = mcp.Meta{}
+	}
+	r.Meta["shallot/call"] = c.ID
+	if text := degraded(c); text != "" {
+		r.Meta["shallot/degraded"] = text
+		r.IsError = r.IsError || f.gracefulIsError && strings.HasPrefix(text, "graceful")
+		if r.InputRequests == nil { // the model reads the content, not the marks (X-34)
+			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
+		}
+	}
+	return r, nil
+}
+
+// degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
+func degraded(c *messages.Call) string {
+	var text string
+	if c.Noted(messages.NoteDegraded, &text) && text != "" {
+		return text
+	}
+	var meta struct {
+		Fallback any `json:"fallback"`
+	}
+	if c.Noted(toolspec.NoteMetadata, &meta) {
+		if s, ok := meta.Fallback.(string); ok {
+			return s
+		}
+	}
+	return ""
+}
+
+func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call) *mcp.CallToolResult {
+	if d.Executor.Kind == toolspec.ExecMCP {
+		if native, ok := toolspec.NativeMCP(c); ok {
+			if r, err := nativeResult(native); err == nil {
+				return r
+			} else {
+				f.log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
+			}
+		}
+	}
+	if text, ok := c.ReplyText(); ok {
+		return mcpText(text, nil)
+	}
+	reply := c.ReplyBytes()
+	if text, ok := messages.IsString(reply); ok {
+		return mcpText(text, nil)
+	}
+	r := mcpText(string(reply), nil)
+	if gjson.ParseBytes(reply).IsObject() && !c.Flag(toolspec.NoteIsError) {
+		r.StructuredContent = json.RawMessage(reply)
+	}
+	return r
+}
+
+// nativeResult reads an MCP result so that it goes out with the bytes that came in.
+func nativeResult(raw json.RawMessage) (*mcp.CallToolResult, error) {
+	var read mcp.CallToolResult
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return nil, err
+	}
+	r := &mcp.CallToolResult{IsError: read.IsError, InputRequests: read.InputRequests, RequestState: read.RequestState}
+	content, _ := messages.Field(raw, "content")
+	blocks := messages.Elements(content)
+	for i, b := range blocks {
+		if i < len(read.Content) {
+			r.Content = append(r.Content, rawContent{Content: read.Content[i], raw: b})
+		}
+	}
+	if s, ok := messages.Field(raw, "structuredContent"); ok && !messages.IsNull(s) {
+		r.StructuredContent = json.RawMessage(s)
+	}
+	if m, ok := messages.Field(raw, "_meta"); ok {
+		dec := json.NewDecoder(bytes.NewReader(m))
+		dec.UseNumber()
+		if err := dec.Decode(&r.Meta); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}

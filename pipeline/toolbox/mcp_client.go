@@ -1,0 +1,433 @@
+package toolbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// MCPServer is an MCP server of the operator's configuration: a program or an address. No API and no other server can
+// name one.
+type MCPServer struct {
+	Name    string
+	Command []string
+	Env     map[string]string
+	URL     string
+	Headers map[string]string
+	// Tools are patterns (* stands for any text) of the tools that are offered; none: all.
+	Tools []string
+	// Prefix stands before the names of its tools and prompts.
+	Prefix string
+	// Timeout is for connecting and for listing.
+	Timeout time.Duration
+	// Transport takes the place of program and address, for tests.
+	Transport func() mcp.Transport
+}
+
+// MCPRegistry is where discovered tools go; a toolspec.Registry is one.
+type MCPRegistry interface {
+	Register(ctx context.Context, d toolspec.Definition) (*toolspec.Definition, error)
+	Remove(ctx context.Context, name string) error
+	List(ctx context.Context) ([]*toolspec.Definition, error)
+}
+
+// MCPClients holds the connections to MCP servers and runs their tools. A server that dies is connected again with a
+// growing delay; meanwhile its tools stay in the registry and fail as target_absent, which proves that they did not
+// run. It is safe for concurrent use.
+type MCPClients struct {
+	servers  map[string]*mcpServer
+	registry MCPRegistry
+	log      *slog.Logger
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	// Changed, if set before Start, is called when a server's prompts or resources changed ("prompts", "resources"),
+	// or a resource was updated ("resource", with its URI).
+	Changed func(server, what, uri string)
+}
+
+var _ Executor = (*MCPClients)(nil)
+
+type mcpServer struct {
+	MCPServer
+	all    *MCPClients
+	client *mcp.Client
+	seen   rawResults
+	log    *slog.Logger
+	relist chan struct{}
+
+	mu       sync.Mutex
+	session  *mcp.ClientSession
+	up       chan struct{} // closed while there is a session
+	why      error         // why there is none
+	progress map[string]func(json.RawMessage)
+}
+
+// NewMCPClients returns clients for the servers; Start connects them.
+func NewMCPClients(servers []MCPServer, registry MCPRegistry, version string, log *slog.Logger) *MCPClients {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	m := &MCPClients{servers: map[string]*mcpServer{}, registry: registry, log: log}
+	for _, c := range servers {
+		if c.Timeout <= 0 {
+			c.Timeout = 30 * time.Second
+		}
+		s := &mcpServer{
+			MCPServer: c, all: m, log: log.With("mcp_server", c.Name), relist: make(chan struct{}, 1),
+			up: make(chan struct{}), why: errors.New("not connected yet"), progress: map[string]func(json.RawMessage){},
+		}
+		s.client = mcp.NewClient(&mcp.Implementation{Name: "shallot", Version: version}, &mcp.ClientOptions{
+			// What a caller can be asked for is said call by call; this client itself answers nothing.
+			Capabilities:   &mcp.ClientCapabilities{},
+			MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
+			KeepAlive:      30 * time.Second, KeepAliveFailureThreshold: 2,
+			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.listAgain() },
+			PromptListChangedHandler: func(context.Context, *mcp.PromptListChangedRequest) {
+				m.changed(c.Name, "prompts", "")
+			},
+			ResourceListChangedHandler: func(context.Context, *mcp.ResourceListChangedRequest) {
+				m.changed(c.Name, "resources", "")
+			},
+			ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+				m.changed(c.Name, "resource", r.Params.URI)
+			},
+			ProgressNotificationHandler: s.heardProgress,
+		})
+		m.servers[c.Name] = s
+	}
+	return m
+}
+
+func (m *MCPClients) changed(server, what, uri string) {
+	if m.Changed != nil {
+		m.Changed(server, what, uri)
+	}
+}
+
+// Start connects every server in the background, until Close.
+func (m *MCPClients) Start() {
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	for _, s := range m.servers {
+		m.work.Go(func() { s.run(ctx) })
+	}
+}
+
+// Close ends the connections and the programs, and returns when they have ended.
+func (m *MCPClients) Close() {
+	if m.stop != nil {
+		m.stop()
+	}
+	m.work.Wait()
+}
+
+// Wait returns when every server is connected and its tools are registered, or ctx ends.
+func (m *MCPClients) Wait(ctx context.Context) error {
+	for _, s := range m.servers {
+		if _, err := s.current(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
+
+// run keeps the server connected.
+func (s *mcpServer) run(ctx context.Context) {
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
+		begin := time.Now()
+		err := s.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(begin) > lastPause {
+			pause = firstPause
+		}
+		s.log.Warn("MCP server is not connected; it is tried again", "err", err, "in", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serve connects, lists the tools, and returns when the connection has ended.
+func (s *mcpServer) serve(ctx context.Context) error {
+	session, err := s.connect(ctx)
+	if err != nil {
+		s.down(err)
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	if err := s.list(ctx, session); err != nil {
+		s.down(err)
+		return err
+	}
+	s.mu.Lock()
+	s.session, s.why = session, nil
+	close(s.up)
+	s.mu.Unlock()
+	info := session.InitializeResult()
+	s.log.Info("MCP server connected", "revision", info.ProtocolVersion)
+	s.all.changed(s.Name, "prompts", "")
+	s.all.changed(s.Name, "resources", "")
+	for {
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = errors.New("the server ended the connection")
+			}
+			s.down(err)
+			return err
+		case <-s.relist:
+			if err := s.list(ctx, session); err != nil && ctx.Err() == nil {
+				s.log.Warn("the tools of an MCP server could not be listed again", "err", err)
+			}
+		case <-ctx.Done():
+			s.down(ctx.Err())
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *mcpServer) down(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != nil {
+		s.up = make(chan struct{})
+	}
+	s.session, s.why = nil, err
+}
+
+func (s *mcpServer) listAgain() {
+	select {
+	case s.relist <- struct{}{}:
+	default:
+	}
+}
+
+// connect starts the program or finds the address, within the server's time.
+func (s *mcpServer) connect(ctx context.Context) (*mcp.ClientSession, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(s.Timeout, func() { cancel(fmt.Errorf("no answer within %s", s.Timeout)) })
+	transport, kill := s.transport()
+	session, err := s.client.Connect(ctx, transport, nil)
+	if !timer.Stop() && err == nil { // the time was over while the last answer came
+		_ = session.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		cancel(err)
+		kill()
+		return nil, fmt.Errorf("connect to MCP server %s: %w", s.Name, err)
+	}
+	go func() { _ = session.Wait(); cancel(nil) }()
+	return session, nil
+}
+
+func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
+	switch {
+	case s.Transport != nil:
+		t = s.Transport()
+	case len(s.Command) > 0:
+		cmd := exec.Command(s.Command[0], s.Command[1:]...)
+		cmd.Env = []string{}
+		for k, v := range s.Env {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Stderr = &lineLog{log: s.log}
+		t = &mcp.CommandTransport{Command: cmd, TerminateDuration: 2 * time.Second}
+	default:
+		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen}
+		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
+	}
+	raw := &rawTransport{Transport: t, seen: &s.seen}
+	return raw, func() {
+		if raw.conn != nil {
+			_ = raw.conn.Close()
+		}
+	}
+}
+
+// current returns the session, and waits for one as long as ctx and the server's time allow.
+func (s *mcpServer) current(ctx context.Context) (*mcp.ClientSession, error) {
+	limit := time.NewTimer(s.Timeout)
+	defer limit.Stop()
+	for {
+		s.mu.Lock()
+		session, up, why := s.session, s.up, s.why
+		s.mu.Unlock()
+		if session != nil {
+			return session, nil
+		}
+		select {
+		case <-up:
+		case <-limit.C:
+			return nil, why
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), why)
+		}
+	}
+}
+
+// Execute calls the tool. Arguments and result keep their bytes; the caller's end of ctx cancels the call at the server.
+func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error) {
+	x, name := inv.Tool.Executor, inv.Tool.Name
+	s := m.servers[x.Name]
+	if s == nil {
+		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
+	}
+	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
+	session, err := s.current(wait)
+	cancel()
+	if err != nil {
+		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return Result{}, ctx.Err()
+		}
+		f := messages.NewFault(messages.TargetAbsent, "tool '%s': the MCP server %s is not connected; it is tried again", name, x.Name)
+		f.Unsent = true
+		return Result{}, f
+	}
+	tool := x.Tool
+	if tool == "" {
+		tool = name
+	}
+	mark := messages.NewID()
+	params := &mcp.CallToolParams{Name: tool, Arguments: inv.Arguments, Meta: mcp.Meta{
+		metaRequest: mark, "shallot/call": inv.CallID, "shallot/idempotency-key": inv.IdempotencyKey,
+	}}
+	if inv.Trace.Parent != "" {
+		params.Meta["traceparent"] = inv.Trace.Parent
+	}
+	if err := callerSays(params, inv.MCP); err != nil {
+		return Result{}, messages.NewFault(messages.InvalidRequest, "tool '%s': %v", name, err)
+	}
+	if inv.MCP != nil && inv.MCP.Progress {
+		params.Meta["progressToken"] = mark
+		s.listen(mark, inv.Progress)
+		defer s.listen(mark, nil)
+	}
+	s.seen.expect(mark)
+	defer s.seen.take(mark)
+	res, err := session.CallTool(ctx, params)
+	if err != nil {
+		return Result{}, s.failed(ctx, name, err)
+	}
+	raw := s.seen.take(mark)
+	if raw == nil {
+		if raw, err = json.Marshal(res); err != nil {
+			return Result{}, err
+		}
+	}
+	return mcpResult(raw), nil
+}
+
+// callerSays passes on what the caller gave beside the arguments. Of his capabilities only those travel that a result
+// can ask for: this bridge knows no others (tasks, for one).
+func callerSays(params *mcp.CallToolParams, c *toolspec.MCPCall) error {
+	if c == nil {
+		return nil
+	}
+	if caps := inputCapabilities(c.Capabilities); len(caps) > 0 {
+		params.Meta[mcp.MetaKeyClientCapabilities] = caps
+	}
+	params.RequestState = c.RequestState
+	if len(c.InputResponses) > 0 {
+		if err := json.Unmarshal(c.InputResponses, &params.InputResponses); err != nil {
+			return fmt.Errorf("inputResponses: %w", err)
+		}
+	}
+	return nil
+}
+
+func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	for _, k := range []string{"elicitation", "sampling", "roots"} {
+		if v, ok := messages.Field(raw, k); ok {
+			out[k] = json.RawMessage(v)
+		}
+	}
+	return out
+}
+
+// failed reads the error of a call.
+func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var wire *jsonrpc.Error
+	if errors.As(err, &wire) {
+		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", tool, s.Name, wire.Message)
+		if wire.Code != jsonrpc.CodeInternalError && wire.Code <= -32000 && wire.Code >= -32768 {
+			// The protocol's own errors come before the tool runs: nothing is tried again, nothing stands in.
+			f.Code, f.Unsent = messages.InvalidRequest, true
+			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
+		}
+		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
+		return f
+	}
+	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", tool, s.Name)
+	var op *net.OpError
+	f.Unsent = errors.As(err, &op) && op.Op == "dial"
+	s.log.Warn("a call to an MCP server failed", "tool", tool, "err", err)
+	if errors.Is(err, mcp.ErrSessionMissing) {
+		f.Unsent = true
+		s.mu.Lock()
+		session := s.session
+		s.mu.Unlock()
+		if session != nil {
+			_ = session.Close()
+		}
+	}
+	return f
+}
+
+func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f == nil {
+		delete(s.progress, token)
+		return
+	}
+	s.progress[token] = f
+}
+
+func (s *mcpServer) heardProgress(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+	token, _ := r.Params.ProgressToken.(string)
+	s.mu.Lock()
+	f := s.progress[token]
+	s.mu.Unlock()
+	if f == nil {
+		return
+	}
+	p := map[string]any{"progress": r.Params.Progress}
+	if r.Params.Total != 0 {
+		p["total"] = r.Params.Total
+	}
+	if r.Params.Message != "" {
+		p["message"] = r.Params.Message
+	}
+	f(messages.Encode(p))
+}

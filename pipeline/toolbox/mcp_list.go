@@ -1,0 +1,277 @@
+package toolbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+const (
+	maxPages = 1000
+	maxName  = 64 // what the model APIs take
+)
+
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+
+// MCPName is the name under which a server's tool or prompt is offered: the configured prefix, and the name with every
+// character that a model API refuses made an underscore. A name above 64 characters ends in eight characters of its
+// hash instead, so that two long names stay two.
+func MCPName(prefix, name string) string {
+	out := notInNames.ReplaceAllString(prefix+name, "_")
+	if len(out) <= maxName {
+		return out
+	}
+	sum := sha256.Sum256([]byte(name))
+	return out[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
+}
+
+// list registers the server's tools and removes those that it no longer has.
+func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	if c := session.InitializeResult().Capabilities; c == nil || c.Tools == nil {
+		return nil
+	}
+	tools, err := s.tools(ctx, session)
+	if err != nil {
+		return fmt.Errorf("list the tools of MCP server %s: %w", s.Name, err)
+	}
+	offered := map[string]string{} // our name -> theirs
+	for _, t := range tools {
+		theirs, _ := messages.FieldString(t, "name")
+		if !s.offers(theirs) {
+			continue
+		}
+		d := s.definition(theirs, t)
+		if other, twice := offered[d.Name]; twice {
+			s.log.Warn("two tools of an MCP server have one name here; the second is left out", "tool", theirs, "name", d.Name, "other", other)
+			continue
+		}
+		offered[d.Name] = theirs
+		if _, err := s.all.registry.Register(ctx, d); err != nil {
+			var f *messages.Fault
+			if errors.As(err, &f) && f.Code == messages.Conflict { // the operator's own definition of it wins
+				s.log.Debug("a discovered tool is not registered", "tool", d.Name, "err", err)
+				continue
+			}
+			s.log.Warn("a tool of an MCP server is left out", "tool", d.Name, "err", err)
+		}
+	}
+	known, err := s.all.registry.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range known {
+		x := d.Executor
+		if d.Source != toolspec.Discovered || x.Kind != toolspec.ExecMCP || x.Name != s.Name || offered[d.Name] != "" {
+			continue
+		}
+		if err := s.all.registry.Remove(ctx, d.Name); err != nil {
+			s.log.Warn("a tool that its MCP server no longer has is still registered", "tool", d.Name, "err", err)
+		}
+	}
+	s.all.changed(s.Name, "tools", "")
+	return nil
+}
+
+// tools lists all pages, each tool as it was written.
+func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out [][]byte, err error) {
+	cursor := ""
+	for range maxPages {
+		mark := messages.NewID()
+		s.seen.expect(mark)
+		res, err := session.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor, Meta: mcp.Meta{metaRequest: mark}})
+		raw := s.seen.take(mark)
+		if err != nil {
+			return nil, err
+		}
+		if raw == nil {
+			if raw, err = json.Marshal(res); err != nil {
+				return nil, err
+			}
+		}
+		list, _ := messages.Field(raw, "tools")
+		out = append(out, messages.Elements(list)...)
+		if res.NextCursor == "" || res.NextCursor == cursor {
+			return out, nil
+		}
+		cursor = res.NextCursor
+	}
+	return out, nil
+}
+
+func (s *mcpServer) offers(tool string) bool {
+	return tool != "" && (len(s.Tools) == 0 || slices.ContainsFunc(s.Tools, func(p string) bool { return globs(p, tool) }))
+}
+
+// globs matches a pattern in which * stands for any text.
+func globs(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == s
+	}
+	if !strings.HasPrefix(s, parts[0]) {
+		return false
+	}
+	s = s[len(parts[0]):]
+	for _, p := range parts[1 : len(parts)-1] {
+		i := strings.Index(s, p)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(p):]
+	}
+	return strings.HasSuffix(s, parts[len(parts)-1])
+}
+
+func (s *mcpServer) definition(theirs string, t []byte) toolspec.Definition {
+	d := toolspec.Definition{
+		Name: MCPName(s.Prefix, theirs), Source: toolspec.Discovered,
+		Executor: toolspec.Executor{Kind: toolspec.ExecMCP, Name: s.Name, Tool: theirs},
+	}
+	d.Description, _ = messages.FieldString(t, "description")
+	if in, ok := messages.Field(t, "inputSchema"); ok && !messages.IsNull(in) {
+		d.InputSchema = toolspec.JSON(in)
+	}
+	if out, ok := messages.Field(t, "outputSchema"); ok && !messages.IsNull(out) {
+		d.OutputSchema = toolspec.JSON(out)
+	}
+	if a, ok := messages.Field(t, "annotations"); ok {
+		var hints toolspec.Annotations
+		if json.Unmarshal(a, &hints) == nil && hints != (toolspec.Annotations{}) {
+			d.Annotations = &hints
+		}
+	}
+	if title, ok := messages.FieldString(t, "title"); ok && title != "" {
+		if d.Annotations == nil {
+			d.Annotations = &toolspec.Annotations{}
+		}
+		d.Annotations.Title = title
+	}
+	return d
+}
+
+// Methods that Do passes on.
+const (
+	MCPPrompts     = "prompts/list"
+	MCPPrompt      = "prompts/get"
+	MCPResources   = "resources/list"
+	MCPTemplates   = "resources/templates/list"
+	MCPRead        = "resources/read"
+	MCPComplete    = "completion/complete"
+	MCPSubscribe   = "resources/subscribe"
+	MCPUnsubscribe = "resources/unsubscribe"
+)
+
+// Do asks a server for something that is no tool call: its prompts, its resources, a completion. Lists are given whole,
+// as an array of their elements; one that the server does not offer is empty. The error of the server is a
+// *jsonrpc.Error.
+func (m *MCPClients) Do(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error) {
+	s := m.servers[server]
+	if s == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no such MCP server: " + server}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	session, err := s.current(ctx)
+	if err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the MCP server " + server + " is not connected"}
+	}
+	caps := session.InitializeResult().Capabilities
+	if caps == nil {
+		caps = &mcp.ServerCapabilities{}
+	}
+	switch method {
+	case MCPPrompts:
+		return everything(caps.Prompts != nil, session.Prompts(ctx, nil))
+	case MCPResources:
+		return everything(caps.Resources != nil, session.Resources(ctx, nil))
+	case MCPTemplates:
+		return everything(caps.Resources != nil, session.ResourceTemplates(ctx, nil))
+	case MCPPrompt:
+		return ask(ctx, params, session.GetPrompt)
+	case MCPRead:
+		return ask(ctx, params, session.ReadResource)
+	case MCPComplete:
+		return ask(ctx, params, session.Complete)
+	case MCPSubscribe:
+		return ask(ctx, params, func(ctx context.Context, p *mcp.SubscribeParams) (struct{}, error) {
+			return struct{}{}, session.Subscribe(ctx, p)
+		})
+	case MCPUnsubscribe:
+		return ask(ctx, params, func(ctx context.Context, p *mcp.UnsubscribeParams) (struct{}, error) {
+			return struct{}{}, session.Unsubscribe(ctx, p)
+		})
+	}
+	return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not passed on: " + method}
+}
+
+func everything[T any](has bool, all func(func(*T, error) bool)) (json.RawMessage, error) {
+	out := []*T{}
+	if has {
+		for t, err := range all {
+			var wire *jsonrpc.Error
+			if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
+				break // resources without templates
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, t)
+		}
+	}
+	return json.Marshal(out)
+}
+
+func ask[P, R any](ctx context.Context, params json.RawMessage, do func(context.Context, *P) (R, error)) (json.RawMessage, error) {
+	p := new(P)
+	if err := json.Unmarshal(params, p); err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
+	}
+	r, err := do(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+// lineLog writes what a program says on stderr to the log, line by line.
+type lineLog struct {
+	mu   sync.Mutex
+	log  *slog.Logger
+	tail []byte
+}
+
+// Write implements io.Writer.
+func (l *lineLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tail = append(l.tail, p...)
+	for {
+		line, rest, ok := bytes.Cut(l.tail, []byte("\n"))
+		if !ok {
+			break
+		}
+		l.log.Debug("MCP server says", "line", short(string(line)))
+		l.tail = rest
+	}
+	if len(l.tail) > 4096 {
+		l.tail = nil
+	}
+	return len(p), nil
+}
