@@ -25,6 +25,7 @@ type tools struct {
 	target   *toolbox.Target
 	http     *toolbox.HTTPExecutor
 	mcp      *toolbox.MCPClients // nil where no tools run, or no server is configured
+	asked    gate                // what is asked of those servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
