@@ -37,6 +37,7 @@ type tools struct {
 	configured map[string]bool
 	networks   []netip.Prefix
 	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
+	asked      gate                // what is asked of those servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.

@@ -69,14 +69,19 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	return n.Result, true
 }
 
+// AsksForInput reports whether a reply is a question to the caller and no result: it must not be cached or kept as one.
+func AsksForInput(reply []byte) bool {
+	return gjson.GetBytes(reply, "resultType").String() == "input_required" && gjson.GetBytes(reply, "inputRequests").IsObject()
+}
+
 // IsNativeMCP reports whether a reply is an MCP result itself: content blocks, or a request for input.
 func IsNativeMCP(reply []byte) bool {
 	r := gjson.ParseBytes(reply)
 	if !r.IsObject() {
 		return false
 	}
-	if r.Get("resultType").String() == "input_required" {
-		return true
+	if AsksForInput(reply) || r.Get("resultType").String() == "input_required" && r.Get("requestState").Exists() {
+		return true // a question, or a server that asks to be called again later
 	}
 	content := r.Get("content")
 	if !content.IsArray() || len(content.Array()) == 0 {
