@@ -315,8 +315,6 @@ func TestDocsStageNames(t *testing.T) {
 }
 
 func TestDocsSamplesLoad(t *testing.T) {
-	_, err := host.Load(root+"examples/tool-node/shallot.yaml", nil, nil)
-	require.NoError(t, err)
 	raw, err := os.ReadFile(root + "docker-compose.yml")
 	require.NoError(t, err)
 	var compose struct {
