@@ -73,8 +73,8 @@ type mcpQuestion struct {
 }
 
 type mcpAnswer struct {
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *toolspec.MCPError       `json:"error,omitempty"`
+	Result json.RawMessage    `json:"result,omitempty"`
+	Error  *toolspec.MCPError `json:"error,omitempty"`
 }
 
 func (h *Host) answerMCP(server string, msg *nats.Msg) {
