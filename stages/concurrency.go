@@ -15,9 +15,9 @@ type ConcurrencyConfig struct {
 	Common `yaml:",inline"`
 	// Groups is how many calls of each concurrency group run at once, over all processes and tenants. A tool names its
 	// group in its definition (concurrency-group).
-	Groups map[string]int `yaml:"groups" json:"groups"`
+	Groups map[string]int `yaml:"groups" json:"groups" doc:"Calls at once, by concurrency group."`
 	// Wait is how long a call waits for a slot before it is refused; 0 refuses at once.
-	Wait time.Duration `yaml:"wait" json:"wait"`
+	Wait time.Duration `yaml:"wait" json:"wait" doc:"How long a call waits for a slot before it is refused."`
 }
 
 func (c *ConcurrencyConfig) validate() error {

@@ -15,10 +15,10 @@ import (
 // LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
 type LargeResultEvictionConfig struct {
 	Common              `yaml:",inline"`
-	TokenThreshold      int    `yaml:"token-threshold" json:"token-threshold"`
-	EvictionDir         string `yaml:"eviction-dir" json:"eviction-dir"` // where eviction-store is dir
-	PreserveSampleChars int    `yaml:"preserve-sample-chars" json:"preserve-sample-chars"`
-	EvictionStore       string `yaml:"eviction-store" json:"eviction-store"` // object | dir
+	TokenThreshold      int    `yaml:"token-threshold" json:"token-threshold" doc:"Tokens above which a result is moved away."`
+	EvictionDir         string `yaml:"eviction-dir" json:"eviction-dir" doc:"Directory, where eviction-store is dir."` // where eviction-store is dir
+	PreserveSampleChars int    `yaml:"preserve-sample-chars" json:"preserve-sample-chars" doc:"Characters at the beginning that stay."`
+	EvictionStore       string `yaml:"eviction-store" json:"eviction-store" doc:"object (the object store of NATS) or dir."` // object | dir
 }
 
 func largeResultEvictionDefaults() LargeResultEvictionConfig {

@@ -16,14 +16,14 @@ type RateLimitConfig struct {
 	Common `yaml:",inline"`
 	// Tools are the limits by tool name, or by a pattern such as "search_*". The tool's own name counts first, then the
 	// longest pattern that fits. Each tenant has its own quota of each tool.
-	Tools map[string]RateLimit `yaml:"tools" json:"tools"`
+	Tools map[string]RateLimit `yaml:"tools" json:"tools" doc:"Limits by name of the tool."`
 }
 
 // RateLimit allows Limit attempts in each Per, of which Burst may come at once.
 type RateLimit struct {
-	Limit int           `yaml:"limit" json:"limit"`
-	Per   time.Duration `yaml:"per" json:"per"`     // 1m if not given
-	Burst int           `yaml:"burst" json:"burst"` // Limit if not given
+	Limit int           `yaml:"limit" json:"limit" doc:"Calls in the time."`
+	Per   time.Duration `yaml:"per" json:"per" doc:"The time; 1m if not given."`                 // 1m if not given
+	Burst int           `yaml:"burst" json:"burst" doc:"Calls at once; the limit if not given."` // Limit if not given
 }
 
 func (r RateLimit) withDefaults() RateLimit {

@@ -17,9 +17,9 @@ import (
 // ToolCacheConfig is agent.interceptor.tool-cache.
 type ToolCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl"` // a tool may declare its own
-	MaxEntries int           `yaml:"max-entries" json:"max-entries"`
-	Sweep      time.Duration `yaml:"sweep" json:"sweep"`
+	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time to live, where the tool has none of its own."` // a tool may declare its own
+	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Results that are kept."`
+	Sweep      time.Duration `yaml:"sweep" json:"sweep" doc:"How often what is over is cleared away."`
 }
 
 const (

@@ -15,15 +15,15 @@ import (
 // ToolRetryConfig is agent.interceptor.tool-retry: what holds for tools that declare no policy of their own.
 type ToolRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries"` // tries beyond the first (X-11)
-	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay"`
-	Multiplier float64       `yaml:"multiplier" json:"multiplier"`
-	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay"` // also of the delays of tools' own policies
-	Jitter     float64       `yaml:"jitter" json:"jitter"`       // share of the delay, to either side
+	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first, for tools without a policy of their own."` // tries beyond the first (X-11)
+	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay."`
+	Multiplier float64       `yaml:"multiplier" json:"multiplier" doc:"Growth of the delay."`
+	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay, also of the policies of tools."` // also of the delays of tools' own policies
+	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread, 0 to 1."`           // share of the delay, to either side
 	// ExecutedBy is pipeline, or caller: then the stage only marks and whoever called tries again (S0-RETRY-1, RT-6).
-	ExecutedBy string `yaml:"executed-by" json:"executed-by"`
+	ExecutedBy string `yaml:"executed-by" json:"executed-by" doc:"pipeline, or caller: then the stage only marks and whoever called tries again."`
 	// Tools limits retry to these tools; empty: all (RT-11).
-	Tools []string `yaml:"tools" json:"tools,omitempty"`
+	Tools []string `yaml:"tools" json:"tools,omitempty" doc:"Tools that are retried; empty: all."`
 }
 
 const (

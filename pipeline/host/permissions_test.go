@@ -139,5 +139,5 @@ tool:
 	require.Zero(t, st.CachedInfo().State.Msgs)
 	m, err := observer.Request("$SRV.STATS.shallot", nil, 5*time.Second)
 	require.NoError(t, err)
-	require.Contains(t, string(m.Data), "model-before-audit")
+	require.Contains(t, string(m.Data), `"name":"shallot"`)
 }
