@@ -60,9 +60,11 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
 		Logger:       slog.New(quiet{log.Handler()}),
-		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
+	//lint:ignore SA1019 clients of older revisions set a level at the start and take a refusal for a failure
+	o.Capabilities.Logging = &mcp.LoggingCapabilities{}
 	if len(names) > 0 {
 		o.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
 		o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
@@ -289,10 +291,12 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	if caps.Elicitation != nil {
 		out["elicitation"] = caps.Elicitation
 	}
-	if caps.Sampling != nil {
-		out["sampling"] = caps.Sampling
+	//lint:ignore SA1019 deprecated, and in use until it is gone
+	sampling, roots := caps.Sampling, caps.RootsV2
+	if sampling != nil {
+		out["sampling"] = sampling
 	}
-	if caps.RootsV2 != nil {
+	if roots != nil {
 		out["roots"] = struct{}{}
 	}
 	return messages.Encode(out)
