@@ -2,6 +2,8 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 gateway_pid=
+background_pids=()
+declare -A pids # of background, by name
 trap finish EXIT
 # a kill reaches the EXIT trap as well
 trap 'exit 130' INT TERM
@@ -9,6 +11,7 @@ trap 'exit 130' INT TERM
 finish() {
   local status=$?
   stop_gateway
+  stop_background
   rm -rf "$work"
   exit "$status"
 }
@@ -68,6 +71,23 @@ stop_gateway() {
   kill -TERM "$gateway_pid" 2>/dev/null || true
   wait "$gateway_pid" 2>/dev/null || true
   gateway_pid=
+}
+
+# background NAME COMMAND...: runs it until the script ends, its output in $work/NAME.log, its id in ${pids[NAME]}.
+background() {
+  timeout --kill-after=10 900 "${@:2}" </dev/null >"$work/$1.log" 2>&1 &
+  background_pids+=($!)
+  pids[$1]=$!
+}
+
+# stop_background ends what background started, the latest first.
+stop_background() {
+  local i
+  for ((i = ${#background_pids[@]} - 1; i >= 0; i--)); do
+    kill -TERM "${background_pids[i]}" 2>/dev/null || true
+    wait "${background_pids[i]}" 2>/dev/null || true
+  done
+  background_pids=()
 }
 
 # own_ports: a gateway that is started after this meets no other one and leaves nothing in the tree. Sets $url.

@@ -30,6 +30,8 @@ type Next struct {
 	Delay time.Duration
 	// Passed lists the stops that the call passed inward on this step and that keep the request.
 	Passed []string
+	// Question is what a Hold asks.
+	Question []byte
 	// Loop says that a bound was hit; the caller of Advance makes it the fault internal.
 	Loop bool
 }

@@ -190,6 +190,7 @@ func (l LocalControl) Diagnostics(ctx context.Context) (any, error) {
 type Diagnostics struct {
 	Stats
 	Stages []StageFacts `json:"stages"`
+	Route  []Finding    `json:"routeFindings"` // of the route checker (contracts 24)
 	Advice []string     `json:"advice"`
 }
 
@@ -206,6 +207,7 @@ type StageFacts struct {
 	Reads      []string      `json:"reads,omitempty"`
 	Writes     []string      `json:"writes,omitempty"`
 	Tools      []string      `json:"tools,omitempty"`
+	Role       Role          `json:"role,omitempty"`
 	FailClosed bool          `json:"failClosed"`
 	Durable    bool          `json:"durable"`
 	SkipAbsent bool          `json:"skipAbsent"`
@@ -213,7 +215,7 @@ type StageFacts struct {
 
 // NewDiagnostics joins statistics and declarations.
 func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
-	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Advice: []string{}}
+	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages), Advice: []string{}}
 	for _, m := range stages {
 		d.Stages = append(d.Stages, factsOf(m))
 	}
@@ -227,7 +229,7 @@ func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
 func factsOf(m *Managed) StageFacts {
 	f := StageFacts{
 		Stage: m.Name, Class: m.Class, Type: m.Kind, Order: m.Order, Tier: m.Tier.String(), Enabled: m.Enabled(),
-		ApplyTo: m.ApplyTo, Reads: m.Reads, Writes: m.Writes, Phases: []string{},
+		ApplyTo: m.ApplyTo, Reads: m.Reads, Writes: m.Writes, Phases: []string{}, Role: m.Role,
 		FailClosed: m.FailClosed, Durable: m.Durable, SkipAbsent: m.SkipAbsent,
 	}
 	if m.Before != nil {

@@ -67,6 +67,11 @@ type Stage struct {
 	Jumps []string
 	// Reads and Writes name the fields that the stage looks at and changes, for the route checker (contracts 24).
 	Reads, Writes []string
+	// Role names what the stage is to the route checker, if one of its rules is about it.
+	Role Role
+	// Idempotent says that the stage may run again for a later attempt of one call without doing something twice that
+	// is to happen once; the route checker asks it of durable stages.
+	Idempotent bool
 	// Blind says that the stage never looks at a body, so claim checks are not fetched for it.
 	Blind bool
 	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded (S0-CHAIN-8).
@@ -77,6 +82,10 @@ type Stage struct {
 	SkipAbsent bool
 	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
 	Details func(ctx context.Context) map[string]any
+	// Sweep is a clean-up that every process which hosts the stage runs each SweepEvery, one at a time (S0-CACHE-6);
+	// may be nil. It is a saving only: what it removes no phase reads any more.
+	Sweep      func(ctx context.Context) error
+	SweepEvery time.Duration
 }
 
 // Tool is a tool that a stage contributes: an OpenAI function definition and who serves it.
@@ -114,6 +123,9 @@ func (s Stage) validate() error {
 		return fmt.Errorf("stage %s: mandatory stages have orders 0-9, not %d (contracts 2)", s.Name, s.Order)
 	case s.Tier != Mandatory && s.Order < 10:
 		return fmt.Errorf("stage %s: order %d is kept for mandatory stages; use 10 or above (contracts 2)", s.Name, s.Order)
+	}
+	if s.Sweep != nil && s.SweepEvery <= 0 {
+		return fmt.Errorf("stage %s: a sweep needs a time between two runs", s.Name)
 	}
 	for _, j := range s.Jumps {
 		if j != "model" && j != "tool" && j != "end" {

@@ -49,10 +49,10 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	c.Slip.Spend(r.Took, text)
 	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
 	settle(ctx, s, phase, c, v, err, thrown == nil)
-	if v.kind == hold {
-		r.Question = v.question
-	}
-	return move(c, v), r
+	r.Question = v.question
+	next := move(c, v)
+	next.Question = v.question
+	return next, r
 }
 
 // Report says what one step did, for logs, traces and events.

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -95,6 +96,25 @@ func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string)
 		}
 	}
 	return nil
+}
+
+// GuardTools is the stage with [CheckAddedTools] after its before, if it says that it writes the request or its tools
+// (CH-22): a tool that nobody executes is the fault misconfigured, before the model is called.
+func GuardTools(s Stage, serves func(tool string) bool) Stage {
+	if s.Kind != messages.Model || s.Before == nil ||
+		!slices.ContainsFunc(s.Writes, func(f string) bool { return f == "request" || within(f, "request.tools") }) {
+		return s
+	}
+	run := s.Before
+	s.Before = func(ctx context.Context, c *messages.Call) (Verdict, error) {
+		was := c.Request()
+		v, err := run(ctx, c)
+		if err != nil || v.kind != goOn {
+			return v, err
+		}
+		return v, CheckAddedTools(s, was, c.Request(), serves)
+	}
+	return s
 }
 
 func executable(s Stage, t Tool, serves func(string) bool) error {

@@ -16,7 +16,7 @@ import (
 type AuditConfig struct {
 	Common `yaml:",inline"`
 	// Sync makes each record wait for its store and fails the call if that does not confirm it.
-	Sync bool `yaml:"sync" json:"sync"`
+	Sync bool `yaml:"sync" json:"sync" doc:"Wait until the record is stored, and stop the call if it cannot be."`
 }
 
 // AuditRecord is one record of the audit stream: who, what, and how it ended. It holds sizes and hashes of bodies and
@@ -86,7 +86,7 @@ func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
 		a.publish = d.Record
 	}
 	return pipeline.Stage{
-		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "hashes"},
+		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "request", "reply", "fault"}, Writes: []string{"audit"},
 	}, nil
 }
 

@@ -16,18 +16,18 @@ import (
 // BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null is none.
 type BudgetConfig struct {
 	Common       `yaml:",inline"`
-	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day"`
-	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day"`
+	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`
+	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day" doc:"Money of one tenant in a day (UTC), by prices; null: no limit."`
 	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The first line that fits
 	// counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
-	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty"`
+	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty" doc:"Prices by model, for usd-per-day."`
 }
 
 // ModelPrice is what a million tokens of a model cost in US dollars. Model may be a pattern such as "gpt-4o*".
 type ModelPrice struct {
-	Model  string  `yaml:"model" json:"model"`
-	Input  float64 `yaml:"input" json:"input"`
-	Output float64 `yaml:"output" json:"output"`
+	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text."`
+	Input  float64 `yaml:"input" json:"input" doc:"USD for a million input tokens."`
+	Output float64 `yaml:"output" json:"output" doc:"USD for a million output tokens."`
 }
 
 func (c *BudgetConfig) limited() bool { return c.TokensPerDay != nil || c.USDPerDay != nil }
@@ -89,7 +89,7 @@ func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
 	}
 	b := &budget{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
-		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "usage"},
+		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},
 	}, nil
 }
 

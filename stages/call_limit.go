@@ -14,9 +14,9 @@ import (
 // CallLimitConfig is agent.interceptor.call-limit. A limit that is null is no limit; 0 allows no call (LM-5).
 type CallLimitConfig struct {
 	Common       `yaml:",inline"`
-	RunLimit     *int64 `yaml:"run-limit" json:"run-limit"`
-	ThreadLimit  *int64 `yaml:"thread-limit" json:"thread-limit"` // calls of one session
-	ExitBehavior string `yaml:"exit-behavior" json:"exit-behavior"`
+	RunLimit     *int64 `yaml:"run-limit" json:"run-limit" doc:"Model calls of one run; null: no limit."`
+	ThreadLimit  *int64 `yaml:"thread-limit" json:"thread-limit" doc:"Model calls of one session; null: no limit."` // calls of one session
+	ExitBehavior string `yaml:"exit-behavior" json:"exit-behavior" doc:"At the limit: END answers with a text, ERROR fails with limit_exceeded."`
 }
 
 // How a call over the limit ends (S4-LIMIT-3).
@@ -70,7 +70,7 @@ func newCallLimit(cfg *CallLimitConfig, d Deps) (pipeline.Stage, error) {
 	l := &callLimit{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
 		Before: l.before, After: l.after, FailClosed: true, Jumps: []string{"end"},
-		Reads: []string{"run", "session"}, Writes: []string{"reply"},
+		Reads: []string{"run", "session"}, Writes: []string{"reply", "limits.calls"},
 	}, nil
 }
 

@@ -13,12 +13,12 @@ const clearedArguments = "{}"
 // ClearToolUses is the editor of strategy CLEAR_TOOL_USES: it takes the data out of old tool results and leaves the
 // calls and results themselves in place. It is a value; the fields are the documents' (S3-CLEAR-1).
 type ClearToolUses struct {
-	Trigger         int      `yaml:"trigger" json:"trigger"`               // act above this many tokens (strictly)
-	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least"` // free so many tokens or change nothing; 0: clear all but Keep (X-19)
-	Keep            int      `yaml:"keep" json:"keep"`                     // the latest clearable results that stay (X-18)
-	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs"`
-	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty"`
-	Placeholder     string   `yaml:"placeholder" json:"placeholder"`
+	Trigger         int      `yaml:"trigger" json:"trigger" doc:"Acts above this many tokens."`                                                   // act above this many tokens (strictly)
+	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least" doc:"Frees so many tokens or changes nothing; 0: clears all but keep."` // free so many tokens or change nothing; 0: clear all but Keep (X-19)
+	Keep            int      `yaml:"keep" json:"keep" doc:"Latest tool results that stay."`                                                       // the latest clearable results that stay (X-18)
+	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs" doc:"Clears the arguments of the cleared calls too."`
+	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty" doc:"Tools whose results are never cleared."`
+	Placeholder     string   `yaml:"placeholder" json:"placeholder" doc:"What stands in place of a cleared result."`
 	// Counter is used for the trigger and for each candidate (CU-14); nil means Chars.
 	Counter TokenCounter `yaml:"-" json:"-"`
 }

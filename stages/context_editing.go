@@ -61,16 +61,16 @@ func (s *Strategies) set(names string) {
 // ContextEditingConfig is agent.interceptor.context-editing.
 type ContextEditingConfig struct {
 	Common             `yaml:",inline"`
-	Strategy           Strategies `yaml:"strategy" json:"strategy"`
-	MaxTokens          int        `yaml:"max-tokens" json:"max-tokens"`
-	TrimKeepFirst      int        `yaml:"trim-keep-first" json:"trim-keep-first"`
-	TrimKeepLast       int        `yaml:"trim-keep-last" json:"trim-keep-last"`
-	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold"`
-	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds"`
-	SummaryModel       string     `yaml:"summary-model" json:"summary-model"`
-	TokenCounter       string     `yaml:"token-counter" json:"token-counter"`
+	Strategy           Strategies `yaml:"strategy" json:"strategy" doc:"TRIM, SUMMARIZE, SLIDING_WINDOW, HYBRID, CLEAR_TOOL_USES, or a list of them in order."`
+	MaxTokens          int        `yaml:"max-tokens" json:"max-tokens" doc:"Tokens above which messages are edited."`
+	TrimKeepFirst      int        `yaml:"trim-keep-first" json:"trim-keep-first" doc:"Messages at the beginning that TRIM keeps."`
+	TrimKeepLast       int        `yaml:"trim-keep-last" json:"trim-keep-last" doc:"Messages at the end that TRIM and summaries keep."`
+	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold" doc:"Tokens above which a summary is made."`
+	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds" doc:"Rounds that SLIDING_WINDOW keeps."`
+	SummaryModel       string     `yaml:"summary-model" json:"summary-model" doc:"Model that writes summaries; empty: the model of the call."`
+	TokenCounter       string     `yaml:"token-counter" json:"token-counter" doc:"chars, calibrated, or tokenizer (needs the build tag tokenizer)."`
 	// TokenizerVocabulary is a file in the format of tiktoken, for token-counter: tokenizer (build tag tokenizer).
-	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty"`
+	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty" doc:"File of the vocabulary for tokenizer."`
 	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
 }
 

@@ -14,8 +14,8 @@ import (
 // LoggingConfig is agent.interceptor.logging.
 type LoggingConfig struct {
 	Common `yaml:",inline"`
-	Bodies bool    `yaml:"bodies" json:"bodies"` // also write the bodies themselves, to the log and the audit stream
-	Sample float64 `yaml:"sample" json:"sample"` // share of the calls that are logged
+	Bodies bool    `yaml:"bodies" json:"bodies" doc:"Write the bodies themselves to the log and the audit stream."` // also write the bodies themselves, to the log and the audit stream
+	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`                  // share of the calls that are logged
 }
 
 // LogRecord is one model call as the model really got and gave it, once for each attempt (S0-LOG-1). Bodies are there
@@ -66,7 +66,7 @@ func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, fmt.Errorf("sample: %v; need 0 to 1", cfg.Sample)
 	}
 	l := &logging{cfg: *cfg, deps: d}
-	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply"}}, nil
+	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply", "fault"}, Writes: []string{"log"}}, nil
 }
 
 func (l *logging) sampled(c *messages.Call) bool {

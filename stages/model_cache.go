@@ -19,8 +19,8 @@ import (
 // ModelCacheConfig is agent.interceptor.model-cache.
 type ModelCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl"`
-	MaxEntries int           `yaml:"max-entries" json:"max-entries"`
+	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time that an answer is kept."`
+	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Answers that are kept."`
 }
 
 // noteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache.
@@ -64,7 +64,7 @@ func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: newStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
-		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply"}, Details: m.details,
+		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply", "cache"}, Details: m.details,
 	}, nil
 }
 
@@ -76,7 +76,7 @@ func (m *modelCache) details(context.Context) map[string]any {
 	if hits+misses > 0 {
 		rate = float64(hits) / float64(hits+misses)
 	}
-	return map[string]any{"modelCacheStats": map[string]any{"hits": hits, "misses": misses, "hitRate": rate}}
+	return map[string]any{"cacheHits": hits, "cacheMisses": misses, "hitRate": rate}
 }
 
 func (m *modelCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

@@ -15,10 +15,10 @@ import (
 // ModelFallbackConfig is agent.interceptor.model-fallback.
 type ModelFallbackConfig struct {
 	Common         `yaml:",inline"`
-	FallbackModels []string `yaml:"fallback-models" json:"fallback-models"`
-	MaxRetries     int      `yaml:"max-retries" json:"max-retries"` // tries of each standby model (X-12)
+	FallbackModels []string `yaml:"fallback-models" json:"fallback-models" doc:"Standby models, tried in this order. Names of the default that no provider serves are skipped; written, an unknown name is an error."`
+	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."` // tries of each standby model (X-12)
 	// FallbackOn is "target" (column F of contracts T2) and/or codes. An empty reply is always a failure (FB-3).
-	FallbackOn []string `yaml:"fallback-on" json:"fallback-on"`
+	FallbackOn []string `yaml:"fallback-on" json:"fallback-on" doc:"target (what the table of faults says), or codes of faults."`
 }
 
 func modelFallbackDefaults() ModelFallbackConfig {
@@ -60,7 +60,7 @@ func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) 
 	}
 	return pipeline.Stage{
 		After: m.after, Keep: true,
-		Reads: []string{"fault", "reply"}, Writes: []string{"request.model", "reply"},
+		Reads: []string{"fault", "reply"}, Writes: []string{"request.model", "reply", "retry.fallback"},
 	}, nil
 }
 

@@ -13,10 +13,10 @@ import (
 // ModelRetryConfig is agent.interceptor.model-retry.
 type ModelRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries"` // tries beyond the first (X-11)
-	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay"`
-	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay"`
-	Jitter     float64       `yaml:"jitter" json:"jitter"` // share of the delay, to either side
+	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first."` // tries beyond the first (X-11)
+	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay; it doubles."`
+	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay."`
+	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread, 0 to 1."` // share of the delay, to either side
 }
 
 func (c *ModelRetryConfig) validate() error {
@@ -51,11 +51,9 @@ func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
 	}
 	r := &modelRetry{cfg: *cfg, deps: d}
 	return pipeline.Stage{
-		After: r.after, Keep: true, Reads: []string{"fault"},
+		After: r.after, Keep: true, Reads: []string{"fault"}, Writes: []string{"retry.model"},
 		Details: func(context.Context) map[string]any {
-			return map[string]any{"retryStats": map[string]any{
-				"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load(),
-			}}
+			return map[string]any{"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load()}
 		},
 	}, nil
 }

@@ -24,26 +24,26 @@ const piiPatternMax = 512
 // PIIConfig is agent.interceptor.pii (contracts T4).
 type PIIConfig struct {
 	Common             `yaml:",inline"`
-	Rules              []PIIRule `yaml:"rules"` // none given: email, REDACT
-	ApplyToInput       bool      `yaml:"apply-to-input"`
-	ApplyToOutput      bool      `yaml:"apply-to-output"`
-	ApplyToToolResults bool      `yaml:"apply-to-tool-results"`
-	HashKeyEnv         string    `yaml:"hash-key-env"` // the variable that holds the key of HASH
+	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."` // none given: email, REDACT
+	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
+	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
+	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
+	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."` // the variable that holds the key of HASH
 }
 
 // PIIRule says what to look for and what to do with it.
 type PIIRule struct {
-	Type     string `yaml:"type" json:"type"`                           // email, credit_card, iban, ip, phone, secret, custom
-	Strategy string `yaml:"strategy" json:"strategy"`                   // REDACT (also if empty), MASK, HASH, REPLACE, BLOCK
-	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty"` // custom: an RE2 pattern
-	Name     string `yaml:"name,omitempty" json:"name,omitempty"`       // custom: the word in [REDACTED_NAME]; CUSTOM if empty
+	Type     string `yaml:"type" json:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`  // email, credit_card, iban, ip, phone, secret, custom
+	Strategy string `yaml:"strategy" json:"strategy" doc:"REDACT, MASK, HASH, REPLACE or BLOCK."`            // REDACT (also if empty), MASK, HASH, REPLACE, BLOCK
+	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty" doc:"custom: an RE2 pattern."`        // custom: an RE2 pattern
+	Name     string `yaml:"name,omitempty" json:"name,omitempty" doc:"custom: the word in [REDACTED_NAME]."` // custom: the word in [REDACTED_NAME]; CUSTOM if empty
 }
 
 // ToolPIIConfig is agent.interceptor.tool-pii. Without rules of its own it uses those of pii.
 type ToolPIIConfig struct {
 	Common     `yaml:",inline"`
-	Rules      []PIIRule `yaml:"rules"`
-	HashKeyEnv string    `yaml:"hash-key-env"`
+	Rules      []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."`
+	HashKeyEnv string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
 }
 
 // The strategies.
@@ -169,16 +169,14 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, errors.New("apply-to-input, apply-to-output and apply-to-tool-results are all false; switch one on or the stage off")
 	}
 	p := piiStage{rules: rules, key: key, input: c.ApplyToInput, output: c.ApplyToOutput, tools: c.ApplyToToolResults}
-	s := pipeline.Stage{
-		FailClosed: true,
-		Reads:      []string{"request.messages", "reply.text"},
-		Writes:     []string{"request.messages", "reply.text"},
-	}
+	s := pipeline.Stage{FailClosed: true}
 	if p.input || p.tools {
 		s.Before = p.before
+		s.Reads, s.Writes = append(s.Reads, "request.messages"), append(s.Writes, "request.messages")
 	}
 	if p.output || p.input && rules.has(piiReplace) {
 		s.After, s.Rewrites = p.after, true
+		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
 		if !p.output || rules.streams() {
 			s.Filter = p.filter
 		}
@@ -312,7 +310,7 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	t := toolPIIStage{rules: compiled, key: key}
-	return pipeline.Stage{After: t.after, Rewrites: true, FailClosed: true, Reads: []string{"result"}, Writes: []string{"result"}}, nil
+	return pipeline.Stage{After: t.after, Rewrites: true, FailClosed: true, Reads: []string{"reply"}, Writes: []string{"reply"}}, nil
 }
 
 func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {

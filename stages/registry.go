@@ -39,6 +39,10 @@ type Deps struct {
 	Rules  *toolspec.Rules
 	// Arguments are the settings of `tool.arguments`.
 	Arguments toolspec.Options
+	// Fallback are the settings of `tool.fallback`; nil means the defaults.
+	Fallback *FallbackRules
+	// Objects keeps evicted results where eviction-store is object; nil means that none are kept here.
+	Objects Objects
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }
@@ -62,11 +66,11 @@ type Spec struct {
 
 // Common holds the keys that every stage's section has. It is embedded inline in each configuration.
 type Common struct {
-	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty"`
-	Order    *int     `yaml:"order" json:"order,omitempty"`
-	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty"` // wait | skip
-	Durable  bool     `yaml:"durable" json:"durable,omitempty"`
-	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty"` // agent, session, bare; empty: all
+	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
+	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
+	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)."` // wait | skip
+	Durable  bool     `yaml:"durable" json:"durable,omitempty" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
+	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all."` // agent, session, bare; empty: all
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.
@@ -94,6 +98,16 @@ func defaults[C any](c C) func() any {
 // off is the On of stages that are off until somebody asks for them.
 func off(any) bool { return false }
 
+// roles are what stages are to the route checker (contracts 24), by name.
+var roles = map[string]pipeline.Role{
+	"pii": pipeline.RoleRedact, "tool-pii": pipeline.RoleRedact,
+	"model-cache": pipeline.RoleCache, "tool-cache": pipeline.RoleCache,
+	"large-result-eviction": pipeline.RoleEvict,
+	"approval":              pipeline.RoleApprove, "tool-arguments": pipeline.RoleArguments,
+	"model-retry": pipeline.RoleRetry, "tool-retry": pipeline.RoleRetry,
+	"model-fallback": pipeline.RoleFallback, "tool-fallback": pipeline.RoleFallback,
+}
+
 // Make builds the stage of a spec and reports whether it is enabled.
 func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err error) {
 	if d.Log == nil {
@@ -113,6 +127,11 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Section, err)
 	}
 	stage.Name, stage.Class, stage.Kind, stage.Order, stage.Tier = s.Name, s.Class, s.Kind, s.Order, s.Tier
+	if stage.Role == "" {
+		stage.Role = roles[s.Name]
+	}
+	// Every stage of the registry may run again for a later attempt: the suite of stages holds each of them to it.
+	stage.Idempotent = true
 	if common.Order != nil {
 		stage.Order = *common.Order
 	}
@@ -157,7 +176,18 @@ func All() []Spec {
 		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: off},
 		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
 		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
+		{Name: "tool-fallback", Class: "FallbackManager", Kind: messages.Tool, Order: 10, Tier: pipeline.Optional, Section: "tool-fallback", Config: defaults(ToolFallbackConfig{}), New: build(newToolFallback)},
 		{Name: "tool-arguments", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
+		{Name: "tool-cache", Class: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "tool-cache",
+			Config: defaults(ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}), New: build(newToolCache)},
+		// The same order as the cache, as the documents have it (X-3); registered after it, so inner to it (X-5).
+		{Name: "large-result-eviction", Class: "LargeResultEvictionInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "large-result-eviction",
+			Config: defaults(largeResultEvictionDefaults()), New: build(newLargeResultEviction)},
+		{Name: "tool-retry", Class: "RetryToolInterceptor", Kind: messages.Tool, Order: 30, Tier: pipeline.Optional, Section: "tool-retry",
+			Config: defaults(ToolRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second, ExecutedBy: retryByPipeline}), New: build(newToolRetry)},
+		{Name: "tool-error", Class: "ToolErrorInterceptor", Kind: messages.Tool, Order: 35, Tier: pipeline.Optional, Section: "tool-error", Config: defaults(ToolErrorConfig{}), New: build(newToolError)},
+		{Name: "rate-limit", Kind: messages.Tool, Order: 40, Tier: pipeline.Optional, Section: "rate-limit", Config: defaults(RateLimitConfig{}), New: build(newRateLimit), On: rateLimitOn},
+		{Name: "concurrency", Kind: messages.Tool, Order: 45, Tier: pipeline.Optional, Section: "concurrency", Config: defaults(ConcurrencyConfig{Wait: 5 * time.Second}), New: build(newConcurrency), On: concurrencyOn},
 		{Name: "tool-pii", Kind: messages.Tool, Order: 48, Tier: pipeline.Optional, Section: "tool-pii",
 			Config: defaults(ToolPIIConfig{}), New: build(newToolPII), On: off},
 		{Name: "timeout", Class: "TimeoutExecutor", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Section: "timeout", Config: defaults(TimeoutConfig{}), New: build(newTimeout)},

@@ -13,23 +13,23 @@ import (
 // SubAgentConfig is agent.interceptor.sub-agent.
 type SubAgentConfig struct {
 	Common        `yaml:",inline"`
-	MinMatchScore int            `yaml:"min-match-score" json:"min-match-score"`
-	CaseSensitive bool           `yaml:"case-sensitive" json:"case-sensitive"`
-	Ties          string         `yaml:"ties" json:"ties"` // first | last of the agents with the best score, as configured (X-46)
-	Agents        []SubAgentSpec `yaml:"agents" json:"agents"`
+	MinMatchScore int            `yaml:"min-match-score" json:"min-match-score" doc:"Least score of a suggestion."`
+	CaseSensitive bool           `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether keywords differ by case."`
+	Ties          string         `yaml:"ties" json:"ties" doc:"Of equal scores the first or the last agent wins."` // first | last of the agents with the best score, as configured (X-46)
+	Agents        []SubAgentSpec `yaml:"agents" json:"agents" doc:"Agents that are suggested."`
 }
 
 // SubAgentSpec is one agent that can be proposed.
 type SubAgentSpec struct {
-	Name        string            `yaml:"name" json:"name"`
-	Description string            `yaml:"description" json:"description,omitempty"`
-	Keywords    []SubAgentKeyword `yaml:"keywords" json:"keywords"`
+	Name        string            `yaml:"name" json:"name" doc:"Name in the hint."`
+	Description string            `yaml:"description" json:"description,omitempty" doc:"What it does, in the hint."`
+	Keywords    []SubAgentKeyword `yaml:"keywords" json:"keywords" doc:"Words that speak for it."`
 }
 
 // SubAgentKeyword is a text whose presence in the user's message speaks for an agent.
 type SubAgentKeyword struct {
-	Keyword string `yaml:"keyword" json:"keyword"`
-	Weight  int    `yaml:"weight" json:"weight"`
+	Keyword string `yaml:"keyword" json:"keyword" doc:"Text that is looked for in the newest user message."`
+	Weight  int    `yaml:"weight" json:"weight" doc:"Score of the keyword."`
 }
 
 func defaultSubAgent() SubAgentConfig {

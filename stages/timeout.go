@@ -47,5 +47,5 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 		c.Unnote(toolspec.NoteTimeout)
 		return pipeline.Continue(), nil
 	}
-	return pipeline.Stage{Before: before, After: after, Blind: true}, nil
+	return pipeline.Stage{Before: before, After: after, Blind: true, Reads: []string{"tool", "deadline"}, Writes: []string{"timeout"}}, nil
 }

@@ -69,7 +69,7 @@ func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 		Filter:   t.filter,
 		Rewrites: true,
 		Reads:    []string{"session", "reply.text"},
-		Writes:   []string{"request.system", "reply.text"},
+		Writes:   []string{"request.system", "reply.text", "todo"},
 	}, nil
 }
 

@@ -46,5 +46,5 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil
 	}
-	return pipeline.Stage{Before: before, FailClosed: true, Reads: []string{"request"}, Writes: []string{"request"}}, nil
+	return pipeline.Stage{Before: before, FailClosed: true, Reads: []string{"tool", "request"}, Writes: []string{"request"}}, nil
 }

@@ -23,12 +23,12 @@ const (
 // ToolSelectionConfig is agent.interceptor.tool-selection.
 type ToolSelectionConfig struct {
 	Common           `yaml:",inline"`
-	MaxTools         int      `yaml:"max-tools" json:"max-tools"`
-	AlwaysInclude    []string `yaml:"always-include" json:"always-include"`
-	Strict           bool     `yaml:"strict" json:"strict"`
-	CaseSensitive    bool     `yaml:"case-sensitive" json:"case-sensitive"`
-	Ties             string   `yaml:"ties" json:"ties"`                           // registration | name (X-46)
-	DescriptionWords string   `yaml:"description-words" json:"description-words"` // letters | spaces (X-46)
+	MaxTools         int      `yaml:"max-tools" json:"max-tools" doc:"Best tools that stay; those of always-include come on top."`
+	AlwaysInclude    []string `yaml:"always-include" json:"always-include" doc:"Tools that stay whatever their score."`
+	Strict           bool     `yaml:"strict" json:"strict" doc:"Records calls of tools that were left out, so that they are answered with an error."`
+	CaseSensitive    bool     `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether words differ by case."`
+	Ties             string   `yaml:"ties" json:"ties" doc:"Of equal scores the order of registration or of name decides."`            // registration | name (X-46)
+	DescriptionWords string   `yaml:"description-words" json:"description-words" doc:"How descriptions are split: letters or spaces."` // letters | spaces (X-46)
 }
 
 func defaultToolSelection() ToolSelectionConfig {

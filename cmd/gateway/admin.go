@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
@@ -16,9 +17,25 @@ func (s *server) addControl(t *table, addr string) {
 		t.add("/api/debug/interceptor/{name}/disable", methods{http.MethodPost: s.operator(addr, s.switchTo(false))})
 	}
 	for _, e := range s.Extra {
-		if e.Control {
+		switch {
+		case e.Control && e.Static:
+			t.mount(e.Pattern, local(addr, e.Handler))
+		case e.Control:
 			t.mount(e.Pattern, s.operator(addr, serve(e.Handler)))
 		}
+	}
+}
+
+// local serves a surface without a key, with the check of the Host that all surfaces of a loopback listener have.
+func local(addr string, h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if loopbackAddr(addr) {
+			if f := localHost(r, nil); f != nil {
+				writeFault(w, f)
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
 	}
 }
 
@@ -47,12 +64,12 @@ func (s *server) switchTo(on bool) endpoint {
 			writeFault(w, fault)
 			return
 		}
-		v, err := s.Control.Switch(r.Context(), r.PathValue("name"), on, confirm, id.who())
+		v, err := s.Control.Switch(r.Context(), r.PathValue("name"), on, confirm, id.Who())
 		if err != nil {
 			s.failed(w, r, err)
 			return
 		}
-		s.Log.Info("stage switched", "stage", v.Name, "enabled", on, "by", id.who())
+		s.Log.Info("stage switched", "stage", v.Name, "enabled", on, "by", id.Who())
 		writeValue(w, http.StatusOK, v)
 	}
 }
@@ -72,7 +89,7 @@ func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fau
 	if f := jsonType(r.Header); f != nil {
 		return "", f
 	}
-	if f := wellFormed(body); f != nil {
+	if f := intake.WellFormed(body); f != nil {
 		return "", f
 	}
 	name, _ := messages.FieldString(body, "confirm")

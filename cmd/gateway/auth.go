@@ -6,69 +6,11 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-)
-
-// Roles of a key record.
-const (
-	roleCaller   = "caller"
-	roleOperator = "operator"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // identity is who makes a request: always from the key record or from how the gateway listens, never from a body.
-type identity struct {
-	KeyID  string // empty where no keys are configured
-	Tenant string
-	Role   string
-	User   string   // overrides what the caller says, if set
-	Models []string // patterns; empty means all
-	Agents []string
-}
-
-// who names the identity for the audit.
-func (id identity) who() string {
-	if id.KeyID == "" {
-		return "open"
-	}
-	return id.KeyID
-}
-
-func (id identity) mayModel(name string) bool { return allowed(id.Models, name) }
-func (id identity) mayAgent(name string) bool { return allowed(id.Agents, name) }
-
-func allowed(patterns []string, name string) bool {
-	if len(patterns) == 0 {
-		return true
-	}
-	for _, p := range patterns {
-		if globs(p, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// globs matches a pattern in which * stands for any run of characters, slashes too.
-func globs(pattern, name string) bool {
-	head, rest, star := strings.Cut(pattern, "*")
-	if !star {
-		return pattern == name
-	}
-	if !strings.HasPrefix(name, head) {
-		return false
-	}
-	name = name[len(head):]
-	for {
-		part, after, more := strings.Cut(rest, "*")
-		if !more {
-			return strings.HasSuffix(name, part)
-		}
-		i := strings.Index(name, part)
-		if i < 0 {
-			return false
-		}
-		name, rest = name[i+len(part):], after
-	}
-}
+type identity = intake.Identity
 
 // endpoint is a handler that knows who asks.
 type endpoint func(w http.ResponseWriter, r *http.Request, id identity)
@@ -97,7 +39,7 @@ func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
 		if fault == nil {
 			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
 		}
-		if fault == nil && id.Role != roleOperator {
+		if fault == nil && id.Role != intake.RoleOperator {
 			fault = forbidden("%s needs a key with the role operator", r.URL.Path)
 		}
 		s.admit(w, r, id, fault, next)
@@ -119,9 +61,9 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request, id identity, faul
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.
 func (s *server) identify(r *http.Request, openOperator bool) (identity, *messages.Fault) {
 	if s.Keys == nil {
-		id := identity{Tenant: "default", Role: roleCaller}
+		id := identity{Tenant: "default", Role: intake.RoleCaller}
 		if openOperator {
-			id.Role = roleOperator
+			id.Role = intake.RoleOperator
 		}
 		return id, nil
 	}
@@ -145,7 +87,7 @@ func bearer(h http.Header) (key string, ok bool) {
 	}
 	scheme, key, found := strings.Cut(values[0], " ")
 	key = strings.Trim(key, " ")
-	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !visible(key) {
+	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !intake.Visible(key) {
 		return "", false
 	}
 	return key, true

@@ -3,38 +3,20 @@ package main
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
-
-// notStages are origins of faults that are no stage's name.
-var notStages = []string{"", messages.TargetOrigin, "entry", "caller", "deadline"}
 
 // writeFault is the one place that answers with an error. It writes the status, headers and body of contracts T2;
 // what the answer's headers already hold (call id, request id) stays.
 func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	h := w.Header()
-	keepUpstream(h, f.Headers)
-	h.Set("Shallot-Fault", string(f.Code))
-	if !slices.Contains(notStages, f.Origin) {
-		setHeader(h, "Shallot-Stage", f.Origin)
-	}
-	retry := f.RetryAfter
-	if retry <= 0 && f.Code == messages.Overloaded && h.Get("Retry-After") == "" {
-		retry = time.Second
-	}
-	if retry > 0 {
-		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(retry.Seconds())), 10))
-		h.Set("Retry-After-Ms", strconv.FormatInt(retry.Milliseconds(), 10))
-	}
-	if !f.Retryable() {
-		h.Set("X-Should-Retry", "false") // OpenAI clients retry 408, 409, 429 and 5xx unless told (contracts 7)
+	for k, v := range intake.FaultFacts(f) {
+		setHeader(h, k, v)
 	}
 	if f.Code == messages.Unauthenticated {
 		h.Set("WWW-Authenticate", `Bearer realm="shallot"`)
@@ -48,18 +30,6 @@ func faultStatus(f *messages.Fault) int {
 		return n
 	}
 	return http.StatusBadGateway
-}
-
-// keepUpstream copies the upstream's headers that callers act on; its request id gets a name of its own.
-func keepUpstream(h http.Header, up map[string]string) {
-	for k, v := range up {
-		switch k = strings.ToLower(k); {
-		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
-			setHeader(h, k, v)
-		case k == "x-request-id":
-			setHeader(h, "X-Upstream-Request-Id", v)
-		}
-	}
 }
 
 // setHeader sets a header of our answer from text that others wrote: what is no printable ASCII becomes a question

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // pepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
@@ -31,6 +33,7 @@ type keyRecord struct {
 	User   string   `yaml:"user" json:"user,omitempty"`
 	Models []string `yaml:"models" json:"models,omitempty"`
 	Agents []string `yaml:"agents" json:"agents,omitempty"`
+	Tools  []string `yaml:"tools" json:"tools,omitempty"`
 }
 
 type keysFile struct {
@@ -80,7 +83,7 @@ func parseKeys(raw []byte, pepper string) (*keyStore, error) {
 	ids := map[string]bool{}
 	for i, r := range f.Keys {
 		at := fmt.Sprintf("keys[%d] (%s)", i, r.ID)
-		if r.ID == "" || !visible(r.ID) || ids[r.ID] {
+		if r.ID == "" || !intake.Visible(r.ID) || ids[r.ID] {
 			return nil, fmt.Errorf("%s: id must be visible ASCII and unlike all others", at)
 		}
 		ids[r.ID] = true
@@ -113,18 +116,18 @@ func (k *keyStore) add(r keyRecord) error {
 	}
 	switch r.Role {
 	case "":
-		r.Role = roleCaller
-	case roleCaller, roleOperator:
+		r.Role = intake.RoleCaller
+	case intake.RoleCaller, intake.RoleOperator:
 	default:
 		return fmt.Errorf("role %q; known: caller, operator", r.Role)
 	}
 	if r.Tenant == "" {
 		r.Tenant = "default"
 	}
-	if !metaValue(r.Tenant) || r.User != "" && !metaValue(r.User) {
+	if !intake.MetaValue(r.Tenant) || r.User != "" && !intake.MetaValue(r.User) {
 		return fmt.Errorf("tenant and user must be 1 to 256 visible ASCII characters")
 	}
-	k.records[r.Hash] = storedKey{r.Hash, identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents}}
+	k.records[r.Hash] = storedKey{r.Hash, identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools}}
 	return nil
 }
 
@@ -173,13 +176,14 @@ func runKey(args []string, pepper string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway key", flag.ContinueOnError)
 	fs.SetOutput(out)
 	var r keyRecord
-	var models, agents string
+	var models, agents, tools string
 	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit (required)")
 	fs.StringVar(&r.Tenant, "tenant", "default", "tenant of its calls")
-	fs.StringVar(&r.Role, "role", roleCaller, "caller or operator")
+	fs.StringVar(&r.Role, "role", intake.RoleCaller, "caller or operator")
 	fs.StringVar(&r.User, "user", "", "user of its calls, whatever the caller says")
 	fs.StringVar(&models, "models", "", "patterns of models it may use, by comma; empty: all")
 	fs.StringVar(&agents, "agents", "", "patterns of agents it may use, by comma; empty: all")
+	fs.StringVar(&tools, "tools", "", "patterns of tools it may call, by comma; empty: all")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -189,7 +193,7 @@ func runKey(args []string, pepper string, out io.Writer) error {
 	list := func(s string) []string {
 		return strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' })
 	}
-	r.Models, r.Agents = list(models), list(agents)
+	r.Models, r.Agents, r.Tools = list(models), list(agents), list(tools)
 	key := newKey()
 	r.Hash = hashKey(key, []byte(pepper))
 	line, err := json.Marshal(r)

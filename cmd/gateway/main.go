@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 func main() {
@@ -108,7 +109,10 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: roleCaller}, log)
+	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Todo = todoOf(h)
+	srv.Tools = h
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -150,6 +154,17 @@ func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
 	}
 }
 
+func todoOf(h *host.Host) *todoLists {
+	return &todoLists{
+		Load: func(ctx context.Context, tenant, session string) (any, error) {
+			return h.LoadTodo(ctx, tenant, session)
+		},
+		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
+			return h.EditTodo(ctx, tenant, session, edit)
+		},
+	}
+}
+
 func readyOf(h *host.Host) func(ctx context.Context) []check {
 	return func(ctx context.Context) []check {
 		var out []check
@@ -166,22 +181,32 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	if h.Embedded {
 		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
 	}
+	page := "http://" + addr + "/ui/"
+	switch {
+	case loopbackAddr(addr):
+	case h.Config.HTTP.Admin != "":
+		page = "http://" + h.Config.HTTP.Admin + "/ui/   on the admin listener"
+	default:
+		page = "off: it needs a loopback address, or http.admin"
+	}
 	root := h.Config.Bus.Root
 	fmt.Fprintf(out, `
   Shallot %s
 
   HTTP    http://%s/v1   OpenAI-compatible
+  Page    %s
   MCP     http://%s/mcp
   Health  http://%s/readyz
   NATS    %s
 
   Try:
     curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
     nats req %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     nats micro stats shallot
 
   ready in %d ms
-`, host.Version(), addr, addr, addr, where, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, addr, where, addr, addr, root, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -60,11 +61,10 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
 		Logger:       slog.New(quiet{log.Handler()}),
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
+		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
+		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
-	//lint:ignore SA1019 clients of older revisions set a level at the start and take a refusal for a failure
-	o.Capabilities.Logging = &mcp.LoggingCapabilities{}
 	if len(names) > 0 {
 		o.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
 		o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
@@ -250,7 +250,7 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 			headers[header] = []string{v}
 		}
 	}
-	r, fault := metadata(headers, id, chat{}, time.Now())
+	r, fault := intake.Metadata(headers.Values, id, intake.Chat{}, time.Now())
 	if fault != nil {
 		return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message}
 	}
@@ -291,12 +291,13 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	if caps.Elicitation != nil {
 		out["elicitation"] = caps.Elicitation
 	}
-	//lint:ignore SA1019 deprecated, and in use until it is gone
-	sampling, roots := caps.Sampling, caps.RootsV2
-	if sampling != nil {
-		out["sampling"] = sampling
+	//lint:ignore SA1019 older callers still say that they can sample
+	if caps.Sampling != nil {
+		//lint:ignore SA1019 as above
+		out["sampling"] = caps.Sampling
 	}
-	if roots != nil {
+	//lint:ignore SA1019 older callers still say that they have roots
+	if caps.RootsV2 != nil {
 		out["roots"] = struct{}{}
 	}
 	return messages.Encode(out)

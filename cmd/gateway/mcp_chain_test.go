@@ -19,6 +19,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // chain starts everything in this process, with an embedded NATS server and the given MCP servers behind, and connects
@@ -38,7 +39,7 @@ func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.C
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(loaded), identity{Tenant: "default", Role: roleCaller}, testLog(t))
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(loaded), identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()
@@ -134,7 +135,7 @@ func TestMCPThroughTheChain(t *testing.T) {
 	require.IsType(t, &mcp.ImageContent{}, r.Content[1], "native content passes")
 	r = invoke(t, s, "up_exact", `{"n":"many"}`)
 	require.True(t, r.IsError)
-	require.Equal(t, string(messages.InvalidArguments), r.Meta["shallot/fault"])
+	require.Contains(t, textOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
 
 	require.Equal(t, "s Ada", textOf(t, invoke(t, s, "up_asks", `{}`)), "the caller is asked, and his answer reaches the tool")
 

@@ -11,6 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key.
@@ -63,7 +65,7 @@ func known(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		id := identityOf(r.Context())
 		return &auth.TokenInfo{
-			UserID: id.Tenant + "/" + id.who(), Expiration: time.Now().Add(24 * time.Hour), Extra: map[string]any{"identity": id},
+			UserID: id.Tenant + "/" + id.Who(), Expiration: time.Now().Add(24 * time.Hour), Extra: map[string]any{"identity": id},
 		}, nil
 	}
 	inner := auth.RequireBearerToken(verify, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +84,7 @@ func (f *mcpFace) who(extra *mcp.RequestExtra) (identity, http.Header) {
 	if extra != nil {
 		if extra.Header != nil {
 			h = extra.Header
-			id = identity{Tenant: "default", Role: roleCaller}
+			id = identity{Tenant: "default", Role: intake.RoleCaller}
 		}
 		if extra.TokenInfo != nil {
 			if who, ok := extra.TokenInfo.Extra["identity"].(identity); ok {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // runMCP is "gateway mcp": the same tools for one client over stdin and stdout, without HTTP. With --nats the calls run
@@ -49,7 +50,7 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: roleCaller}, log)
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
 	if err == nil {
 		err = face.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 		if ctx.Err() != nil || errors.Is(err, io.EOF) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // methods maps HTTP methods of one path to handlers; GET serves HEAD.
@@ -31,7 +32,7 @@ func newTable(s *server) *table {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/models, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
 func (t *table) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
@@ -56,10 +57,14 @@ func (t *table) add(path string, m methods) {
 			w.Header().Set("Allow", list)
 			w.WriteHeader(http.StatusNoContent)
 		default:
-			w.Header().Set("Allow", list)
-			writeFault(w, messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, list).From("entry"))
+			writeFault(w, methodFault(w, r, list))
 		}
 	})
+}
+
+func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages.Fault {
+	w.Header().Set("Allow", allow)
+	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
 }
 
 // answer records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
@@ -107,7 +112,7 @@ func (s *server) wrap(t *table) http.Handler {
 			}
 		}()
 		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
-		id, fault := oneValue(r.Header, "X-Request-Id")
+		id, fault := intake.OneValue(r.Header.Values, "X-Request-Id")
 		if id == "" {
 			id = messages.NewID()
 		}
@@ -182,7 +187,7 @@ func plainTarget(r *http.Request) bool {
 // exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
 const (
 	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Cache, " +
-		"Shallot-Stopped-By, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
+		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
 		"Mcp-Session-Id, Mcp-Protocol-Version"
 	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
 		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
@@ -224,7 +229,7 @@ func stainless(asked string) string {
 	var out strings.Builder
 	for name := range strings.SplitSeq(asked, ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
-		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && visible(name) && out.Len() < 2048 {
+		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && intake.Visible(name) && out.Len() < 2048 {
 			out.WriteString(", " + name)
 		}
 	}

@@ -13,7 +13,11 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/intake"
 )
+
+// agentPrefix in a model's name means an agent.
+const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
 func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
@@ -27,6 +31,11 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
 		writeFault(w, fault)
 		return
 	}
+	s.run(w, r, req)
+}
+
+// run makes a call and answers with its end, whatever its kind.
+func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
 	async := prefers(r.Header, "respond-async")
 	if async {
 		req.Submit, req.Stream = true, false
@@ -48,7 +57,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
 	// A caller who goes away is noticed at once, whatever the handler is doing.
 	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
-		s.stream(w, r, pending, body)
+		s.stream(w, r, pending, req.Body)
 		return
 	}
 	ctx, cancel := s.untilHalt(r.Context())
@@ -63,11 +72,11 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
 
 // request makes the door's request of a chat body and its headers.
 func request(r *http.Request, id identity, body []byte) (pipeline.Request, *messages.Fault) {
-	c, fault := readChat(body)
+	c, fault := intake.ReadChat(body)
 	if fault != nil {
 		return pipeline.Request{}, fault
 	}
-	req, fault := metadata(r.Header, id, c, time.Now())
+	req, fault := intake.Metadata(r.Header.Values, id, c, time.Now())
 	if fault != nil {
 		return req, fault
 	}
@@ -82,13 +91,13 @@ func request(r *http.Request, id identity, body []byte) (pipeline.Request, *mess
 		if req.Agent == "" {
 			req.Agent = name
 		}
-		if !metaValue(req.Agent) {
-			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", maxMeta)
+		if !intake.MetaValue(req.Agent) {
+			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", intake.MaxMeta)
 		}
-	} else if !id.mayModel(c.Model) {
+	} else if !id.MayModel(c.Model) {
 		return req, forbidden("the key may not use model %q", c.Model).At("model")
 	}
-	if req.Agent != "" && !id.mayAgent(req.Agent) {
+	if req.Agent != "" && !id.MayAgent(req.Agent) {
 		return req, forbidden("the key may not use agent %q", req.Agent).At("model")
 	}
 	return req, nil
@@ -152,32 +161,12 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	}
 }
 
-// noteModelCache is the note of the stage model-cache: hit or miss.
-const noteModelCache = "modelCache"
-
 // facts sets the answer headers of contracts T3 from a finished call.
 func facts(h http.Header, c *messages.Call, begin time.Time) {
-	setHeader(h, "Shallot-Call", c.ID)
-	setHeader(h, "Shallot-Path", strings.Join(c.Slip.Path, ","))
-	h.Set("Shallot-Attempts", strconv.Itoa(c.Slip.Tries))
-	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10))
-	var up map[string]string
-	if c.Noted(messages.NoteUpstreamHeaders, &up) {
-		keepUpstream(h, up)
+	for k, v := range intake.AnswerFacts(c, time.Now()) {
+		setHeader(h, k, v)
 	}
-	var text string
-	if c.Noted(messages.NoteDegraded, &text) {
-		setHeader(h, "Shallot-Degraded", text)
-	}
-	if c.Noted(messages.NoteStopper, &text) {
-		setHeader(h, "Shallot-Stopped-By", text)
-	}
-	switch text = ""; {
-	case c.Flag(messages.NoteCacheHit) || c.Noted(noteModelCache, &text) && text == "hit":
-		h.Set("Shallot-Cache", "hit")
-	case text == "miss":
-		h.Set("Shallot-Cache", "miss")
-	}
+	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller felt it
 }
 
 // prefers reports whether a Prefer header holds the preference (RFC 7240).
@@ -214,12 +203,12 @@ func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
 		return
 	}
-	tenant, fault := oneValue(r.Header, "Shallot-Tenant")
+	tenant, fault := intake.OneValue(r.Header.Values, "Shallot-Tenant")
 	switch {
 	case fault != nil:
 		writeFault(w, fault)
 		return
-	case tenant == "" || id.Role != roleOperator:
+	case tenant == "" || id.Role != intake.RoleOperator:
 		tenant = id.Tenant
 	}
 	wait := shortWait
@@ -262,9 +251,9 @@ func (s *server) visibleModels(ctx context.Context, id identity) []modelRow {
 		return rows
 	}
 	for _, m := range s.Models(ctx) {
-		may := id.mayModel(m.ID)
+		may := id.MayModel(m.ID)
 		if agent, ok := strings.CutPrefix(m.ID, agentPrefix); ok {
-			may = id.mayAgent(agent)
+			may = id.MayAgent(agent)
 		}
 		if may {
 			rows = append(rows, modelRow{m.ID, "model", m.Created, m.OwnedBy})

@@ -73,6 +73,7 @@ type follower interface {
 type surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
+	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
 	Handler http.Handler
 }
 
@@ -81,9 +82,11 @@ type parts struct {
 	Door        pipeline.Door
 	Models      func(ctx context.Context) []modelInfo
 	Control     pipeline.Control
+	Tools       toolShelf
 	Ready       func(ctx context.Context) []check
 	NewFollower func(request []byte) follower
 	Keys        *keyStore
+	Todo        *todoLists
 	Extra       []surface
 	Log         *slog.Logger
 }
@@ -163,6 +166,10 @@ func (s *server) handler() http.Handler {
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addTodo(t)
+	if s.Tools != nil {
+		s.addTools(t, s.Addr, true)
+	}
 	s.addHealth(t)
 	for _, e := range s.Extra {
 		if !e.Control {
@@ -179,6 +186,9 @@ func (s *server) handler() http.Handler {
 func (s *server) adminHandler() http.Handler {
 	t := newTable(s)
 	s.addHealth(t)
+	if s.Tools != nil {
+		s.addTools(t, s.Admin, false)
+	}
 	s.addControl(t, s.Admin)
 	return s.wrap(t)
 }

@@ -2,16 +2,14 @@ package bus
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -63,7 +61,10 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 	if err == nil {
 		m.Subject = n.subj.Entry(c.Kind, nested)
 		m.Header[hdrMsgID] = []string{c.ID + ".0"}
-		err = n.publishStored(limit, m)
+		var duplicate bool
+		if duplicate, err = n.publishStored(limit, m); duplicate {
+			p.pollRecord() // another process may have stored it first, with its own inbox
+		}
 	}
 	if err == nil {
 		if c.IdempotencyKey != "" {
@@ -100,11 +101,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	most := n.opts.MaxTime[r.Kind]
-	if most == 0 {
-		most = defaultMaxTime[r.Kind]
-	}
-	c.Deadline = c.Accepted.Add(most)
+	c.Deadline = c.Accepted.Add(n.maxTime(r.Kind))
 	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
 		c.Deadline = r.Deadline.UTC()
 	}
@@ -117,13 +114,35 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 		c.Return.Inbox, c.Return.Caller = "", ""
 	}
 	c.Return.Record = r.Submit || c.IdempotencyKey != ""
+	if c.Trace.Parent == "" {
+		c.Trace.Parent = newTrace()
+	}
 	c.Fingerprint = fingerprint(c)
 	var err error
 	c.Slip, err = n.opts.Manager.Build(pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip})
 	if err != nil {
 		return nil, messages.AsFault(err, "entry")
 	}
+	if n.opts.Prepare != nil {
+		if err := n.opts.Prepare(c); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
 	return c, nil
+}
+
+// newTrace is a new root, not sampled: whoever traces decides (contracts T3).
+func newTrace() string {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
+}
+
+func (n *Node) maxTime(k messages.Kind) time.Duration {
+	if d := n.opts.MaxTime[k]; d > 0 {
+		return d
+	}
+	return defaultMaxTime[k]
 }
 
 func applyClass(c *messages.Call) string {
@@ -170,6 +189,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	if err == nil {
 		return nil, nil
 	}
+	if errors.Is(err, errNoAnswer) {
+		return n.claim(ctx, c)
+	}
 	unavailable := func(err error) error {
 		return messages.NewFault(messages.StoreUnavailable, "the idempotency record: %v; the call was not accepted", err).From("entry")
 	}
@@ -187,6 +209,9 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	if err := json.Unmarshal(e.Value, &was); err != nil {
 		return nil, unavailable(err)
 	}
+	if was.Call == c.ID {
+		return nil, nil // our own write, whose answer was lost
+	}
 	if was.Fingerprint != c.Fingerprint {
 		return nil, messages.NewFault(messages.IdempotencyMismatch,
 			"the idempotency key was used %s ago for another request (call %s); use a new key for a new request",
@@ -194,24 +219,51 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	}
 	c.ID = was.Call
 	c.Return.Inbox = n.inbox + ".c." + c.ID
-	if !was.Stored && time.Since(was.Since) > 15*time.Second {
-		// The claimant died between the record and the store. Storing under the same id is the same call.
-		return n.enter(ctx, c, false)
-	}
 	if p := n.waiters.get(c.ID); p != nil {
 		return p, nil
 	}
+	if was.lost() {
+		return n.enter(ctx, c, false)
+	}
 	p := newPending(n, c)
-	p.attached = true
+	p.attached, p.unsure = true, !was.Stored
 	return p, nil
 }
 
-// claimed notes that generation 0 is stored.
+// claimantTime is how long a claimant may take to store its call. Storing it again under the same id is the same call,
+// so a claimant that is only slow loses nothing by it.
+const claimantTime = 3 * time.Second
+
+// lost reports whether the claimant seems to have died, or lost its server, between the record and the store.
+func (r claimRecord) lost() bool { return !r.Stored && time.Since(r.Since) > claimantTime }
+
+// restore stores a call again whose claimant never did, for those who wait for it.
+func (p *pending) restore(ctx context.Context) {
+	e, err := p.n.idempotency.Get(ctx, idempotencyKey(p.call))
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != p.call.ID || rec.Stored {
+		p.unsure = err != nil
+		return
+	}
+	if rec.lost() {
+		_, err := p.n.enter(ctx, p.call.Clone(), false)
+		p.unsure = err != nil
+	}
+}
+
+// claimed notes that generation 0 is stored. The call may have ended already, and its key may be free again or another
+// call's: only its own record is changed.
 func (n *Node) claimed(c *messages.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	rec := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: c.Accepted, Stored: true}
-	if _, err := n.idempotency.Put(ctx, idempotencyKey(c), messages.Encode(rec), 0, pipeline.Always()); err != nil {
+	key := idempotencyKey(c)
+	e, err := n.idempotency.Get(ctx, key)
+	var rec claimRecord
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != c.ID {
+		return // without it, the same key only stores the same call again, which is a duplicate
+	}
+	rec.Stored = true
+	if _, err := n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
 		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
 	}
 }
@@ -249,6 +301,9 @@ func (n *Node) Result(ctx context.Context, tenant, id string) (*messages.Call, e
 		if c != nil || err != nil && ctx.Err() == nil {
 			return c, err
 		}
+		if n.heldNow(ctx, tenant, id) {
+			return nil, pipeline.ErrHeld
+		}
 		if p := n.waiters.get(id); p == nil || p.call.Tenant != tenant {
 			known, err := n.known(ctx, tenant, id)
 			if err == nil && !known {
@@ -274,179 +329,3 @@ func (n *Node) known(ctx context.Context, tenant, id string) (bool, error) {
 // submittedKey is the mark of a submitted call that is under way, so that asking for its result can tell "not yet"
 // from "never".
 func submittedKey(tenant, id string) string { return messages.Key(tenant, id) + ".submitted" }
-
-// pending is an accepted call in the process that accepted it.
-type pending struct {
-	n        *Node
-	call     *messages.Call
-	attached bool // another process, or an earlier connection, accepted it
-
-	mu     sync.Mutex
-	deltas []pipeline.Delta
-	bytes  int
-	where  string
-	final  *messages.Call
-	left   bool
-	news   chan struct{} // 1 slot: something changed
-	done   chan struct{}
-}
-
-var _ pipeline.Pending = (*pending)(nil)
-
-// deltaBytes bounds what is kept for a reader that is slower than its model. What is over is dropped: the reader then
-// sees a gap, and gets the rest from the final reply.
-const deltaBytes = 8 << 20
-
-func newPending(n *Node, c *messages.Call) *pending {
-	return &pending{n: n, call: c, news: make(chan struct{}, 1), done: make(chan struct{})}
-}
-
-// ID implements pipeline.Pending.
-func (p *pending) ID() string { return p.call.ID }
-
-func (p *pending) addDelta(d pipeline.Delta) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.left || p.final != nil || p.bytes > deltaBytes {
-		return
-	}
-	p.bytes += len(d.Chunk)
-	p.deltas = append(p.deltas, d)
-	select {
-	case p.news <- struct{}{}:
-	default:
-	}
-}
-
-func (p *pending) setWhere(where string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.where = where
-}
-
-// end sets the final call; false if there was one.
-func (p *pending) end(c *messages.Call) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.final != nil {
-		return false
-	}
-	p.final = c
-	close(p.done)
-	return true
-}
-
-func (p *pending) ended() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.final != nil
-}
-
-func (p *pending) take() []pipeline.Delta {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d := p.deltas
-	p.deltas, p.bytes = nil, 0
-	return d
-}
-
-// Wait implements pipeline.Pending. While it waits it looks at the result record after each reconnect and every 5 s
-// past the ack wait, and often if the call was accepted elsewhere.
-func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
-	reconnected := p.n.nc.StatusChanged(nats.CONNECTED)
-	defer p.n.nc.RemoveStatusListener(reconnected)
-	look := time.NewTimer(p.lookAfter(true))
-	defer look.Stop()
-	over := time.NewTimer(time.Until(p.call.Deadline) + time.Second)
-	defer over.Stop()
-	for {
-		select {
-		case <-p.done:
-			if onDelta != nil {
-				for _, d := range p.take() {
-					onDelta(d)
-				}
-			}
-			return p.final.Clone(), nil
-		case <-p.news:
-			for _, d := range p.take() {
-				if onDelta != nil {
-					onDelta(d)
-				}
-			}
-		case <-reconnected:
-			p.look(ctx)
-		case <-look.C:
-			p.look(ctx)
-			look.Reset(p.lookAfter(false))
-		case <-over.C:
-			p.timeOut()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (p *pending) lookAfter(first bool) time.Duration {
-	switch {
-	case p.attached:
-		return 100 * time.Millisecond
-	case first:
-		return p.n.cfg.AckWait + 5*time.Second
-	}
-	return 5 * time.Second
-}
-
-func (p *pending) look(ctx context.Context) {
-	try, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	c, err := p.n.recorded(try, p.call.Tenant, p.call.ID)
-	if err != nil {
-		p.n.log.Debug("result record not readable yet", "call", p.call.ID, "err", err)
-	}
-	if c == nil {
-		return
-	}
-	if p.attached {
-		if p.end(c) {
-			p.n.waiters.drop(p.call.ID)
-		}
-		return
-	}
-	p.n.finish(p, c)
-}
-
-// timeOut ends a call whose deadline is over and from which nothing came: the fault names where it was last heard of.
-// The end is recorded, so that no other end can be given later.
-func (p *pending) timeOut() {
-	p.mu.Lock()
-	where := p.where
-	p.mu.Unlock()
-	c := p.call.Clone()
-	if where == "" {
-		where = "the entry queue, or a stage that does not answer"
-	}
-	c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over; it was last at %s", where).From("deadline"))
-	if p.attached {
-		p.end(c) // the call itself has a deadline of its own, and may be under way still
-		return
-	}
-	final, _, err := p.n.record(c)
-	if err != nil {
-		final = c
-	}
-	p.n.Cancel(c.ID)
-	p.n.finish(p, final)
-}
-
-// Leave implements pipeline.Pending.
-func (p *pending) Leave() {
-	p.mu.Lock()
-	was := p.left || p.final != nil
-	p.left = true
-	p.deltas, p.bytes = nil, 0
-	p.mu.Unlock()
-	if !was && !p.attached && p.call.IdempotencyKey == "" && !p.call.Return.Record {
-		p.n.Cancel(p.call.ID)
-	}
-}

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -109,16 +108,12 @@ func (s *cancels) handBack() {
 }
 
 func (n *Node) subscribeCancel() error {
-	_, err := n.nc.Subscribe(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
+	return n.listen(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
 		token := m.Subject[len(n.subj.Control("cancel", "")):]
 		if id, ok := messages.Untoken(token); ok {
 			n.cancels.cancel(id)
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("bus: subscribe to cancels: %w", err)
-	}
-	return nil
 }
 
 // Cancel tells every process that works on the call to stop. It may be called for a call that has ended.

@@ -50,3 +50,22 @@ func (c *chores) due(now time.Time) (chore, bool) {
 	c.list = c.list[1:]
 	return next, true
 }
+
+// sweepStages runs the clean-ups of the stages that this process hosts, each in a loop of its own.
+func (n *Node) sweepStages(ctx context.Context) {
+	for _, s := range n.opts.Manager.Stages("") {
+		if s.Sweep == nil || n.opts.Hosts != nil && !n.opts.Hosts(s.Stage) {
+			continue
+		}
+		n.loops.Go(func() {
+			for {
+				if pause(ctx, s.SweepEvery); ctx.Err() != nil {
+					return
+				}
+				if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+					n.log.WarnContext(ctx, "clean-up of a stage failed; it is tried again later", "stage", s.Name, "kind", s.Kind, "err", err)
+				}
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -99,7 +100,7 @@ func (e *codec) fill(ctx context.Context, c *messages.Call) error {
 		raw, ok := e.cache.get(ref)
 		if !ok {
 			var err error
-			if raw, err = e.objects.GetBytes(ctx, ref); err != nil {
+			if raw, err = e.fetch(ctx, ref); err != nil {
 				return messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
 			}
 			if !strings.HasSuffix(ref, digest(c.Tenant, raw)) {
@@ -112,6 +113,31 @@ func (e *codec) fill(ctx context.Context, c *messages.Call) error {
 	return nil
 }
 
+// objectTime bounds one try of the object store, for the reason of tryTime; a large body takes its time.
+const objectTime = 10 * time.Second
+
+// patiently tries again while the store does not answer and the time of ctx is not over.
+func patiently(ctx context.Context, do func(ctx context.Context) error) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, objectTime)
+		err := do(try)
+		silent := try.Err() != nil || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders)
+		cancel()
+		if err == nil || ctx.Err() != nil || !silent {
+			return err
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (e *codec) fetch(ctx context.Context, ref string) (raw []byte, err error) {
+	err = patiently(ctx, func(ctx context.Context) error {
+		raw, err = e.objects.GetBytes(ctx, ref)
+		return err
+	})
+	return raw, err
+}
+
 // store puts a body under the hash of tenant and bytes, so that the same body is stored once and no tenant can name
 // another's.
 func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, error) {
@@ -119,7 +145,10 @@ func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, e
 	if _, ok := e.cache.get(ref); ok {
 		return ref, nil
 	}
-	if _, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw)); err != nil {
+	if err := patiently(ctx, func(ctx context.Context) error {
+		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
+		return err
+	}); err != nil {
 		return "", fmt.Errorf("put %s: %w", ref, err)
 	}
 	e.cache.put(ref, raw)

@@ -22,7 +22,7 @@ type Config struct {
 	Replicas      int           // of streams and buckets; 1
 	Verify        bool          // check streams and buckets, create none
 	Drain         time.Duration // how long Stop waits for running work before it hands calls back; 8 s
-	InboxPrefixes []string      // prefixes that reply addresses may have; _INBOX.
+	InboxPrefixes []string      // prefixes that reply addresses may have; _INBOX. and _INBOX_
 	// Classes are the work queues of each kind of target: provider names, tool executors (contracts 18).
 	ModelClasses []string
 	ToolClasses  []string
@@ -71,9 +71,20 @@ func (c Config) withDefaults() Config {
 		c.Replicas = 1
 	}
 	if len(c.InboxPrefixes) == 0 {
-		c.InboxPrefixes = []string{"_INBOX."}
+		c.InboxPrefixes = []string{"_INBOX.", "_INBOX_"}
 	}
 	return c
+}
+
+// classes are the work queues that are provisioned for a kind.
+func (c Config) classes(k messages.Kind) []string {
+	switch k {
+	case messages.Model:
+		return c.ModelClasses
+	case messages.Tool:
+		return c.ToolClasses
+	}
+	return nil
 }
 
 func (c Config) validate() error {

@@ -2,13 +2,11 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -115,71 +113,6 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 	}
 	_ = n.nc.Publish(n.subj.Event("switch"), messages.Encode(out))
 	return out, nil
-}
-
-// nodeReport is what one process says about itself to whoever gathers.
-type nodeReport struct {
-	Rows    []pipeline.Stat           `json:"rows"`
-	Details map[string]map[string]any `json:"details"`
-	Builds  int64                     `json:"builds"`
-	LastNs  int64                     `json:"lastNs"`
-	Hosts   []string                  `json:"hosts"` // kind/stage that it serves
-	Targets []string                  `json:"targets"`
-	Entry   bool                      `json:"entry"`
-	Held    int                       `json:"held"`
-	Late    int64                     `json:"lateHops"`
-	Dead    int64                     `json:"deadLetters"`
-	Back    int64                     `json:"handedBack"`
-}
-
-func (n *Node) ownReport(ctx context.Context) nodeReport {
-	r := nodeReport{Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.Held(),
-		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load()}
-	for _, s := range n.opts.Manager.Stages("") {
-		if _, ok := n.hosted(s.Kind, s.Name); !ok {
-			continue
-		}
-		r.Hosts = append(r.Hosts, string(s.Kind)+"/"+s.Name)
-		if s.Details != nil {
-			r.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
-		}
-	}
-	for _, t := range n.opts.Targets {
-		r.Targets = append(r.Targets, string(t.Kind)+"/"+t.Class)
-	}
-	builds, last := n.opts.Manager.Builds()
-	r.Builds, r.LastNs = builds, int64(last)
-	return r
-}
-
-// gather asks every process of the installation. It waits until no answer has come for a short while.
-func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
-	sub, err := n.nc.SubscribeSync(n.nc.NewInbox())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := n.nc.PublishRequest(n.subj.Control("control", "report"), sub.Subject, nil); err != nil {
-		return nil, err
-	}
-	var out []nodeReport
-	wait := 500 * time.Millisecond
-	for {
-		next, cancel := context.WithTimeout(ctx, wait)
-		m, err := sub.NextMsgWithContext(next)
-		cancel()
-		if err != nil {
-			if len(out) == 0 {
-				return []nodeReport{n.ownReport(ctx)}, nil
-			}
-			return out, nil
-		}
-		var r nodeReport
-		if json.Unmarshal(m.Data, &r) == nil {
-			out = append(out, r)
-		}
-		wait = 100 * time.Millisecond
-	}
 }
 
 // Stats implements pipeline.Control: the counters of all processes, added up.
@@ -294,50 +227,4 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 		d.DeadLetters = s.CachedInfo().State.Msgs
 	}
 	return d, nil
-}
-
-// serveControl answers the control subjects: every process reports, one of the entry role switches and sums.
-func (n *Node) serveControl() error {
-	if _, err := n.nc.Subscribe(n.subj.Control("control", "report"), func(m *nats.Msg) {
-		n.work.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			_ = m.Respond(messages.Encode(n.ownReport(ctx)))
-		})
-	}); err != nil {
-		return err
-	}
-	if !n.opts.Entry {
-		return nil
-	}
-	verbs := map[string]func(ctx context.Context, m *nats.Msg) (any, error){
-		"stats":       func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Stats(ctx) },
-		"diagnostics": func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Diagnostics(ctx) },
-		"enable":      func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, true) },
-		"disable":     func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, false) },
-	}
-	for verb, do := range verbs {
-		if err := n.face(n.subj.Control("control", verb), func(m *nats.Msg) {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			v, err := do(ctx, m)
-			if err != nil {
-				_ = m.RespondMsg(refusal(m.Reply, messages.AsFault(err, "control")))
-				return
-			}
-			_ = m.Respond(messages.Encode(v))
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// switchByMsg reads {"name":"...","confirm":"..."} or the bare name.
-func (n *Node) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, error) {
-	var ask struct{ Name, Confirm string }
-	if json.Unmarshal(m.Data, &ask) != nil {
-		ask.Name = strings.TrimSpace(string(m.Data))
-	}
-	return n.Switch(ctx, ask.Name, on, ask.Confirm, "nats")
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -150,20 +148,7 @@ func (n *Node) answerCaller(c *messages.Call) {
 	if c.Flag(noteEmitted) && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}
-	for _, m := range streamAnswer(c.Return.Caller, c) {
+	for _, m := range streamAnswer(c.Return.Caller, c, n.largest()) {
 		_ = n.nc.PublishMsg(m)
 	}
-}
-
-// park stores a held call and the question, and tells the caller that it is pending. The record is there before the
-// lease is settled; a parked call holds no lease (contracts 9).
-func (n *Node) park(h *held) {
-	n.fail(h, messages.NewFault(messages.Misconfigured, "stage %s holds the call for an answer, and nothing here takes answers", firstOf(h.c.Slip.Stage())))
-}
-
-func firstOf[A, B any](a A, _ B) A { return a }
-
-// msgTo is a message with one header.
-func msgTo(subject, key, value string) *nats.Msg {
-	return &nats.Msg{Subject: subject, Header: nats.Header{key: {headerValue(value)}}}
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,12 @@ func (n *Node) serveFaces() error {
 	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		return err
 	}
+	if err := n.serveApprovals(); err != nil {
+		return err
+	}
+	if err := n.serveVerbs(); err != nil {
+		return err
+	}
 	return n.serveControl()
 }
 
@@ -78,14 +85,13 @@ func (n *Node) serveRequest(m *nats.Msg) {
 	}
 	r, err := n.readRequest(in, m)
 	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		n.refuse(m, err)
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	p, err := n.Accept(ctx, r)
+	ctx := n.facing
+	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		n.refuse(m, err)
 		return
 	}
 	if in.Submit {
@@ -100,39 +106,64 @@ func (n *Node) serveRequest(m *nats.Msg) {
 	n.serveWait(ctx, m, r, p)
 }
 
+// refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
+// one here too.
+func (n *Node) refuse(m *nats.Msg, err error) {
+	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	if raw, _ := messages.Field(m.Data, "stream"); string(raw) == "true" {
+		n.reply(m, &nats.Msg{Subject: m.Reply})
+	}
+}
+
 // serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
 func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
 	if !r.Stream {
-		if c, err := p.Wait(ctx, nil); err == nil {
+		c, err := p.Wait(ctx, nil)
+		switch {
+		case err == nil:
 			n.reply(m, answer(m.Reply, c))
+		case errors.Is(err, pipeline.ErrHeld):
+			n.reply(m, pendingAnswer(m.Reply, p.ID()))
 		}
 		return
 	}
 	follow := pipeline.NewFollower(r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		for _, chunk := range follow.Delta(d) {
-			n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
-		}
+		n.replyChunks(m, follow.Delta(d))
 	})
+	if errors.Is(err, pipeline.ErrHeld) {
+		n.reply(m, pendingAnswer(m.Reply, p.ID()))
+		n.reply(m, &nats.Msg{Subject: m.Reply})
+		return
+	}
 	if err != nil {
 		return
 	}
 	chunks, fault := follow.End(c)
-	for _, chunk := range chunks {
-		n.reply(m, &nats.Msg{Subject: m.Reply, Data: chunk})
-	}
+	n.replyChunks(m, chunks)
 	if fault != nil {
 		n.reply(m, refusal(m.Reply, fault))
 	}
 	n.reply(m, &nats.Msg{Subject: m.Reply})
 }
 
+func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte) {
+	for _, chunk := range chunks {
+		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+			n.reply(m, &nats.Msg{Subject: m.Reply, Data: piece})
+		}
+	}
+}
+
+// largest is how many bytes of data fit into a message beside its headers.
+func (n *Node) largest() int { return int(n.nc.MaxPayload()) - 8<<10 }
+
 // reply sends to a caller, if he gave an address.
 func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	if int64(len(out.Data)) > n.nc.MaxPayload()-8<<10 {
+	if len(out.Data) > n.largest() {
 		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
 			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), n.nc.MaxPayload()))
 	}
@@ -151,6 +182,8 @@ func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 	defer cancel()
 	c, err := n.Result(ctx, tenant, id)
 	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		n.reply(m, pendingAnswer(m.Reply, id))
 	case err != nil:
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	case c == nil:
@@ -173,11 +206,18 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 	}
 	var chat intake.Chat
-	if in.Kind == messages.Model {
+	body := m.Data
+	switch in.Kind {
+	case messages.Model:
 		var f *messages.Fault
-		if chat, f = intake.ReadChat(m.Data); f != nil {
+		if chat, f = intake.ReadChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Tool:
+		if f := intake.ReadArguments(body); f != nil {
+			return pipeline.Request{}, f
+		}
+		body = intake.Arguments(body)
 	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
@@ -189,7 +229,7 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	if f != nil {
 		return r, f
 	}
-	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, m.Data, m.Reply
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}
@@ -223,12 +263,20 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 	return m
 }
 
+// pendingAnswer says that a call is parked until somebody answers (contracts 9).
+func pendingAnswer(subject, id string) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
+		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
+}
+
 // streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.
-func streamAnswer(subject string, c *messages.Call) []*nats.Msg {
+func streamAnswer(subject string, c *messages.Call, largest int) []*nats.Msg {
 	chunks, fault := pipeline.NewFollower(c.Request()).End(c)
 	var out []*nats.Msg
 	for _, chunk := range chunks {
-		out = append(out, &nats.Msg{Subject: subject, Data: chunk})
+		for _, piece := range messages.SplitChunk(chunk, largest) {
+			out = append(out, &nats.Msg{Subject: subject, Data: piece})
+		}
 	}
 	if fault != nil {
 		out = append(out, refusal(subject, fault))

@@ -3,7 +3,9 @@ package bus
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +50,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 			n.end(h)
 			return
 		case next.Where == pipeline.ToHold:
-			n.park(h)
+			n.park(h, next.Question)
 			return
 		case next.Where == pipeline.ToTarget:
 			class, err := n.classify(h.c)
@@ -56,7 +58,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 				next = pipeline.Return(h.c, messages.AsFault(err, messages.TargetOrigin))
 				continue
 			}
-			n.progress(h.c, "the work queue "+string(h.c.Kind)+"-"+messages.Token(class))
+			n.progress(h.c, queuePlace+string(h.c.Kind)+"-"+messages.Token(class))
 			n.checkpoint(h, n.subj.Target(h.c.Kind, class))
 			return
 		default:
@@ -88,7 +90,12 @@ func (n *Node) classify(c *messages.Call) (string, error) {
 			return "", err
 		}
 	}
-	return n.opts.Classify(c)
+	class, err := n.opts.Classify(c)
+	if err == nil && !slices.Contains(n.cfg.classes(c.Kind), class) {
+		// Without a consumer the stored call would lie there for good.
+		return "", messages.NewFault(messages.TargetAbsent, "there is no work queue %s for %s calls; name it in the configuration of every process", class, c.Kind)
+	}
+	return class, err
 }
 
 // mustEnd reports whether the call goes no further inward: its time is over, or its caller left. A call on its way
@@ -206,27 +213,33 @@ func (n *Node) storeNext(c *messages.Call, subject string, extra nats.Header) er
 		m.Header[k] = v
 	}
 	m.Header[hdrMsgID] = []string{c.ID + "." + strconv.FormatUint(c.Generation, 10)}
-	return n.publishStored(ctx, m)
+	_, err = n.publishStored(ctx, m)
+	return err
 }
 
-// publishStored publishes until a PubAck comes. The message has an id, so trying again cannot store it twice.
-func (n *Node) publishStored(ctx context.Context, m *nats.Msg) error {
+// publishStored publishes until a PubAck comes, and reports whether the message was there already. It has an id, so
+// trying again does not store it twice.
+func (n *Node) publishStored(ctx context.Context, m *nats.Msg) (duplicate bool, err error) {
 	wait := 50 * time.Millisecond
 	for {
 		try, cancel := context.WithTimeout(ctx, 3*time.Second)
-		_, err := n.js.PublishMsg(try, m, jetstream.WithRetryAttempts(1))
+		ack, err := n.js.PublishMsg(try, m, jetstream.WithRetryAttempts(1))
 		cancel()
 		if err == nil {
-			return nil
+			return ack.Duplicate, nil
 		}
 		var api *jetstream.APIError
 		switch {
 		case errors.Is(err, nats.ErrMaxPayload):
-			return messages.NewFault(messages.TooLarge, "the call does not fit into a message of %d bytes", n.nc.MaxPayload())
-		case errors.As(err, &api) && api.ErrorCode == 10077: // maximum messages or bytes exceeded: the exact refusal
-			return messages.NewFault(messages.Overloaded, "the entry stream is full; try again later")
+			return false, messages.NewFault(messages.TooLarge, "the call does not fit into a message of %d bytes", n.nc.MaxPayload())
+		case errors.As(err, &api) && api.ErrorCode == 10054: // above the stream's own max_msg_size
+			return false, messages.NewFault(messages.TooLarge, "the call does not fit into a message of its stream: %s", api.Description)
+		case errors.As(err, &api) && api.ErrorCode == 10077 && strings.HasPrefix(m.Subject, n.subj.Control("call", "entry", "")):
+			// Maximum messages or bytes exceeded: the exact refusal. The other streams have no limit; there the same
+			// code is a fault of the server's disk, and the call waits for it to mend.
+			return false, messages.NewFault(messages.Overloaded, "the entry stream is full; try again later")
 		case ctx.Err() != nil || n.nc.IsClosed():
-			return err
+			return false, err
 		}
 		pause(ctx, wait)
 		wait = min(wait*2, 2*time.Second)

@@ -2,7 +2,7 @@ package bus
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,11 +17,10 @@ import (
 // subscribeInbox listens on the process's one long-lived inbox: ends and deltas of the calls that it accepted, and the
 // server's "no responders" for what it sent.
 func (n *Node) subscribeInbox() error {
-	sub, err := n.nc.Subscribe(n.inbox+".>", n.heard)
-	if err != nil {
-		return fmt.Errorf("bus: subscribe to the inbox: %w", err)
+	if err := n.listen(n.inbox+".>", n.heard); err != nil {
+		return err
 	}
-	return sub.SetPendingLimits(-1, 512<<20)
+	return n.heardSubs[len(n.heardSubs)-1].SetPendingLimits(-1, 512<<20)
 }
 
 func (n *Node) heard(m *nats.Msg) {
@@ -49,39 +48,49 @@ func (n *Node) heardCall(id string, m *nats.Msg) {
 		if p != nil {
 			p.setWhere(m.Header.Get(hdrProgress))
 		}
+	case m.Header.Get(hdrHeld) != "":
+		if p != nil {
+			p.hold()
+		}
 	default:
 		n.work.Go(func() { n.heardEnd(p, m) })
 	}
 }
 
 // heardEnd takes the first end of a call; later ones are acknowledged and dropped.
+//
+// What cannot be read ends nothing and settles nothing: it may be anybody's garbage, and if it was the true end (its
+// large body could not be fetched), the lease brings the call back and its end is recorded then.
 func (n *Node) heardEnd(p *pending, m *nats.Msg) {
-	if ack := m.Header.Get(hdrLease); ack != "" {
-		if l, err := ParseLease(ack); err == nil {
-			defer n.settleLater(l)
+	settle := func() {
+		if l, err := ParseLease(m.Header.Get(hdrLease)); err == nil {
+			n.settleLater(l)
 		}
 	}
 	if p == nil || p.ended() {
+		settle()
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c, err := n.codec.decode(m.Data)
+	if err == nil && (c.ID != p.call.ID || c.Tenant != p.call.Tenant || !c.Slip.Done()) {
+		err = errors.New("it is another call's, or one that has not ended")
+	}
 	if err == nil {
 		err = n.codec.fill(ctx, c)
 	}
-	if err != nil || c.ID != p.call.ID {
-		n.log.Error("the end of a call cannot be read", "call", p.call.ID, "err", err)
-		c = p.call.Clone()
-		c.Fail(messages.NewFault(messages.Internal, "the end of the call cannot be read: %v", err).From("bus"))
+	if err != nil {
+		n.log.Error("what came as the end of a call cannot be read; it is dropped", "call", p.call.ID, "err", err)
+		return
 	}
 	n.finish(p, c)
+	settle()
 }
 
 // finish hands out the end of a call that this process accepted, once.
 func (n *Node) finish(p *pending, c *messages.Call) {
-	if p.end(c) {
-		n.opts.Manager.Fold(c.Kind, c.Slip)
+	if p.end(c, func() { n.opts.Manager.Fold(c.Kind, c.Slip) }) {
 		n.waiters.drop(p.call.ID)
 	}
 }

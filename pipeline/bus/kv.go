@@ -30,10 +30,35 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Buck
 	return &Bucket{js: js, kv: kv}, nil
 }
 
+// tryTime bounds one request to the server. A request on its way to a server that dies is never answered, whatever
+// the caller's time allows; so it is given up and, where that cannot change what it means, made again.
+const tryTime = 3 * time.Second
+
+// errNoAnswer says that the server did not answer in time. It is no deadline of the caller's.
+var errNoAnswer = errors.New("the server did not answer in time")
+
+// ask runs a request, again and again until it is answered, if it may be made twice.
+func ask(ctx context.Context, twice bool, request func(ctx context.Context) error) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, tryTime)
+		err := request(try)
+		over := try.Err() != nil
+		cancel()
+		switch {
+		case err == nil || ctx.Err() != nil || !over && !errors.Is(err, nats.ErrNoResponders):
+			return err
+		case !twice:
+			return errNoAnswer
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
 // Get returns the entry, or pipeline.ErrNotFound. On a cluster it may be served by a follower and be a little old, so
 // decide by a conditional Put, never by a read alone.
 func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
-	e, err := b.kv.Get(ctx, key)
+	var e jetstream.KeyValueEntry
+	err := ask(ctx, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return pipeline.Entry{}, pipeline.ErrNotFound
 	}
@@ -44,28 +69,33 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
 }
 
 // Put writes under the condition. A ttl is rounded up to whole seconds, the server's grain; it is set by a raw publish
-// because kv.Update would clear it (nats.md D 8).
-func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64, error) {
+// because kv.Update would clear it (nats.md D 8). A conditional write that was not answered may have happened: whoever
+// makes it reads what is there.
+func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (rev uint64, err error) {
 	if when.Absent() {
 		var opts []jetstream.KVCreateOpt
 		if ttl > 0 {
 			opts = append(opts, jetstream.KeyTTL(wholeSeconds(ttl)))
 		}
-		rev, err := b.kv.Create(ctx, key, value, opts...)
+		err = ask(ctx, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
 		return rev, b.wrap(key, err, pipeline.ErrExists)
 	}
 	var opts []jetstream.PublishOpt
 	if ttl > 0 {
 		opts = append(opts, jetstream.WithMsgTTL(wholeSeconds(ttl)))
 	}
-	if r := when.Revision(); r != 0 {
+	r := when.Revision()
+	if r != 0 {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(r))
 	}
-	ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value}, opts...)
-	if err != nil {
-		return 0, b.wrap(key, err, pipeline.ErrChanged)
-	}
-	return ack.Sequence, nil
+	err = ask(ctx, r == 0, func(ctx context.Context) error {
+		ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value}, opts...)
+		if err == nil {
+			rev = ack.Sequence
+		}
+		return err
+	})
+	return rev, b.wrap(key, err, pipeline.ErrChanged)
 }
 
 func (b *Bucket) wrap(key string, err, conflict error) error {
@@ -82,7 +112,8 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	if err := b.kv.Purge(ctx, key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+	err := ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
+	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
 	}
 	return nil
@@ -90,6 +121,8 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 
 // Keys lists the keys that begin with the prefix.
 func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*tryTime)
+	defer cancel()
 	filter := ">"
 	if i := strings.LastIndexByte(prefix, '.'); i > 0 {
 		filter = prefix[:i] + ".>"

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +21,7 @@ func (n *Node) serveMicro() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
 	identity := micro.ServiceIdentity{Name: serviceName, ID: id, Version: n.opts.Version, Metadata: map[string]string{
-		"client": n.nc.Opts.Name, "root": n.subj.Control(""),
+		"client": n.nc.Opts.Name, "root": n.cfg.Root,
 	}}
 	answers := map[string]func() any{
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
@@ -33,13 +32,13 @@ func (n *Node) serveMicro() error {
 	}
 	for verb, answer := range answers {
 		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
-			if _, err := n.nc.Subscribe(subject, func(m *nats.Msg) {
+			if err := n.listen(subject, func(m *nats.Msg) {
 				raw, err := json.Marshal(answer())
 				if err == nil {
 					_ = m.Respond(raw)
 				}
 			}); err != nil {
-				return fmt.Errorf("bus: subscribe to %s: %w", subject, err)
+				return err
 			}
 		}
 	}
@@ -48,7 +47,8 @@ func (n *Node) serveMicro() error {
 
 func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 	info := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
-		Description: "interceptors for model and tool calls over NATS"}
+		// Never null: a process of the entry role alone has no endpoints, and tools refuse the whole list for a null.
+		Description: "interceptors for model and tool calls over NATS", Endpoints: []micro.EndpointInfo{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {
@@ -59,7 +59,7 @@ func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 }
 
 func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) micro.Stats {
-	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started}
+	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: []*micro.EndpointStats{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {

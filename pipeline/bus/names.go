@@ -63,10 +63,10 @@ const (
 
 // Timing that no configuration changes.
 const (
-	scheduleStep   = 250 * time.Millisecond // the server's granularity of schedules (lease.md 6)
-	unheardWindow  = 2 * time.Second        // how long a sent hop is remembered for "no responders"
-	absentFirst    = 500 * time.Millisecond // first wait for an absent stage, doubling up to absentMax
-	absentMax      = 2 * time.Second
+	scheduleStep  = 250 * time.Millisecond // the server's granularity of schedules (lease.md 6)
+	unheardWindow = 2 * time.Second        // how long a sent hop is remembered for "no responders"
+	absentFirst   = 500 * time.Millisecond // first wait for an absent stage, doubling up to absentMax
+	absentMax     = 2 * time.Second
 	// pullExpiry is short: a pull is never cut off when a process stops, because a message on its way to a pull that
 	// nobody reads would wait for its ack wait; and a pull that the server forgot is noticed as soon.
 	pullExpiry = 2 * time.Second

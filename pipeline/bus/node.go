@@ -41,6 +41,11 @@ type Options struct {
 	Classify func(c *messages.Call) (string, error)
 	// Validate checks the body of a request before it is accepted; nil accepts all.
 	Validate func(kind messages.Kind, body []byte) error
+	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
+	// to the request. It runs for one call at a time, for many at once; nil does nothing.
+	Prepare func(c *messages.Call) error
+	// Verbs are further request subjects of the entry role.
+	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
 	MaxTime map[messages.Kind]time.Duration
 	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
@@ -52,6 +57,20 @@ type Options struct {
 	TrustCallers bool
 	// Version is what the micro service shows.
 	Version string
+}
+
+// Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
+type Verb struct {
+	Name string // tokens with dots: todo.get
+	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
+	Serve func(ctx context.Context, a Ask) (any, error)
+}
+
+// Ask is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
+type Ask struct {
+	Tenant  string
+	Session string // header Shallot-Session
+	Body    []byte
 }
 
 // TargetRole serves one work queue.
@@ -85,17 +104,23 @@ type Node struct {
 	poison      *Bucket
 	intents     *Bucket
 	control     *Bucket
+	approvals   *Bucket
 
-	router   *message.Router
-	subs     []message.Subscriber
-	faces    []*nats.Subscription
-	draining atomic.Bool
-	backlog  atomic.Uint64
-	stopLoop context.CancelFunc
-	loops    sync.WaitGroup // goroutines of the node itself
-	work     sync.WaitGroup // calls that this process still has to settle
-	poisonMu sync.Mutex     // calls found dead more than twice run one at a time
-	stats    nodeStats
+	router *message.Router
+	subs   []message.Subscriber
+	faces  []*nats.Subscription
+	facing context.Context // of requests that wait for their end; over when Stop waits no longer
+	unface context.CancelFunc
+	// heardSubs are the subscriptions of listen.
+	heardSubs []*nats.Subscription
+	draining  atomic.Bool
+	backlog   atomic.Uint64
+	stopLoop  context.CancelFunc
+	loops     sync.WaitGroup // goroutines of the node itself
+	work      sync.WaitGroup // calls that this process still has to settle
+	suspect   chan struct{}  // one slot: calls whose holders died twice run one at a time
+	stats     nodeStats
+	peers     peers
 }
 
 // New binds to the streams and buckets that provisioning has made. It subscribes to nothing yet.
@@ -126,7 +151,9 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n := &Node{
 		opts: o, cfg: o.Config, log: o.Log, subj: messages.Subjects{Root: o.Config.Root}, nc: o.Conn, js: js,
 		inbox: o.Conn.NewInbox(), cancels: newCancels(), waiters: newWaiters(), unheard: newUnheard(),
+		suspect: make(chan struct{}, 1),
 	}
+	n.facing, n.unface = context.WithCancel(context.Background())
 	if n.pub, err = newPublisher(o.Conn, o.Log); err != nil {
 		return nil, fmt.Errorf("bus: publisher: %w", err)
 	}
@@ -137,7 +164,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
 	for name, b := range map[string]**Bucket{
 		ResultsBucket: &n.results, IdempotencyBucket: &n.idempotency, PoisonBucket: &n.poison,
-		IntentsBucket: &n.intents, ControlBucket: &n.control,
+		IntentsBucket: &n.intents, ControlBucket: &n.control, ApprovalsBucket: &n.approvals,
 	} {
 		if *b, err = OpenBucket(ctx, js, name); err != nil {
 			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
@@ -174,6 +201,7 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.watchBacklog(loop) })
 	n.loops.Go(func() { n.later.run(loop) })
 	n.loops.Go(func() { n.waiters.sweep(loop) })
+	n.sweepStages(loop)
 	if len(n.subs) > 0 {
 		failed := make(chan error, 1)
 		n.loops.Go(func() { failed <- n.router.Run(loop) })
@@ -190,10 +218,33 @@ func (n *Node) Start(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := n.serveReport(); err != nil {
+		return err
+	}
 	if err := n.serveMicro(); err != nil {
 		return err
 	}
 	return n.nc.FlushTimeout(10 * time.Second)
+}
+
+// listen subscribes to what every process hears, until Stop is done.
+func (n *Node) listen(subject string, heard nats.MsgHandler) error {
+	sub, err := n.nc.Subscribe(subject, heard)
+	if err != nil {
+		return fmt.Errorf("bus: subscribe to %s: %w", subject, err)
+	}
+	n.heardSubs = append(n.heardSubs, sub)
+	return nil
+}
+
+// deafen ends what listen began. The connection may live on, and must not answer for a node that has stopped: a reply
+// that it took would be lost.
+func (n *Node) deafen() {
+	for _, s := range n.heardSubs {
+		if err := s.Unsubscribe(); err != nil {
+			n.log.Debug("not unsubscribed", "subject", s.Subject, "err", err)
+		}
+	}
 }
 
 // Stop ends the node gracefully: it takes nothing new, finishes what runs within the drain time, hands back what
@@ -203,10 +254,12 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.draining.Store(true)
 	n.stopFaces()
 	var err error
+	// Callers on NATS whose calls take longer than the drain time are answered by whoever ends the calls.
+	limit := time.AfterFunc(n.cfg.Drain, func() { n.cancels.handBack(); n.unface() })
+	defer limit.Stop()
+	defer n.unface()
 	if len(n.subs) > 0 && n.router != nil {
-		limit := time.AfterFunc(n.cfg.Drain, n.cancels.handBack)
 		err = n.router.Close()
-		limit.Stop()
 	}
 	done := make(chan struct{})
 	go func() { n.work.Wait(); close(done) }()
@@ -215,6 +268,7 @@ func (n *Node) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		err = errors.Join(err, errors.New("bus: some leases were not settled; their calls are redelivered"))
 	}
+	n.deafen()
 	if n.stopLoop != nil {
 		n.stopLoop()
 	}
@@ -243,5 +297,8 @@ func (n *Node) watchBacklog(ctx context.Context) {
 // subscribed adds a handler to the router.
 func (n *Node) subscribed(name, topic string, sub message.Subscriber, handle message.NoPublishHandlerFunc) {
 	n.subs = append(n.subs, sub)
-	n.router.AddConsumerHandler(name, topic, sub, handle)
+	n.router.AddConsumerHandler(name, topic, sub, func(m *message.Message) error {
+		defer n.alone(m)()
+		return handle(m)
+	})
 }

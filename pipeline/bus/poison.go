@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,11 +14,27 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
+// suspectAlone is how long a suspect keeps other suspects of its process waiting. What kills, kills at once; a model
+// that thinks for minutes must not stand in the way of all calls that a restarted server delivered again.
+const suspectAlone = 5 * time.Second
+
+// alone waits until no other suspect runs in this process, and returns what ends its own turn. Without it, all suspects
+// would die with the one that kills, each time, and be taken for it.
+func (n *Node) alone(m *message.Message) (leave func()) {
+	l, err := ParseLease(leaseOf(m))
+	if err != nil || l.Delivered <= 2 {
+		return func() {}
+	}
+	n.suspect <- struct{}{}
+	var once sync.Once
+	end := func() { once.Do(func() { <-n.suspect }) }
+	limit := time.AfterFunc(suspectAlone, end)
+	return func() { limit.Stop(); end() }
+}
+
 // mayTry decides about a call whose holders died at least twice. Such calls run one at a time in a process, each with
 // a mark that is written before the body is decoded; enough marks make a dead letter (lease.md 5).
 func (n *Node) mayTry(m *message.Message, l Lease, stored bool) bool {
-	n.poisonMu.Lock()
-	defer n.poisonMu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	base := messages.Key(m.Metadata.Get(hdrCall), m.Metadata.Get(hdrGen))
@@ -99,7 +116,7 @@ func (n *Node) deadLetter(m *message.Message, l *Lease, reason string) bool {
 	if most := int(n.nc.MaxPayload()) - 16<<10; len(body) > most && most > 0 {
 		body = body[:most] // what came was legal only with fewer headers
 	}
-	if err := n.publishStored(ctx, &nats.Msg{Subject: n.subj.Dead(kind, stage), Header: h, Data: body}); err != nil {
+	if _, err := n.publishStored(ctx, &nats.Msg{Subject: n.subj.Dead(kind, stage), Header: h, Data: body}); err != nil {
 		n.log.Error("a dead letter could not be stored", "reason", reason, "subject", m.Metadata.Get(metaSubject), "err", err)
 		return false
 	}

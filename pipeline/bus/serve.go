@@ -83,12 +83,19 @@ func deadlineOf(m *nats.Msg) time.Time {
 	return t
 }
 
+// leaseOf is the ack subject that came with a message: its own if it was pulled, else the one that the hop names. What
+// a hop's reply subject looks like says nothing: any sender can write an ack subject there (lease.md B7).
+func leaseOf(m *message.Message) string {
+	if m.Metadata.Get(metaStored) != "" {
+		return m.Metadata.Get(metaReply)
+	}
+	return m.Metadata.Get(hdrLease)
+}
+
 // take turns a message into a held call, or ends it: garbage and poison become dead letters.
 func (n *Node) take(m *message.Message) (*held, bool) {
-	ack, stored := m.Metadata.Get(hdrLease), false
-	if strings.HasPrefix(m.Metadata.Get(metaReply), "$JS.ACK.") {
-		ack, stored = m.Metadata.Get(metaReply), true
-	}
+	ack := leaseOf(m)
+	stored := m.Metadata.Get(metaStored) != ""
 	arrived, _ := time.Parse(time.RFC3339Nano, m.Metadata.Get(metaArrived))
 	fresh := arrived
 	if until, err := time.Parse(time.RFC3339Nano, m.Metadata.Get(hdrUntil)); err == nil && !stored {
@@ -112,9 +119,14 @@ func (n *Node) take(m *message.Message) (*held, bool) {
 		n.bury(m, own, err.Error())
 		return nil, false
 	}
-	if c.Return.Inbox != "" && !n.inboxAllowed(c.Return.Inbox) || c.Return.Caller != "" && !n.inboxAllowed(c.Return.Caller) {
-		n.log.Warn("a call names a reply address outside the allowed prefixes; it is not used", "call", c.ID)
-		c.Return.Inbox, c.Return.Caller = "", ""
+	for _, at := range []*string{&c.Return.Inbox, &c.Return.Caller} { // one that is not used says nothing about the other
+		if *at != "" && !n.inboxAllowed(*at) {
+			n.log.Warn("a call names a reply address outside the allowed prefixes; it is not used", "call", c.ID)
+			*at = ""
+		}
+	}
+	if c.Deadline.IsZero() { // nobody of ours makes one; it would wait for an absent stage for ever
+		c.Deadline = arrived.Add(n.maxTime(c.Kind))
 	}
 	return &held{c: c, lease: lease, fresh: fresh}, true
 }
@@ -138,7 +150,11 @@ func (n *Node) handleHop(m *message.Message, s pipeline.Stage, endpoint string) 
 	}
 	name, phase := h.c.Slip.Stage()
 	if want := strings.Join([]string{string(h.c.Kind), string(phase), name}, "."); want != endpoint {
-		n.bury(m, nil, "a call for "+want+" came to "+endpoint)
+		var own *Lease
+		if m.Metadata.Get(metaStored) != "" {
+			own = &h.lease
+		}
+		n.bury(m, own, "a call for "+want+" came to "+endpoint)
 		return
 	}
 	if n.draining.Load() {

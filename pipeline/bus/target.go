@@ -81,6 +81,9 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	if err == nil {
 		return nil, false
 	}
+	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
+		return n.intend(h, key)
+	}
 	if !errors.Is(err, pipeline.ErrExists) {
 		n.log.Warn("the intent record cannot be written; the work runs without", "call", h.c.ID, "err", err)
 		return nil, false
@@ -140,7 +143,14 @@ func (n *Node) storeOutcome(c *messages.Call, key string) {
 	m, err := n.codec.encode(ctx, c)
 	if err == nil {
 		value := append(messages.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
-		_, err = n.intents.Put(ctx, key, append(value, m.Data...), 0, pipeline.Always())
+		value = append(value, m.Data...)
+		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
+			_, err = n.intents.Put(ctx, key, value, 0, pipeline.Always())
+			if err == nil || ctx.Err() != nil || errors.Is(err, nats.ErrMaxPayload) {
+				break
+			}
+			pause(ctx, wait)
+		}
 	}
 	if err != nil {
 		n.log.Warn("the outcome was not recorded; it is only in the next checkpoint", "call", c.ID, "err", err)
@@ -176,12 +186,19 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 		if inbox == "" {
 			return nil
 		}
-		count++
-		if count == 1 {
-			h.c.Note(noteEmitted, true)
+		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+			count++
+			if count == 1 {
+				h.c.Note(noteEmitted, true)
+			}
+			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for
+			// goes on.
+			if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: piece,
+				Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}}); err != nil {
+				n.log.Debug("a chunk was not sent; its text comes with the end of the stream", "call", h.c.ID, "bytes", len(piece), "err", err)
+			}
 		}
-		return n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: chunk,
-			Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}})
+		return nil
 	}
 }
 

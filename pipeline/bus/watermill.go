@@ -19,6 +19,7 @@ const (
 	metaReply   = "_reply"   // reply subject of a core message, ack subject of a stored one
 	metaSubject = "_subject" // where it came in
 	metaArrived = "_arrived" // RFC 3339: when this process first had it
+	metaStored  = "_stored"  // set if it was pulled from a stream
 )
 
 // marshaler is ours in watermill-nats's publisher seam: headers one value each, body untouched, reply subject kept.
@@ -137,7 +138,7 @@ func (s *hopSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *me
 			w := queue[0]
 			queue = queue[1:]
 			mu.Unlock()
-			m := toMessage(w.m, w.arrived)
+			m := toMessage(w.m, w.arrived, "")
 			s.wg.Add(1)
 			go func() {
 				defer s.wg.Done()
@@ -170,7 +171,7 @@ func drain(sub *nats.Subscription) error {
 // Close implements message.Subscriber: it waits for what was handed out.
 func (s *hopSubscriber) Close() error { s.wg.Wait(); return nil }
 
-func toMessage(m *nats.Msg, arrived time.Time) *message.Message {
+func toMessage(m *nats.Msg, arrived time.Time, stored string) *message.Message {
 	out := message.NewMessage(m.Header.Get(hdrCall), m.Data)
 	out.Metadata = make(message.Metadata, len(m.Header)+3)
 	for k, v := range m.Header {
@@ -181,6 +182,7 @@ func toMessage(m *nats.Msg, arrived time.Time) *message.Message {
 	out.Metadata[metaReply] = m.Reply
 	out.Metadata[metaSubject] = m.Subject
 	out.Metadata[metaArrived] = arrived.Format(time.RFC3339Nano)
+	out.Metadata[metaStored] = stored
 	return out
 }
 
@@ -268,7 +270,7 @@ func (s *pullSubscriber) deliver(jm jetstream.Msg, out chan<- *message.Message) 
 		<-s.slots
 		return
 	}
-	m := toMessage(raw, time.Now())
+	m := toMessage(raw, time.Now(), s.stream)
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()

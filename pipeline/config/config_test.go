@@ -17,7 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-var update = flag.Bool("update", false, "write golden files, schema and sample anew")
+var update = flag.Bool("update", false, "write golden files and sample anew")
 
 // common and the sections below have the shapes of the stages' configurations.
 type common struct {
@@ -328,11 +328,11 @@ func golden(t *testing.T, file string, got []byte) {
 	require.Equal(t, string(want), string(got), "run the test with -update if this is meant")
 }
 
-func TestSchemaIsUpToDate(t *testing.T) {
+// TestSchema looks at the shape; the committed schema has the sections of the real stages and is compared in
+// pipeline/host, which knows them.
+func TestSchema(t *testing.T) {
 	t.Parallel()
-	schema := config.Schema(nil)
-	require.True(t, json.Valid(schema))
-	golden(t, "../../docs/config.schema.json", schema)
+	require.True(t, json.Valid(config.Schema(nil)))
 	with := config.Schema(sections())
 	require.Contains(t, string(with), `"fallback-models"`)
 	require.Contains(t, string(with), `"apply-to"`)

@@ -9,13 +9,15 @@ import (
 
 // Tooling holds what the documents put under tool.
 type Tooling struct {
-	Executor   Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
-	Timeout    ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
-	Arguments  ToolArguments `yaml:"arguments" doc:"How arguments are read."`
-	Policy     ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
-	Fallback   ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
-	Tools      []Tool        `yaml:"tools" doc:"Tool definitions." env:"-"`
-	MCPServers []MCPServer   `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
+	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
+	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
+	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
+	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
+	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
+	// APINetworks open private networks to tools that did not come with this file.
+	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
+	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
 }
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.

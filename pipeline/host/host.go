@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +46,8 @@ type Options struct {
 	Name   string // of the NATS connection
 	Log    *slog.Logger
 	Getenv func(string) string
+	// Stages are the program's own, beside those of the registry; they are on.
+	Stages []pipeline.Stage
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }
@@ -65,7 +66,9 @@ type Host struct {
 	server    *embed.Server
 	caller    *lateCaller
 	tools     *tools
+	todo      pipeline.Store
 	stopLoops context.CancelFunc
+	stopped   atomic.Bool
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 }
@@ -118,10 +121,17 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err != nil {
 		return h, err
 	}
+	h.todo = stores["todo"]
 	if err := h.makeTools(ctx, o, stores); err != nil {
 		return h, err
 	}
 	if err := h.stages(o, stores); err != nil {
+		return h, err
+	}
+	if err := h.addStageTools(ctx); err != nil {
+		return h, err
+	}
+	if err := h.checkRoute(); err != nil {
 		return h, err
 	}
 	h.Node, err = bus.New(ctx, h.node(o))
@@ -135,14 +145,21 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	if o.Roles.Tool {
+		h.loops.Go(func() { h.discoverTools(loop, stores["limits"]) })
+	}
 	if err := h.startMCP(); err != nil {
 		return h, err
 	}
 	return h, nil
 }
 
-// Stop drains the node, then closes what it stood on. It is safe to call after a failed Start.
+// Stop drains the node, then closes what it stood on. It is safe to call after a failed Start, and twice: the second
+// call does nothing.
 func (h *Host) Stop(ctx context.Context) error {
+	if h.stopped.Swap(true) {
+		return nil
+	}
 	var err error
 	if h.Node != nil {
 		err = h.Node.Stop(ctx)
@@ -176,153 +193,13 @@ func (h *Host) Stop(ctx context.Context) error {
 	return err
 }
 
-// connect starts the embedded server if no other is named, and connects.
-func (h *Host) connect(o Options) error {
-	c := h.Config.NATS
-	conn := bus.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
-	if conn.URL == "" && conn.Context == "" {
-		dir, err := filepath.Abs(c.Embedded.Data)
-		if err != nil {
-			return fmt.Errorf("nats.embedded.data: %w", err)
-		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("nats.embedded.data: %w; name another directory with --data", err)
-		}
-		sync := c.Embedded.Sync.Interval
-		if c.Embedded.Sync.Always {
-			sync = 0
-		}
-		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync}); err != nil {
-			return err
-		}
-		h.Embedded, h.URL = true, h.server.ClientURL()
-		conn.InProcess = h.server
-	}
-	nc, err := bus.Connect(conn)
-	if err != nil {
-		return err
-	}
-	h.Conn = nc
-	if h.URL == "" {
-		h.URL = nc.ConnectedUrlRedacted()
-	}
-	return nil
-}
-
-// models makes the provider table: OPENAI_API_KEY and OPENAI_BASE_URL first, then the configuration, then the
-// built-in demonstration models.
-func (h *Host) models(o Options) error {
-	var providers []model.Provider
-	if p, ok := model.FromEnv(o.Getenv); ok {
-		providers = append(providers, p)
-	}
-	for _, p := range h.Config.Models.Providers {
-		headers := map[string]model.Secret{}
-		for k, v := range p.Headers {
-			headers[k] = model.NewSecret(v.Reveal())
-		}
-		key := model.Secret{}
-		if p.APIKeyEnv != "" {
-			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
-		}
-		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models, Headers: headers}
-		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
-			providers[i] = mp // a written provider takes the place of the one that the environment makes
-			continue
-		}
-		providers = append(providers, mp)
-	}
-	providers = append(providers, model.Demo())
-	var err error
-	if h.Table, err = model.NewTable(providers...); err != nil {
-		return err
-	}
-	t := h.Config.Models.Timeouts
-	h.Models, err = model.NewEndpoint(model.Config{
-		Table: h.Table, Log: o.Log, Timeouts: model.Timeouts{FirstToken: t.FirstToken, Idle: t.Idle, Total: t.Total},
-		Filters: h.filter,
-	})
-	return err
-}
-
-// filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
-func (h *Host) filter(stage string) (model.FilterMaker, bool) {
-	s, ok := h.Manager.Get(messages.Model, stage)
-	if !ok || s.Filter == nil {
-		return nil, false
-	}
-	return s.Filter, true
-}
-
-func (h *Host) busConfig() bus.Config {
-	b := h.Config.Bus
-	c := bus.Config{
-		Root: b.Root, Fusion: b.Fusion, AckWait: b.AckWait, InFlight: b.InFlight, EntryMaxMsgs: b.EntryMaxMsgs,
-		EntryMaxBytes: int64(b.EntryMaxBytes), ClaimCheck: int(b.ClaimCheck), PoisonMarks: b.PoisonMarks,
-		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
-		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
-	}
-	if p := h.Conn.Opts.InboxPrefix; p != "" {
-		c.InboxPrefixes = []string{p + ".", "_INBOX."}
-	}
-	for _, p := range h.Table.Providers() {
-		c.ModelClasses = append(c.ModelClasses, p.Name)
-	}
-	for _, s := range h.Manager.Stages("") {
-		if !s.Durable {
-			continue
-		}
-		for phase, has := range map[messages.Phase]bool{messages.Before: s.Before != nil, messages.After: s.After != nil} {
-			if has {
-				c.Durable = append(c.Durable, bus.StagePhase{Kind: s.Kind, Phase: phase, Stage: s.Name})
-			}
-		}
-	}
-	return c
-}
-
-// toolClasses are the work queues of tools: the executors, and the concurrency groups of the configuration
-// (contracts 18).
-func (h *Host) toolClasses() []string {
-	out := []string{"go", "http", "nats"}
-	for _, s := range h.Config.Tool.MCPServers {
-		out = append(out, "mcp-"+s.Name)
-	}
-	for _, t := range h.Config.Tool.Tools {
-		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
-			out = append(out, g)
-		}
-	}
-	return out
-}
-
-// provision makes what is missing on the server and opens the stores by their short names.
-func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[string]pipeline.Store, error) {
-	limit, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := bus.Provision(limit, js, h.busConfig()); err != nil {
-		return nil, err
-	}
-	out := map[string]pipeline.Store{}
-	for _, name := range []string{
-		bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
-	} {
-		b, err := bus.OpenBucket(limit, js, name)
-		if err != nil {
-			return nil, err
-		}
-		out[strings.TrimPrefix(name, "shallot_")] = b
-	}
-	return out, nil
-}
-
 // stages builds every stage of the registry: a process needs the metadata of all of them for its slips, whichever it
 // hosts.
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
 		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Explicit: o.Config.Explicit, Publish: h.publish,
-		Tools: h.tools.registry, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
-		Record: h.record, Provider: h.provider,
+		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
+		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },
 		Store: func(name string) pipeline.Store {
 			if s, ok := stores[name]; ok {
@@ -335,9 +212,12 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
 		if err == nil {
-			err = h.Manager.Register(s, on)
+			err = h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), on)
 		}
 		faults = append(faults, err)
+	}
+	for _, s := range o.Stages {
+		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
@@ -395,8 +275,8 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify,
-		MaxTime:  map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
+		Classify: h.classify, Prepare: h.prepare, Verbs: h.verbs(),
+		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
@@ -405,12 +285,15 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: h.tools.target,
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
 				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
 		}
 	}
 	return n
 }
+
+// lookupTime bounds the look-up of one tool definition.
+const lookupTime = 5 * time.Second
 
 // classify names the work queue of a call: the provider of its model.
 func (h *Host) classify(c *messages.Call) (string, error) {
@@ -418,13 +301,13 @@ func (h *Host) classify(c *messages.Call) (string, error) {
 	case messages.Model:
 		return h.Table.Class(messages.ModelName(c.Request()))
 	case messages.Tool:
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 		defer cancel()
-		d, err := h.tools.registry.Get(ctx, c.Tool)
+		d, err := h.tools.find.Get(ctx, c.Tool)
 		if err != nil {
 			return "", err
 		}
-		return d.Class(), nil
+		return h.queue(d)
 	default:
 		return "", messages.NewFault(messages.TargetAbsent, "no target for %s calls is configured", c.Kind)
 	}

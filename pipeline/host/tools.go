@@ -5,15 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // tools is what this process knows of tools: their definitions, and how those that it runs are run.
@@ -23,15 +28,26 @@ type tools struct {
 	rules    toolspec.Rules
 	options  toolspec.Options
 	target   *toolbox.Target
+	funcs    toolbox.GoFuncs
+	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
-	mcp      *toolbox.MCPClients // nil where no tools run, or no server is configured
-	asked    gate                // what is asked of those servers beside tool calls
+	evicted  *bus.Objects // large results
+	reader   stages.EvictedReader
+	// configured are the names of this process's own configuration; networks is tool.api-networks.
+	configured map[string]bool
+	networks   []netip.Prefix
+	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
+	asked      gate                // what is asked of those servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
 func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipeline.Store) error {
 	c := h.Config.Tool
-	t := &tools{parser: &toolspec.Parser{}, http: toolbox.NewHTTPExecutor()}
+	networks, err := apiNetworks(c.APINetworks)
+	if err != nil {
+		return err
+	}
+	t := &tools{parser: &toolspec.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
 	t.rules = toolspec.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: toolspec.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
@@ -39,8 +55,19 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
+	js, err := jetstream.New(h.Conn)
+	if err != nil {
+		return err
+	}
+	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
+		return err
+	}
+	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
+	reader := stages.EvictedTool()
+	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
+	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
-		Tools: t.registry, Rules: t.rules, Log: o.Log,
+		Tools: t.find, Rules: t.rules, Log: o.Log,
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
@@ -76,46 +103,87 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		if _, err := t.registry.Register(ctx, d); err != nil {
 			return fmt.Errorf("tool %s: %w", d.Name, err)
 		}
+		t.configured[d.Name] = true
+		h.checkTime(&d)
+	}
+	if left := h.leftover(ctx); len(left) > 0 {
+		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)
 	}
 	return nil
 }
 
-// refreshTools reads the registry again from time to time, so that a tool that another process registered is known.
+// refreshTools reads the registry again when its bucket has changed, so that a tool that another process registered is
+// known.
 func (h *Host) refreshTools(ctx context.Context) {
 	t := time.NewTicker(2 * time.Second)
 	defer t.Stop()
+	var last uint64
 	for {
 		select {
 		case <-t.C:
-			if err := h.tools.registry.Refresh(ctx); err != nil && ctx.Err() == nil {
-				h.log.Debug("the tool registry cannot be read", "err", err)
-			}
 		case <-ctx.Done():
 			return
 		}
+		s, err := h.publisher.Stream(ctx, "KV_"+bus.ToolsBucket)
+		if err == nil && s.CachedInfo().State.LastSeq == last {
+			continue
+		}
+		if err == nil {
+			err = h.tools.registry.Refresh(ctx)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.Debug("the tool registry cannot be read", "err", err)
+			}
+			continue
+		}
+		last = s.CachedInfo().State.LastSeq // of before the reading: what came in between is read next time
 	}
 }
 
-// remote sends tool requests over NATS. A call that is given up is cancelled by a message that names it.
+// maxToolTime is the longest a whole tool call may take (contracts T3).
+const maxToolTime = time.Minute
+
+// checkTime warns of a time limit that no call can use up.
+func (h *Host) checkTime(d *toolspec.Definition) {
+	if limit := d.Timeout.D(); limit > maxToolTime {
+		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
+	}
+}
+
+// remote sends tool requests over NATS. A request that is given up is cancelled by a message.
 type remote struct {
 	nc   *nats.Conn
 	root string
 }
 
-// Request implements toolbox.Remote.
+// Request implements toolbox.Remote. The header Shallot-Cancel names the subject on which the tool hears that this one
+// request is given up, because its time is over or this process stops; the call goes on then, perhaps with another
+// attempt, so that is no cancel of the call: that one comes on shallot.v1.cancel.<call>, from whoever lost the caller.
 func (r remote) Request(ctx context.Context, subject string, header map[string]string, body []byte) (toolbox.RemoteReply, error) {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for k, v := range header {
 		m.Header[k] = []string{v}
 	}
+	if int64(len(body)) > r.nc.MaxPayload()-8<<10 {
+		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), r.nc.MaxPayload())
+		f.Unsent = true
+		return toolbox.RemoteReply{}, f
+	}
+	call := header["Shallot-Call"]
+	giveUp := messages.Subjects{Root: r.root}.GiveUp(call, nuid.Next())
+	m.Header["Shallot-Cancel"] = []string{giveUp}
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return toolbox.RemoteReply{}, toolbox.ErrNobody
-	case err != nil:
-		if id := header["Shallot-Call"]; id != "" && ctx.Err() != nil {
-			_ = r.nc.Publish(messages.Subjects{Root: r.root}.Cancel(id), nil)
+	case err != nil && ctx.Err() != nil:
+		if errors.Is(context.Cause(ctx), pipeline.ErrCancelled) {
+			giveUp = messages.Subjects{Root: r.root}.Cancel(call)
 		}
+		_ = r.nc.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
+		return toolbox.RemoteReply{}, ctx.Err()
+	case err != nil:
 		return toolbox.RemoteReply{}, err
 	}
 	return toolbox.RemoteReply{

@@ -27,6 +27,10 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 	if c.RequestID != "" {
 		h["X-Request-Id"] = c.RequestID
 	}
+	var up map[string]string
+	if c.Noted(messages.NoteUpstreamHeaders, &up) {
+		keepUpstream(h, up)
+	}
 	var text string
 	if c.Noted(messages.NoteDegraded, &text) {
 		h["Shallot-Degraded"] = text
@@ -39,6 +43,9 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 		h["Shallot-Cache"] = "hit"
 	case text == "miss":
 		h["Shallot-Cache"] = "miss"
+	}
+	if c.Flag(noteToolError) && c.HasReply() {
+		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
 	}
 	if c.Fault != nil {
 		for k, v := range FaultFacts(c.Fault) {
@@ -55,14 +62,7 @@ var notStages = []string{"", messages.TargetOrigin, "entry", "caller", "deadline
 // callers act on.
 func FaultFacts(f *messages.Fault) map[string]string {
 	h := map[string]string{"Shallot-Fault": string(f.Code)}
-	for k, v := range f.Headers {
-		switch k = strings.ToLower(k); {
-		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
-			h[k] = v
-		case k == "x-request-id":
-			h["X-Upstream-Request-Id"] = v
-		}
-	}
+	keepUpstream(h, f.Headers)
 	if !slices.Contains(notStages, f.Origin) {
 		h["Shallot-Stage"] = f.Origin
 	}
@@ -80,4 +80,16 @@ func FaultFacts(f *messages.Fault) map[string]string {
 		h["X-Should-Retry"] = "false" // OpenAI clients retry 408, 409, 429 and 5xx unless told (contracts 7)
 	}
 	return h
+}
+
+// keepUpstream copies the upstream's headers that callers act on; its request id gets a name of its own.
+func keepUpstream(h, up map[string]string) {
+	for k, v := range up {
+		switch k = strings.ToLower(k); {
+		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
+			h[k] = v
+		case k == "x-request-id":
+			h["X-Upstream-Request-Id"] = v
+		}
+	}
 }

@@ -17,11 +17,11 @@ import (
 
 // Bounds at the edge (security.md: nesting and parameter blow-up). They are far above what real requests hold.
 const (
-	maxDepth    = 64
+	MaxDepth    = 64
 	maxValues   = 500_000
-	maxMessages = 10_000
-	maxTools    = 1_024
-	maxStops    = 256
+	MaxMessages = 10_000
+	MaxTools    = 1_024
+	MaxStops    = 256
 	maxN        = 128
 	maxTokens   = 1 << 24
 	maxModel    = 256
@@ -129,8 +129,8 @@ func scan(body []byte) *messages.Fault {
 			}
 		case '{', '[':
 			values++
-			if depth++; depth > maxDepth {
-				return messages.NewFault(messages.TooLarge, "the body is nested deeper than %d levels", maxDepth).From("entry")
+			if depth++; depth > MaxDepth {
+				return messages.NewFault(messages.TooLarge, "the body is nested deeper than %d levels", MaxDepth).From("entry")
 			}
 		case '}', ']':
 			depth--
@@ -170,13 +170,13 @@ func checkMessages(v gjson.Result) *messages.Fault {
 			bad = n
 		}
 		n++
-		return n <= maxMessages
+		return n <= MaxMessages
 	})
 	switch {
 	case n == 0:
 		return invalid("messages", "messages is empty; send at least one message")
-	case n > maxMessages:
-		return tooMany("messages", maxMessages)
+	case n > MaxMessages:
+		return tooMany("messages", MaxMessages)
 	case bad >= 0:
 		param := fmt.Sprintf("messages[%d]", bad)
 		return invalid(param, "%s must be an object", param)
@@ -189,7 +189,7 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
 		most int
-	}{{"tools", maxTools}, {"functions", maxTools}, {"stop", maxStops}} {
+	}{{"tools", MaxTools}, {"functions", MaxTools}, {"stop", MaxStops}} {
 		n := 0
 		if v := fields[b.name]; v.IsArray() {
 			v.ForEach(func(_, _ gjson.Result) bool { n++; return n <= b.most })

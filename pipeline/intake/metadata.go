@@ -12,27 +12,11 @@ import (
 // transport spells them.
 type Headers func(name string) []string
 
-// Identity is who makes a request, from the server's own record and never from the request.
-type Identity struct {
-	KeyID  string // empty where no keys are configured
-	Tenant string
-	Role   string
-	User   string   // overrides what the caller says, if set
-	Models []string // patterns; empty means all
-	Agents []string
-}
+// MaxMeta is the longest value of request metadata (contracts T3).
+const MaxMeta = 256
 
-// The roles of contracts T3.
-const (
-	RoleCaller   = "caller"
-	RoleOperator = "operator"
-)
-
-// maxMeta is the longest value of request metadata (contracts T3).
-const maxMeta = 256
-
-// visible reports whether s is made of visible ASCII characters only.
-func visible(s string) bool {
+// Visible reports whether s is made of visible ASCII characters only.
+func Visible(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
 			return false
@@ -41,18 +25,19 @@ func visible(s string) bool {
 	return true
 }
 
-func metaValue(s string) bool { return s != "" && len(s) <= maxMeta && visible(s) }
+// MetaValue reports whether s may be a value of request metadata: 1 to 256 visible ASCII characters.
+func MetaValue(s string) bool { return s != "" && len(s) <= MaxMeta && Visible(s) }
 
-// oneValue reads a metadata header: absent is empty; twice, or anything but 1 to 256 visible ASCII characters, is a
+// OneValue reads a metadata header: absent is empty; twice, or anything but 1 to 256 visible ASCII characters, is a
 // fault that names the header.
-func oneValue(h Headers, name string) (string, *messages.Fault) {
+func OneValue(h Headers, name string) (string, *messages.Fault) {
 	switch v := h(name); {
 	case len(v) == 0:
 		return "", nil
 	case len(v) > 1:
 		return "", invalid(name, "header %s is given %d times; give it once", name, len(v))
-	case !metaValue(v[0]):
-		return "", invalid(name, "header %s must be 1 to %d visible ASCII characters", name, maxMeta)
+	case !MetaValue(v[0]):
+		return "", invalid(name, "header %s must be 1 to %d visible ASCII characters", name, MaxMeta)
 	default:
 		return v[0], nil
 	}
@@ -80,7 +65,7 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		{"Shallot-Tenant", &tenant}, {"Shallot-Timeout", &timeout}, {"Shallot-Deadline", &deadline}, {"Shallot-Explain", &explain},
 	} {
 		var fault *messages.Fault
-		if *f.into, fault = oneValue(h, f.name); fault != nil {
+		if *f.into, fault = OneValue(h, f.name); fault != nil {
 			return r, fault
 		}
 	}
@@ -117,13 +102,13 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 // OpenAI API takes any text there; our own metadata.session_id is checked like its header.
 func fromBody(r *pipeline.Request, id Identity, c Chat) *messages.Fault {
 	if r.Session == "" && c.Session != "" {
-		if !metaValue(c.Session) {
-			return invalid("metadata.session_id", "metadata.session_id must be 1 to %d visible ASCII characters", maxMeta)
+		if !MetaValue(c.Session) {
+			return invalid("metadata.session_id", "metadata.session_id must be 1 to %d visible ASCII characters", MaxMeta)
 		}
 		r.Session = c.Session
 	}
 	for _, user := range []string{c.SafetyID, c.User} {
-		if r.User == "" && metaValue(user) {
+		if r.User == "" && MetaValue(user) {
 			r.User = user
 		}
 	}
@@ -140,14 +125,19 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 		return "", nil
 	}
 	list := strings.ReplaceAll(v[0], " ", "")
-	if len(v) > 1 || !metaValue(list) || SplitList(list) == nil {
-		return "", invalid("Shallot-Only", "header Shallot-Only must be one list of stage names by comma, up to %d characters", maxMeta)
+	if len(v) > 1 || !MetaValue(list) || SplitList(list) == nil {
+		return "", invalid("Shallot-Only", "header Shallot-Only must be one list of stage names by comma, up to %d characters", MaxMeta)
 	}
 	return list, nil
 }
 
+// SplitList splits a list by comma. It returns nil for no names: to the door, nil means all stages and an empty list
+// means none.
 func SplitList(s string) []string {
-	return strings.FieldsFunc(s, func(c rune) bool { return c == ',' })
+	if names := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(names) > 0 {
+		return names
+	}
+	return nil
 }
 
 // deadlineOf is the earlier of the two ways to say it; the door cuts it to the configured maximum.
@@ -198,7 +188,7 @@ func validTraceparent(s string) bool {
 	}
 	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
 	switch {
-	case version == "ff", version == "00" && len(s) != size, len(s) > size && s[size] != '-', len(s) > maxMeta, !visible(s):
+	case version == "ff", version == "00" && len(s) != size, len(s) > size && s[size] != '-', len(s) > MaxMeta, !Visible(s):
 		return false
 	}
 	return lowerHex(version) && lowerHex(trace) && lowerHex(span) && lowerHex(flags) &&

@@ -171,7 +171,7 @@ func (r *run) do(ctx context.Context) error {
 		return transportFault(r.provider, err, x.sent.Load())
 	}
 	defer func() { _ = res.Body.Close() }()
-	if kept := keptHeaders(res.Header); kept != nil {
+	if kept := r.provider.keptHeaders(res.Header); kept != nil {
 		r.call.Note(NoteHeaders, kept)
 	}
 	if res.StatusCode != http.StatusOK {

@@ -198,6 +198,9 @@ func TestFaultsByStatus(t *testing.T) {
 		"503 date": {503, "", []string{"Retry-After", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)}, messages.ProviderError, func(t *testing.T, f *messages.Fault) {
 			require.InDelta(t, 60, f.RetryAfter.Seconds(), 5)
 		}},
+		"429 key in headers": {429, "", []string{"X-Request-Id", "for " + key, "X-Ratelimit-Reset-Tokens", key}, messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
+			require.Len(t, f.Headers, 2)
+		}},
 		"408":            {408, "", nil, messages.ProviderTimeout, nil},
 		"500":            {500, body("server_error", ""), nil, messages.ProviderError, nil},
 		"502 html":       {502, "<html><h1>502</h1></html>", nil, messages.ProviderError, nil},

@@ -68,7 +68,7 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 	}
 	f := classify(p, status, e)
 	f.RetryAfter = retryAfter(header, time.Now())
-	f.Headers = keptHeaders(header)
+	f.Headers = p.keptHeaders(header)
 	return f
 }
 
@@ -209,7 +209,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 
 // keptHeaders are the answer headers worth passing on, in lower case; the provider's own request id gets another
 // name, because x-request-id is the caller's.
-func keptHeaders(h http.Header) map[string]string {
+func (p Provider) keptHeaders(h http.Header) map[string]string {
 	var out map[string]string
 	for key, values := range h {
 		name := strings.ToLower(key)
@@ -225,7 +225,7 @@ func keptHeaders(h http.Header) map[string]string {
 		if out == nil {
 			out = map[string]string{}
 		}
-		out[name] = values[0]
+		out[name] = p.scrub(values[0])
 	}
 	return out
 }

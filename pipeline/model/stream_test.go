@@ -133,7 +133,10 @@ func TestStreamThatBreaks(t *testing.T) {
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, ": ping\n\n")
 				_ = http.NewResponseController(w).Flush()
-				time.Sleep(5 * time.Millisecond) // the pace of the upstream, not of the test
+				select { // the pace of the upstream, not of the test
+				case <-time.After(5 * time.Millisecond):
+				case <-r.Context().Done():
+				}
 			}
 		}, messages.ProviderTimeout},
 	}

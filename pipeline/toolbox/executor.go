@@ -7,6 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
+	"syscall"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -36,7 +39,8 @@ type Invocation struct {
 	// Arguments are the parsed arguments as compact JSON.
 	Arguments json.RawMessage
 	CallID    string
-	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once.
+	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once. It is
+	// the call's id, or made of tenant, tool and the caller's own key.
 	IdempotencyKey string
 	Tenant         string
 	Session        string
@@ -64,7 +68,8 @@ type Result struct {
 // Executors are the executors by kind: "go", "http", "nats", "mcp".
 type Executors map[string]Executor
 
-// fault reads an executor's error. started says whether the tool may have begun.
+// fault reads an executor's error: its own fault, or, by the kinds of errors that Go has for it and never by words, a
+// timeout, network trouble (with the proof that nothing was sent where the connection was not made), or tool_error.
 func fault(tool string, err error) *messages.Fault {
 	var f *messages.Fault
 	if errors.As(err, &f) {
@@ -72,5 +77,18 @@ func fault(tool string, err error) *messages.Fault {
 		g.Origin = messages.TargetOrigin
 		return &g
 	}
-	return messages.NewFault(messages.ToolError, "tool '%s' failed: %v", tool, err).From(messages.TargetOrigin)
+	f = messages.NewFault(messages.ToolError, "tool '%s' failed: %v", tool, err).From(messages.TargetOrigin)
+	var op *net.OpError
+	var dns *net.DNSError
+	var other net.Error
+	dialled := errors.As(err, &op) && op.Op == "dial"
+	switch {
+	case errors.As(err, &dns), dialled, errors.Is(err, syscall.ECONNREFUSED):
+		f.Code, f.Unsent = messages.ToolNetwork, true
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &other) && other.Timeout():
+		f.Code = messages.ToolTimeout
+	case op != nil, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrUnexpectedEOF):
+		f.Code = messages.ToolNetwork
+	}
+	return f
 }

@@ -8,11 +8,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 const maxResponse = 10 << 20
@@ -20,18 +25,32 @@ const maxResponse = 10 << 20
 // HTTPExecutor runs tools that are HTTP endpoints: the arguments are POSTed as JSON, the answer's body is the result.
 // Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308), any other
 // is refused, so that no answer can lead a call to another host or into a private network.
+//
+// A tool that does not come from the operator's file reaches public addresses only, and the networks that Allow names:
+// the address is checked when the connection is made, after the name was resolved, so that no name and no rebinding
+// leads inside (security.md, SSRF). Such a tool uses no proxy of the environment, which would hide the address.
 type HTTPExecutor struct {
-	client *http.Client
+	client  *http.Client
+	guarded *http.Client
 }
 
 var _ Executor = (*HTTPExecutor)(nil)
 
-// NewHTTPExecutor returns an executor with its own connections; Close drops the idle ones.
-func NewHTTPExecutor() *HTTPExecutor {
-	return &HTTPExecutor{client: &http.Client{
+// NewHTTPExecutor returns an executor with its own connections; Close drops the idle ones. allow are networks beside
+// the public internet that tools of the API may reach.
+func NewHTTPExecutor(allow ...netip.Prefix) *HTTPExecutor {
+	open := &net.Dialer{Timeout: 10 * time.Second}
+	guard := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		return mayDial(address, allow)
+	}}
+	return &HTTPExecutor{client: client(open, http.ProxyFromEnvironment), guarded: client(guard, nil)}
+}
+
+func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Client {
+	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			Proxy:               proxy,
+			DialContext:         d.DialContext,
 			TLSHandshakeTimeout: 10 * time.Second,
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     90 * time.Second,
@@ -44,11 +63,29 @@ func NewHTTPExecutor() *HTTPExecutor {
 			}
 			return nil
 		},
-	}}
+	}
+}
+
+var errPrivate = errors.New("the address is not public")
+
+// mayDial judges the address that is about to be connected to.
+func mayDial(address string, allow []netip.Prefix) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %q", errPrivate, address)
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	if toolspec.Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		return nil
+	}
+	return errPrivate
 }
 
 // Close drops idle connections.
-func (e *HTTPExecutor) Close() { e.client.CloseIdleConnections() }
+func (e *HTTPExecutor) Close() {
+	e.client.CloseIdleConnections()
+	e.guarded.CloseIdleConnections()
+}
 
 // Execute posts the arguments.
 func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
@@ -65,7 +102,11 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	for k, v := range inv.Tool.Executor.Headers {
 		req.Header.Set(k, v)
 	}
-	resp, err := e.client.Do(req)
+	c := e.client
+	if inv.Tool.Source != toolspec.Operator {
+		c = e.guarded
+	}
+	resp, err := c.Do(req)
 	if err != nil {
 		return Result{}, e.network(ctx, name, err)
 	}
@@ -99,6 +140,9 @@ func (e *HTTPExecutor) network(ctx context.Context, name string, err error) erro
 	var op *net.OpError
 	var dns *net.DNSError
 	switch {
+	case errors.Is(err, errPrivate):
+		f = messages.NewFault(messages.Misconfigured, "tool '%s': its URL leads to an address that is not public; define the tool in the configuration file, or name the network in tool.api-networks", name)
+		f.Unsent = true
 	case errors.As(err, &dns):
 		f.Message, f.Unsent = fmt.Sprintf("tool '%s': the name of its host cannot be resolved", name), true
 	case errors.As(err, &op) && op.Op == "dial":

@@ -37,10 +37,13 @@ var _ Executor = (*RemoteExecutor)(nil)
 func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
 	name, subject := inv.Tool.Name, inv.Tool.Executor.Name
 	if subject == "" {
-		return Result{}, messages.NewFault(messages.Misconfigured, "tool '%s': its executor names no subject", name)
+		subject = name
 	}
 	r, err := e.Remote.Request(ctx, subject, headers(inv), inv.Arguments)
+	var f *messages.Fault
 	switch {
+	case errors.As(err, &f):
+		return Result{}, f
 	case errors.Is(err, ErrNobody):
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': nobody serves %s; start its worker", name, subject)
 	case err != nil && ctx.Err() != nil:

@@ -100,9 +100,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	limited, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	deadline, _ := limited.Deadline()
-	key := a.c.IdempotencyKey
-	if key == "" {
-		key = a.c.ID
+	key := a.c.ID
+	if own := a.c.IdempotencyKey; own != "" {
+		key = messages.Key(a.c.Tenant, a.c.Tool, own) // two tenants may choose one key; the tool must not take them for one
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
@@ -130,6 +130,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
 		return r, messages.NewFault(messages.Cancelled, "the caller cancelled while '%s' ran", a.d.Name).From("caller")
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		// The process stops: the caller of Do hands the call to another one, or says so where it may not run again.
+		return r, messages.NewFault(messages.DeadlineExceeded, "the process that ran '%s' stopped before it ended", a.d.Name).From("deadline")
 	case ctx.Err() != nil:
 		return r, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while '%s' ran", a.d.Name).From("deadline")
 	case limited.Err() != nil:

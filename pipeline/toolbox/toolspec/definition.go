@@ -5,9 +5,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -148,14 +149,14 @@ func (d *Definition) Validate(p *Parser) error {
 		return bad("/executor/command", "programs are started only from the operator's file, never by %s", d.Source)
 	}
 	switch d.Executor.Kind {
-	case ExecGo, ExecNATS, ExecMCP:
-	case ExecHTTP:
-		u, err := url.Parse(d.Executor.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return bad("/executor/url", "%q is no http(s) URL", clip(d.Executor.URL))
+	case ExecGo, ExecMCP:
+	case ExecNATS:
+		if err := checkSubject(d.Executor.Name, d.Source); err != nil {
+			return bad("/executor/name", "%v", err)
 		}
-		if u.User != nil {
-			return bad("/executor/url", "no user or password in a URL; use headers with ${VAR}")
+	case ExecHTTP:
+		if err := checkURL(d.Executor.URL); err != nil {
+			return bad("/executor/url", "%v", err)
 		}
 		if d.Source == Discovered {
 			return bad("/executor/url", "a discovered tool cannot name a URL")
@@ -202,9 +203,33 @@ func (d *Definition) Class() string {
 // it is held and its hash are never the sender's to say.
 func DecodeAPI(raw []byte) (Definition, error) {
 	var d Definition
-	if err := strictJSON(raw, &d); err != nil {
+	err := plainKeys(raw)
+	if err == nil {
+		err = strictJSON(raw, &d)
+	}
+	if err != nil {
 		return d, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
 	}
 	d.Source, d.Held, d.Hash = API, "", ""
 	return d, nil
+}
+
+// plainKeys refuses keys that come twice or in another case, at the top and in the executor: encoding/json would take
+// the last of them, another reader the first.
+func plainKeys(raw []byte) error {
+	root := gjson.ParseBytes(raw)
+	for _, o := range []gjson.Result{root, root.Get("executor")} {
+		seen, bad := map[string]bool{}, ""
+		o.ForEach(func(k, _ gjson.Result) bool {
+			if o.IsObject() && (seen[k.Str] || k.Str != strings.ToLower(k.Str)) {
+				bad = k.Str
+			}
+			seen[k.Str] = true
+			return bad == ""
+		})
+		if bad != "" {
+			return fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", clip(bad))
+		}
+	}
+	return nil
 }

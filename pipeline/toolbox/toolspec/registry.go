@@ -80,7 +80,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
 	}
 	d.Hash, d.Held = d.Fingerprint(), ""
-	if err := r.owned(ctx, &d); err != nil {
+	known, err := r.owned(ctx, &d)
+	if err != nil {
 		return nil, err
 	}
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
@@ -89,8 +90,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
 		}
 		next := d
-		if d.Source != Discovered || rec.Approved == "" {
-			rec.Approved = d.Hash
+		if d.Source != Discovered || rec.Approved == "" && !known {
+			rec.Approved = d.Hash // at first sight; another version number is no first sight
 		}
 		if rec.Approved != d.Hash {
 			next.Held = "its description or schema changed after it was approved; approve hash " + d.Hash + " to let it run"
@@ -109,20 +110,23 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 }
 
 // owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
-func (r *Registry) owned(ctx context.Context, d *Definition) error {
+// known says that a discovered tool has other versions, none of which has been let through as it is now.
+func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err error) {
 	all, err := r.load(ctx, d.Name)
 	if err != nil {
-		return err
+		return false, err
 	}
+	known = len(all) > 0
 	for _, o := range all {
 		if rank(o.Source) > rank(d.Source) {
-			return messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
 		}
 		if d.Source == Discovered && o.Source == Discovered && o.Executor.Name != d.Executor.Name {
-			return messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, o.Executor.Name, d.Executor.Name).From("registry")
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, o.Executor.Name, d.Executor.Name).From("registry")
 		}
+		known = known && !(o.Hash == d.Hash && o.Held == "")
 	}
-	return nil
+	return known, nil
 }
 
 func rank(s Source) int { return slices.Index([]Source{Discovered, API, Operator}, s) }

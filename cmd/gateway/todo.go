@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/shallot-nats/shallot/pipeline/intake"
+)
+
+// todoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
+type todoLists struct {
+	Load func(ctx context.Context, tenant, session string) (any, error)
+	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)
+}
+
+// addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so one tenant never
+// reaches the list of another, and a session without a list has an empty one.
+func (s *server) addTodo(t *table) {
+	if s.Todo == nil {
+		return
+	}
+	t.add("/v1/todo/{session}", methods{
+		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
+			v, err := s.Todo.Load(r.Context(), id.Tenant, r.PathValue("session"))
+			s.answerTodo(w, r, v, err)
+		}),
+		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
+			body, fault := s.readBody(w, r)
+			if fault == nil {
+				fault = intake.WellFormed(body)
+			}
+			if fault != nil {
+				writeFault(w, fault)
+				return
+			}
+			v, err := s.Todo.Edit(r.Context(), id.Tenant, r.PathValue("session"), body)
+			s.answerTodo(w, r, v, err)
+		}),
+	})
+}
+
+func (s *server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, v)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// shelf is a toolShelf of two tools, one of them held, that remembers who changed what.
+type shelf struct{ did []string }
+
+func shelved(name, held string) host.ToolInfo {
+	return host.ToolInfo{
+		FunctionTool: host.FunctionTool{Type: "function", Function: host.ToolFunction{Name: name, Description: "d", Parameters: json.RawMessage(`{"type":"object"}`)}},
+		Policy:       host.ToolPolicy{Version: "1", Effect: "read", Hash: "h-" + name, Held: held}, Executor: "http://inside/",
+	}
+}
+
+func (s *shelf) ListTools(context.Context) ([]host.ToolInfo, error) {
+	return []host.ToolInfo{shelved("add", ""), shelved("turned", "its words changed")}, nil
+}
+
+func (s *shelf) GetTool(_ context.Context, name string) (host.ToolInfo, error) {
+	switch name {
+	case "add":
+		return shelved("add", ""), nil
+	case "turned":
+		return shelved("turned", "its words changed"), nil
+	}
+	return host.ToolInfo{}, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
+}
+
+func (s *shelf) RegisterTool(_ context.Context, def []byte, by string) (host.ToolInfo, error) {
+	s.did = append(s.did, "register "+string(def)+" by "+by)
+	return shelved("new", ""), nil
+}
+
+func (s *shelf) RemoveTool(_ context.Context, name, by string) error {
+	s.did = append(s.did, "remove "+name+" by "+by)
+	return nil
+}
+
+func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (host.ToolInfo, error) {
+	s.did = append(s.did, "approve "+name+" "+hash+" by "+by)
+	return shelved(name, ""), nil
+}
+
+func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+	if tenant != "ta" {
+		return stages.EvictedPart{}, messages.NewFault(messages.NotFound, "nothing")
+	}
+	return stages.EvictedPart{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
+}
+
+func TestReadEvicted(t *testing.T) {
+	t.Parallel()
+	g := start(t, &localDoor{}, withShelf(&shelf{}, twoTenants(t)))
+	got := g.do(t, "GET", "/v1/evicted/a/tool_1.txt?offset=3&limit=5", "", authA)
+	require.Equal(t, 200, got.StatusCode, got.body)
+	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.body, "text").String())
+	require.Equal(t, int64(3), gjson.Get(got.body, "offset").Int())
+	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "", authB).isFault(t, messages.NotFound)
+	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "").isFault(t, messages.Unauthenticated)
+	g.do(t, "GET", "/v1/evicted/a/../../x", "", authA).isFault(t, messages.NotFound)
+	g.do(t, "GET", "/v1/evicted/a?limit=-1", "", authA).isFault(t, messages.InvalidRequest)
+}
+
+func withShelf(s *shelf, keys *keyStore) func(*settings, *parts) {
+	return func(_ *settings, p *parts) { p.Tools, p.Keys = s, keys }
+}
+
+func TestCallTool(t *testing.T) {
+	t.Parallel()
+	d := &localDoor{target: replies(`{"sum":9007199254740993}`)}
+	g := start(t, d, withShelf(&shelf{}, nil))
+	got := g.do(t, "POST", "/v1/tools/add/call", `{"b":1,"a":9007199254740992}`, "Idempotency-Key: k", "Shallot-Timeout: 5s", "X-Request-Id: r")
+	require.Equal(t, 200, got.StatusCode, got.body)
+	require.Equal(t, `{"sum":9007199254740993}`, got.body)
+	req := d.last(t)
+	require.Equal(t, messages.Tool, req.Kind)
+	require.Equal(t, []string{"add", `{"b":1,"a":9007199254740992}`, "k", "r", "default"}, []string{req.Tool, string(req.Body), req.IdempotencyKey, req.RequestID, req.Tenant})
+	require.False(t, req.Deadline.IsZero())
+
+	require.Equal(t, 200, g.do(t, "POST", "/v1/tools/add/call", "").StatusCode, "no body is no arguments")
+	require.Equal(t, `{}`, string(d.last(t).Body))
+	g.do(t, "POST", "/v1/tools/add/call", `{"a":1`)
+	require.Equal(t, `{"a":1`, string(d.last(t).Body), "what the arguments mean is the stage's to say")
+	g.do(t, "POST", "/v1/tools/add/call", strings.Repeat("[", 100)).isFault(t, messages.TooLarge)
+	g.do(t, "POST", "/v1/tools/add/call", `{}`, "Content-Type: text/html").isFault(t, messages.UnsupportedMedia)
+	g.do(t, "POST", "/v1/tools/add/call", `{}`, "Shallot-Stage: x").isFault(t, messages.InvalidRequest)
+	g.do(t, "GET", "/v1/tools/add/call", "").isFault(t, messages.MethodNotAllowed)
+	async := g.do(t, "POST", "/v1/tools/add/call", `{}`, "Prefer: respond-async")
+	require.Equal(t, 202, async.StatusCode)
+	require.True(t, d.last(t).Submit)
+	require.Contains(t, async.Header.Get("Location"), "/v1/results/")
+
+	text := start(t, &localDoor{target: replies(`plain words`)}, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`)
+	require.Equal(t, "plain words", text.body)
+	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
+
+	small := start(t, &localDoor{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
+	small.do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).isFault(t, messages.TooLarge)
+}
+
+func TestListTools(t *testing.T) {
+	t.Parallel()
+	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n  - {id: op, hash: %q, role: operator}\n",
+		hashKey("key-a", nil), hashKey("key-n", nil), hashKey("key-op", nil)))
+	g := start(t, &localDoor{}, withShelf(&shelf{}, keys))
+	got := g.do(t, "GET", "/v1/tools", "", authA)
+	require.JSONEq(t, `[{"type":"function","function":{"name":"add","description":"d","parameters":{"type":"object"}}}]`, gjson.Get(got.body, "data").Raw, "it can stand as tools in a chat request")
+	require.Equal(t, "read", gjson.Get(got.body, "policies.add.effect").String())
+	require.False(t, gjson.Get(got.body, "held").Exists(), "words that nobody approved are shown to operators only")
+	require.Equal(t, "h-turned", gjson.Get(g.do(t, "GET", "/v1/tools", "", authOp).body, "held.0.hash").String())
+	require.Empty(t, gjson.Get(g.do(t, "GET", "/v1/tools", "", "Authorization: Bearer key-n").body, "data").Array())
+	g.do(t, "GET", "/v1/tools", "").isFault(t, messages.Unauthenticated)
+
+	one := g.do(t, "GET", "/v1/tools/add", "", authA)
+	require.Equal(t, "add", gjson.Get(one.body, "function.name").String())
+	require.False(t, gjson.Get(one.body, "executor").Exists(), "where it runs is the operator's to know")
+	require.Equal(t, "http://inside/", gjson.Get(g.do(t, "GET", "/v1/tools/add", "", authOp).body, "executor").String())
+	for _, path := range []string{"/v1/tools/nope", "/v1/tools/turned"} {
+		g.do(t, "GET", path, "", authA).isFault(t, messages.ToolNotFound)
+	}
+	g.do(t, "GET", "/v1/tools/add", "", "Authorization: Bearer key-n").isFault(t, messages.ToolNotFound)
+	g.do(t, "POST", "/v1/tools/add/call", "{}", "Authorization: Bearer key-n").isFault(t, messages.Forbidden)
+}
+
+func TestRegisterTool(t *testing.T) {
+	t.Parallel()
+	s := &shelf{}
+	g := start(t, &localDoor{}, withShelf(s, twoTenants(t)))
+	for _, r := range [][2]string{{"POST", "/v1/tools"}, {"DELETE", "/v1/tools/add"}, {"POST", "/v1/tools/add/approve"}} {
+		g.do(t, r[0], r[1], `{}`, authA).isFault(t, messages.Forbidden)
+		g.do(t, r[0], r[1], `{}`).isFault(t, messages.Unauthenticated)
+		g.do(t, r[0], r[1], `{}`, authOp, "Origin: https://evil.example", "Sec-Fetch-Site: cross-site").isFault(t, messages.Forbidden)
+		g.do(t, r[0], r[1], `{}`, authOp, "Host: evil.example").isFault(t, messages.Forbidden)
+	}
+	require.Empty(t, s.did)
+	got := g.do(t, "POST", "/v1/tools", `{"name":"new"}`, authOp)
+	require.Equal(t, 201, got.StatusCode, got.body)
+	require.Equal(t, "/v1/tools/new", got.Header.Get("Location"))
+	require.Equal(t, 204, g.do(t, "DELETE", "/v1/tools/new@2", "", authOp).StatusCode)
+	require.Equal(t, 200, g.do(t, "POST", "/v1/tools/new/approve", `{"hash":"x"}`, authOp).StatusCode)
+	g.do(t, "POST", "/v1/tools/new/approve", `{}`, authOp).isFault(t, messages.InvalidRequest)
+	g.do(t, "POST", "/v1/tools", `[`, authOp).isFault(t, messages.InvalidRequest)
+	require.Equal(t, []string{`register {"name":"new"} by op`, "remove new@2 by op", "approve new x by op"}, s.did)
+
+	t.Run("beyond loopback only on the admin listener", func(t *testing.T) {
+		public := start(t, &localDoor{}, func(c *settings, p *parts) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
+		refused := public.do(t, "POST", "/v1/tools", `{"name":"new"}`, authOp)
+		refused.isFault(t, messages.Forbidden)
+		require.Contains(t, refused.message(), "admin")
+		admin := httptest.NewServer(public.s.adminHandler())
+		t.Cleanup(admin.Close)
+		g := &testGateway{Server: admin}
+		require.Equal(t, 201, g.do(t, "POST", "/v1/tools", `{"name":"new"}`, authOp).StatusCode)
+		g.do(t, "POST", "/v1/tools/add/call", `{}`, authOp).isFault(t, messages.NotFound)
+	})
+}

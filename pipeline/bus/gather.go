@@ -1,0 +1,174 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// nodeReport is what one process says about itself to whoever gathers.
+type nodeReport struct {
+	ID      string                    `json:"id"` // of the process's node, new with each start
+	Name    string                    `json:"name"`
+	Rows    []pipeline.Stat           `json:"rows"`
+	Details map[string]map[string]any `json:"details"`
+	Builds  int64                     `json:"builds"`
+	LastNs  int64                     `json:"lastNs"`
+	Hosts   []string                  `json:"hosts"` // kind/stage that it serves
+	Targets []string                  `json:"targets"`
+	Entry   bool                      `json:"entry"`
+	Held    int                       `json:"held"`
+	Late    int64                     `json:"lateHops"`
+	Dead    int64                     `json:"deadLetters"`
+	Back    int64                     `json:"handedBack"`
+}
+
+func (n *Node) ownReport(ctx context.Context) nodeReport {
+	r := nodeReport{ID: n.inbox, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.Held(),
+		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load()}
+	for _, s := range n.opts.Manager.Stages("") {
+		if _, ok := n.hosted(s.Kind, s.Name); !ok {
+			continue
+		}
+		r.Hosts = append(r.Hosts, string(s.Kind)+"/"+s.Name)
+		if s.Details != nil {
+			r.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
+		}
+	}
+	for _, t := range n.opts.Targets {
+		r.Targets = append(r.Targets, string(t.Kind)+"/"+t.Class)
+	}
+	builds, last := n.opts.Manager.Builds()
+	r.Builds, r.LastNs = builds, int64(last)
+	return r
+}
+
+// Times of gather: how long it waits for the next answer of processes that it does not know, and for those that it
+// does. A process that is known and does not answer within gatherKnown is counted out until it answers again.
+const (
+	gatherIdle  = 200 * time.Millisecond
+	gatherKnown = 2 * time.Second
+)
+
+// gather asks every process of the installation. It waits for all that answered the last time, and for a short while
+// for others; its own report needs no question.
+func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
+	sub, err := n.nc.SubscribeSync(n.nc.NewInbox())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := n.nc.PublishRequest(n.subj.Control("control", "report"), sub.Subject, nil); err != nil {
+		return nil, err
+	}
+	out := []nodeReport{}
+	missing := n.peers.known()
+	begin := time.Now()
+	for {
+		wait := gatherIdle
+		if len(missing) > 0 {
+			wait = max(wait, gatherKnown-time.Since(begin))
+		}
+		next, cancel := context.WithTimeout(ctx, wait)
+		m, err := sub.NextMsgWithContext(next)
+		cancel()
+		if err != nil {
+			break
+		}
+		var r nodeReport
+		if json.Unmarshal(m.Data, &r) != nil || r.ID == "" {
+			continue
+		}
+		delete(missing, r.ID)
+		if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == r.ID }) {
+			out = append(out, r)
+		}
+	}
+	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.inbox }) {
+		var own nodeReport // by way of JSON like the others, so that counters are added alike
+		if err := json.Unmarshal(messages.Encode(n.ownReport(ctx)), &own); err == nil {
+			out = append(out, own)
+		}
+	}
+	slices.SortFunc(out, func(a, b nodeReport) int { return strings.Compare(a.ID, b.ID) })
+	n.peers.set(out)
+	return out, ctx.Err()
+}
+
+// peers are the processes that answered the last gathering.
+type peers struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (p *peers) known() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]bool{}
+	for _, id := range p.ids {
+		out[id] = true
+	}
+	return out
+}
+
+func (p *peers) set(reports []nodeReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids = p.ids[:0]
+	for _, r := range reports {
+		p.ids = append(p.ids, r.ID)
+	}
+}
+
+// serveReport answers whoever gathers; every process does, whatever it hosts.
+func (n *Node) serveReport() error {
+	return n.listen(n.subj.Control("control", "report"), func(m *nats.Msg) {
+		n.work.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			_ = m.Respond(messages.Encode(n.ownReport(ctx)))
+		})
+	})
+}
+
+// serveControl answers the control subjects: one process of the entry role switches and sums.
+func (n *Node) serveControl() error {
+	verbs := map[string]func(ctx context.Context, m *nats.Msg) (any, error){
+		"stats":       func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Stats(ctx) },
+		"diagnostics": func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Diagnostics(ctx) },
+		"enable":      func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, true) },
+		"disable":     func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, false) },
+	}
+	for verb, do := range verbs {
+		if err := n.face(n.subj.Control("control", verb), func(m *nats.Msg) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			v, err := do(ctx, m)
+			if err != nil {
+				_ = m.RespondMsg(refusal(m.Reply, messages.AsFault(err, "control")))
+				return
+			}
+			_ = m.Respond(messages.Encode(v))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// switchByMsg reads {"name":"...","confirm":"..."} or the bare name.
+func (n *Node) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, error) {
+	var ask struct{ Name, Confirm string }
+	if json.Unmarshal(m.Data, &ask) != nil {
+		ask.Name = strings.TrimSpace(string(m.Data))
+	}
+	return n.Switch(ctx, ask.Name, on, ask.Confirm, "nats")
+}

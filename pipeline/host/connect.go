@@ -1,0 +1,159 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/model"
+)
+
+// connect starts the embedded server if no other is named, and connects.
+func (h *Host) connect(o Options) error {
+	c := h.Config.NATS
+	conn := bus.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
+	if conn.URL == "" && conn.Context == "" {
+		dir, err := filepath.Abs(c.Embedded.Data)
+		if err != nil {
+			return fmt.Errorf("nats.embedded.data: %w", err)
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("nats.embedded.data: %w; name another directory with --data", err)
+		}
+		sync := c.Embedded.Sync.Interval
+		if c.Embedded.Sync.Always {
+			sync = 0
+		}
+		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync}); err != nil {
+			return err
+		}
+		h.Embedded, h.URL = true, h.server.ClientURL()
+		conn.InProcess = h.server
+	}
+	nc, err := bus.Connect(conn)
+	if err != nil {
+		return err
+	}
+	h.Conn = nc
+	if h.URL == "" {
+		h.URL = nc.ConnectedUrlRedacted()
+	}
+	return nil
+}
+
+// models makes the provider table: OPENAI_API_KEY and OPENAI_BASE_URL first, then the configuration, then the
+// built-in demonstration models.
+func (h *Host) models(o Options) error {
+	var providers []model.Provider
+	if p, ok := model.FromEnv(o.Getenv); ok {
+		providers = append(providers, p)
+	}
+	for _, p := range h.Config.Models.Providers {
+		headers := map[string]model.Secret{}
+		for k, v := range p.Headers {
+			headers[k] = model.NewSecret(v.Reveal())
+		}
+		key := model.Secret{}
+		if p.APIKeyEnv != "" {
+			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
+		}
+		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models, Headers: headers}
+		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
+			providers[i] = mp // a written provider takes the place of the one that the environment makes
+			continue
+		}
+		providers = append(providers, mp)
+	}
+	providers = append(providers, model.Demo())
+	var err error
+	if h.Table, err = model.NewTable(providers...); err != nil {
+		return err
+	}
+	t := h.Config.Models.Timeouts
+	h.Models, err = model.NewEndpoint(model.Config{
+		Table: h.Table, Log: o.Log, Timeouts: model.Timeouts{FirstToken: t.FirstToken, Idle: t.Idle, Total: t.Total},
+		Filters: h.filter,
+	})
+	return err
+}
+
+// filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
+func (h *Host) filter(stage string) (model.FilterMaker, bool) {
+	s, ok := h.Manager.Get(messages.Model, stage)
+	if !ok || s.Filter == nil {
+		return nil, false
+	}
+	return s.Filter, true
+}
+
+func (h *Host) busConfig() bus.Config {
+	b := h.Config.Bus
+	c := bus.Config{
+		Root: b.Root, Fusion: b.Fusion, AckWait: b.AckWait, InFlight: b.InFlight, EntryMaxMsgs: b.EntryMaxMsgs,
+		EntryMaxBytes: int64(b.EntryMaxBytes), ClaimCheck: int(b.ClaimCheck), PoisonMarks: b.PoisonMarks,
+		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
+		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
+	}
+	if p := h.Conn.Opts.InboxPrefix; p != "" {
+		c.InboxPrefixes = []string{p + ".", "_INBOX.", "_INBOX_"}
+	}
+	for _, p := range h.Table.Providers() {
+		c.ModelClasses = append(c.ModelClasses, p.Name)
+	}
+	for _, s := range h.Manager.Stages("") {
+		if !s.Durable {
+			continue
+		}
+		for phase, has := range map[messages.Phase]bool{messages.Before: s.Before != nil, messages.After: s.After != nil} {
+			if has {
+				c.Durable = append(c.Durable, bus.StagePhase{Kind: s.Kind, Phase: phase, Stage: s.Name})
+			}
+		}
+	}
+	return c
+}
+
+// toolClasses are the work queues of tools: the executors, and the concurrency groups of the configuration
+// (contracts 18).
+func (h *Host) toolClasses() []string {
+	out := []string{"go", "http", "nats"}
+	for _, s := range h.Config.Tool.MCPServers {
+		out = append(out, "mcp-"+s.Name)
+	}
+	for _, t := range h.Config.Tool.Tools {
+		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// provision makes what is missing on the server and opens the stores by their short names.
+func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[string]pipeline.Store, error) {
+	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := bus.Provision(limit, js, h.busConfig()); err != nil {
+		return nil, err
+	}
+	out := map[string]pipeline.Store{}
+	for _, name := range []string{
+		bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
+	} {
+		b, err := bus.OpenBucket(limit, js, name)
+		if err != nil {
+			return nil, err
+		}
+		out[strings.TrimPrefix(name, "shallot_")] = b
+	}
+	return out, nil
+}

@@ -1,0 +1,49 @@
+package host
+
+import (
+	"context"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// fallbackRules are `tool.fallback` for the stage. No time or no room for old results means that none stands in.
+func (h *Host) fallbackRules() *stages.FallbackRules {
+	c := h.Config.Tool.Fallback
+	r := stages.FallbackRules{StaleTTL: c.StaleTTL, StaleMax: c.StaleMax, GracefulIsError: string(c.GracefulIsError)}
+	if c.StaleTTL == 0 || c.StaleMax == 0 {
+		r.Rungs = []string{toolspec.StubDataMark, toolspec.GracefulError}
+	}
+	return &r
+}
+
+// evictedDir is where results are evicted to, if that is a directory.
+func evictedDir(sections map[string]any) string {
+	c, ok := sections["large-result-eviction"].(*stages.LargeResultEvictionConfig)
+	if !ok || c.EvictionStore != "dir" {
+		return ""
+	}
+	return c.EvictionDir
+}
+
+// readEvicted runs the tool that reads an evicted result by parts.
+func readEvicted(r stages.EvictedReader) toolbox.ExecutorFunc {
+	return func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+		at := gjson.GetManyBytes(inv.Arguments, "path", "offset", "limit")
+		p, err := stages.ReadEvicted(ctx, r, inv.Tenant, at[0].String(), int(at[1].Int()), int(at[2].Int()))
+		if err != nil {
+			return toolbox.Result{}, err
+		}
+		return toolbox.Result{Content: messages.Encode(p)}, nil
+	}
+}
+
+// ReadEvicted returns a part of an evicted result of the tenant; offset and limit count characters, limit 0 means the
+// usual part. What is not there, or another tenant's, is the fault not_found.
+func (h *Host) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+	return stages.ReadEvicted(ctx, h.tools.reader, tenant, path, offset, limit)
+}

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// stageTools serves the tools that stages contribute (S1-IF-3). Such a tool is added to the model calls of agent runs
+// when they enter, and its own calls pass the tool chain like any other: resolved here, its arguments read against its
+// schema, run in the pool with a time limit. A stage that is switched off adds its tools no longer; calls of runs that
+// have them already are still served.
+type stageTools struct {
+	registry toolspec.Tools
+	defs     map[string]*toolspec.Definition
+	owners   map[string]string
+}
+
+var _ toolspec.Tools = (*stageTools)(nil)
+
+// Get implements toolspec.Tools: a stage's own tool, else the registry's.
+func (s *stageTools) Get(ctx context.Context, name string) (*toolspec.Definition, error) {
+	base, _, _ := strings.Cut(name, "@")
+	if d, ok := s.defs[base]; ok {
+		return d, nil
+	}
+	return s.registry.Get(ctx, name)
+}
+
+// serves reports whether somebody executes the tool. A registry that cannot be asked counts as yes: the call itself
+// will say what is wrong.
+func (s *stageTools) serves(tool string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	_, err := s.Get(ctx, tool)
+	f, ok := errors.AsType[*messages.Fault](err)
+	return err == nil || !ok || f.Code != messages.ToolNotFound
+}
+
+// addStageTools makes definitions of the tools of all stages, on or off, and puts their functions among the Go
+// functions. It refuses a tool that could not be called, and one whose name the operator has given to another.
+func (h *Host) addStageTools(ctx context.Context) error {
+	t := h.tools
+	for _, m := range h.Manager.Stages("") {
+		for _, tool := range m.Tools {
+			if tool.Do == nil {
+				continue // served by the registry, or found missing when it is added (CH-22)
+			}
+			if m.Kind != messages.Model {
+				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)
+			}
+			if old, err := t.registry.Get(ctx, tool.Name); err == nil && old.Source == toolspec.Operator {
+				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, tool.Name)
+			}
+			d := &toolspec.Definition{
+				Name: tool.Name, Description: tool.Description, Version: "1", InputSchema: toolspec.JSON(tool.Parameters),
+				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: "stage:" + m.Name + ":" + tool.Name}, Source: toolspec.Operator,
+			}
+			if err := d.Validate(t.parser); err != nil {
+				return fmt.Errorf("stage %s: %w", m.Name, err)
+			}
+			t.find.defs[tool.Name], t.find.owners[tool.Name] = d, m.Name
+			t.funcs[d.Executor.Name] = runStageTool(tool)
+		}
+	}
+	return nil
+}
+
+type callKey struct{}
+
+// withCall is a target that shows the call to the functions of stages' tools: they get the call itself, as any
+// function of a stage does.
+func withCall(t pipeline.Target) pipeline.Target {
+	return pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+		return t.Do(context.WithValue(ctx, callKey{}, c), c, emit)
+	})
+}
+
+func runStageTool(tool pipeline.Tool) toolbox.ExecutorFunc {
+	return func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+		c, ok := ctx.Value(callKey{}).(*messages.Call)
+		if !ok {
+			return toolbox.Result{}, messages.NewFault(messages.Internal, "tool '%s' was run without its call", tool.Name)
+		}
+		out, err := tool.Do(ctx, c, inv.Arguments)
+		return toolbox.Result{Content: out}, err
+	}
+}
+
+// prepare is what the entry does to a new call: a model call of an agent run gets the tools of the stages on its
+// route, and a tool that belongs to a stage is there for agent runs alone.
+func (h *Host) prepare(c *messages.Call) error {
+	switch {
+	case c.Kind == messages.Tool && c.Run == "":
+		if stage := h.tools.find.owners[c.Tool]; stage != "" {
+			return messages.NewFault(messages.ToolNotFound, "the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
+		}
+	case c.Kind == messages.Model && c.Run != "":
+		var route []pipeline.Stage
+		for _, stop := range c.Slip.Stops {
+			if m, ok := h.Manager.Get(messages.Model, stop.Name); ok && len(m.Tools) > 0 {
+				route = append(route, m.Stage)
+			}
+		}
+		if len(route) == 0 {
+			return nil
+		}
+		clashes, err := pipeline.AddTools(c, route, h.tools.find.serves)
+		if len(clashes) > 0 {
+			h.log.Warn("a request has tools of its own under the names of stages' tools; its own are kept", "call", c.ID, "tools", clashes)
+		}
+		return err
+	}
+	return nil
+}

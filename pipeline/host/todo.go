@@ -1,0 +1,109 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// Todo is the list of a session as it is shown outside.
+type Todo struct {
+	Session  string            `json:"session"`
+	Items    []stages.TodoItem `json:"items"`
+	Revision int64             `json:"revision"`
+}
+
+// LoadTodo returns the list of a session of the tenant; a session without one has an empty list.
+func (h *Host) LoadTodo(ctx context.Context, tenant, session string) (Todo, error) {
+	if err := checkSession(session); err != nil {
+		return Todo{}, err
+	}
+	l, err := stages.LoadTodo(ctx, h.todo, tenant, session)
+	return show(session, l, err)
+}
+
+// EditTodo applies an edit, {"items": [{"id", "title", "status"}], "replace", "revision"}, and returns the list as it
+// is then. What is wrong with the edit is a *messages.Fault.
+func (h *Host) EditTodo(ctx context.Context, tenant, session string, edit []byte) (Todo, error) {
+	if err := checkSession(session); err != nil {
+		return Todo{}, err
+	}
+	var e stages.TodoEdit
+	if err := strict(edit, &e); err != nil {
+		return Todo{}, err
+	}
+	l, err := stages.EditTodo(ctx, h.todo, tenant, session, e)
+	return show(session, l, err)
+}
+
+func show(session string, l stages.TodoList, err error) (Todo, error) {
+	if err != nil {
+		if _, ok := errors.AsType[*messages.Fault](err); !ok {
+			err = messages.NewFault(messages.StoreUnavailable, "%v", err).From("entry")
+		}
+		return Todo{}, err
+	}
+	t := Todo{Session: session, Items: l.Items, Revision: l.Revision}
+	if t.Items == nil {
+		t.Items = []stages.TodoItem{}
+	}
+	return t, nil
+}
+
+// checkSession holds a session that comes beside a body to the rule of contracts T3 for header values.
+func checkSession(session string) error {
+	bad := strings.ContainsFunc(session, func(r rune) bool { return r <= ' ' || r > '~' })
+	if session == "" || len(session) > 256 || bad {
+		return messages.NewFault(messages.InvalidRequest, "a session is named by 1 to 256 visible ASCII characters").At("session").From("entry")
+	}
+	return nil
+}
+
+// strict reads one JSON object and refuses keys that v does not have: a mistyped key would change nothing, silently.
+func strict(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		err = errors.New("more than one JSON value")
+	}
+	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: ")).From("entry")
+}
+
+// verbs are the subjects of the todo lists (contracts T3). The session stands in the body or in Shallot-Session; a
+// bare session name is a body for get.
+func (h *Host) verbs() []bus.Verb {
+	return []bus.Verb{
+		{Name: "todo.get", Serve: func(ctx context.Context, a bus.Ask) (any, error) {
+			ask := struct {
+				Session string `json:"session"`
+			}{a.Session}
+			switch body := bytes.TrimSpace(a.Body); {
+			case len(body) > 0 && body[0] == '{':
+				if err := strict(body, &ask); err != nil {
+					return nil, err
+				}
+			case len(body) > 0:
+				ask.Session = string(body)
+			}
+			return h.LoadTodo(ctx, a.Tenant, ask.Session)
+		}},
+		{Name: "todo.put", Serve: func(ctx context.Context, a bus.Ask) (any, error) {
+			session := a.Session
+			if name, ok := messages.FieldString(a.Body, "session"); ok {
+				session = name
+			}
+			return h.EditTodo(ctx, a.Tenant, session, messages.DropField(a.Body, "session"))
+		}},
+	}
+}

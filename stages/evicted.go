@@ -1,0 +1,250 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// Objects keeps large values by name over processes; on the bus it is a JetStream object store. It is safe for
+// concurrent use. How long values stay is the store's to say; evicted results need 24 h (contracts 14).
+type Objects interface {
+	// Put writes a value; one of that name is replaced.
+	Put(ctx context.Context, name string, data []byte) error
+	// Get returns a value, or pipeline.ErrNotFound.
+	Get(ctx context.Context, name string) ([]byte, error)
+}
+
+const (
+	evictedFor = 24 * time.Hour
+	// evictedScheme is what the summary shows before the name of an object.
+	evictedScheme = "shallot-evicted/"
+	evictedPrefix = "evicted."
+	// MaxEvictedPart is the most characters that ReadEvicted gives at once: no more than the default threshold.
+	MaxEvictedPart     = 80000
+	defaultEvictedPart = 8000
+)
+
+// evictionStore saves a result under a name that nobody else has taken.
+type evictionStore interface {
+	// save returns the path to show. taken says that the name is another result's; owner tells one call's own
+	// redelivery apart where the store can.
+	save(ctx context.Context, name, owner string, data []byte) (path string, taken bool, err error)
+}
+
+// evictedName is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. A part never holds a dot or a slash of its own, so the number
+// of parts says whether a tenant is named.
+func evictedName(tenant, agent, tool string, ms int64, n int) string {
+	if agent == "" {
+		agent = "default"
+	}
+	file := messages.Token(tool) + "_" + strconv.FormatInt(ms, 10)
+	if n > 0 {
+		file += "_" + strconv.Itoa(n+1)
+	}
+	name := messages.Token(agent) + "/" + file + ".txt"
+	if tenant != "" && tenant != "default" {
+		name = messages.Token(tenant) + "/" + name
+	}
+	return name
+}
+
+// evictedOf reports whether the name is one that evictedName makes for the tenant.
+func evictedOf(name, tenant string) bool {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		if i == len(parts)-1 {
+			p = strings.TrimSuffix(p, ".txt")
+		}
+		if p == "" || strings.ContainsAny(p, `.\`+"\x00") {
+			return false
+		}
+	}
+	switch {
+	case !strings.HasSuffix(name, ".txt"):
+		return false
+	case tenant == "" || tenant == "default":
+		return len(parts) == 2
+	}
+	return len(parts) == 3 && parts[0] == messages.Token(tenant)
+}
+
+// evictedObjects saves into an object store. The name is reserved in a KV store first, because an object store has no
+// write that only the first one wins (EV-8).
+type evictedObjects struct {
+	objects Objects
+	store   func(string) pipeline.Store
+}
+
+func (e evictedObjects) save(ctx context.Context, name, owner string, data []byte) (string, bool, error) {
+	if e.objects == nil {
+		return "", false, errors.New("no object store is given here; set eviction-store to dir or run with one")
+	}
+	store, key := e.store("cache"), evictedPrefix+messages.Key(strings.Split(name, "/")...)
+	_, err := store.Put(ctx, key, []byte(owner), evictedFor, pipeline.IfAbsent())
+	if errors.Is(err, pipeline.ErrExists) {
+		old, err := store.Get(ctx, key)
+		if err != nil {
+			return "", false, err
+		}
+		if string(old.Value) != owner {
+			return "", true, nil
+		}
+	} else if err != nil {
+		return "", false, err
+	}
+	if err := e.objects.Put(ctx, name, data); err != nil {
+		return "", false, err
+	}
+	return evictedScheme + name, false, nil
+}
+
+// evictedDir saves into a directory, which no name can leave (os.Root), readable by its owner only.
+type evictedDir struct{ dir string }
+
+func (e evictedDir) save(_ context.Context, name, _ string, data []byte) (string, bool, error) {
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return "", false, err
+	}
+	root, err := os.OpenRoot(e.dir)
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { _ = root.Close() }()
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return "", false, err
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return "", true, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", false, errors.Join(err, root.Remove(name)) // half a result is worse than none
+	}
+	return filepath.Join(e.dir, filepath.FromSlash(name)), false, nil
+}
+
+// sweep removes results whose time is over.
+func (e evictedDir) sweep(context.Context) error {
+	root, err := os.OpenRoot(e.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".txt") {
+			return nil
+		}
+		if i, err := d.Info(); err == nil && time.Since(i.ModTime()) >= evictedFor {
+			_ = root.Remove(name)
+		}
+		return nil
+	})
+}
+
+// EvictedPart is a piece of an evicted result. Offsets and lengths are characters.
+type EvictedPart struct {
+	Text   string `json:"text"`
+	Offset int    `json:"offset"`
+	Total  int    `json:"total"`
+	// Next is the offset of the next piece; 0 after the last one.
+	Next int `json:"next,omitempty"`
+}
+
+// EvictedReader reads evicted results: from the object store, and from Dir if it is not empty (eviction-dir).
+type EvictedReader struct {
+	Objects Objects
+	Dir     string
+}
+
+// ReadEvicted returns limit characters from offset on of the result at the path that a summary shows, or at its name
+// without what stands before it. limit 0 means 8000, and it is at most MaxEvictedPart. Only results of the tenant are
+// found; anything else is the fault not_found.
+func ReadEvicted(ctx context.Context, r EvictedReader, tenant, at string, offset, limit int) (EvictedPart, error) {
+	if offset < 0 || limit < 0 {
+		return EvictedPart{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more", offset, limit).At("offset")
+	}
+	if limit == 0 {
+		limit = defaultEvictedPart
+	}
+	raw, err := r.read(ctx, tenant, at)
+	if err != nil {
+		return EvictedPart{}, err
+	}
+	text := string(raw)
+	p := EvictedPart{Offset: offset, Total: utf8.RuneCountInString(text)}
+	if offset < p.Total {
+		rest := text[len(prefix(text, offset)):]
+		p.Text = prefix(rest, min(limit, MaxEvictedPart))
+		if len(p.Text) < len(rest) {
+			p.Next = offset + utf8.RuneCountInString(p.Text)
+		}
+	}
+	return p, nil
+}
+
+func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, error) {
+	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", firstChars(at, 200)).At("path")
+	name := strings.TrimPrefix(at, evictedScheme)
+	if r.Dir != "" {
+		if in, err := filepath.Rel(r.Dir, at); err == nil && filepath.IsLocal(in) {
+			name = filepath.ToSlash(in)
+		}
+	}
+	if !evictedOf(name, tenant) {
+		return nil, gone
+	}
+	if r.Objects != nil {
+		raw, err := r.Objects.Get(ctx, name)
+		if err == nil {
+			return raw, nil
+		}
+		if !errors.Is(err, pipeline.ErrNotFound) {
+			return nil, messages.NewFault(messages.StoreUnavailable, "evicted results are not readable now: %v", err)
+		}
+	}
+	if r.Dir == "" {
+		return nil, gone
+	}
+	root, err := os.OpenRoot(r.Dir)
+	if err != nil {
+		return nil, gone
+	}
+	defer func() { _ = root.Close() }()
+	raw, err := root.ReadFile(name)
+	if err != nil {
+		return nil, gone
+	}
+	return raw, nil
+}
+
+// EvictedTool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
+// answers it with ReadEvicted under the Go function of its name. Its results are never evicted (EV-11).
+func EvictedTool() toolspec.Definition {
+	return toolspec.Definition{
+		Name: "readEvictedResult", Version: "1", Source: toolspec.Operator,
+		Description: "Reads a part of a large tool result that was saved. The path is the one that the shortened result shows.",
+		InputSchema: toolspec.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxEvictedPart, defaultEvictedPart)),
+		Executor:    toolspec.Executor{Kind: toolspec.ExecGo, Name: "readEvictedResult"},
+		Policy:      toolspec.Policy{Effect: toolspec.EffectRead, Cache: &toolspec.Cache{Scope: toolspec.ScopeOff}, MaxResult: -1},
+	}
+}

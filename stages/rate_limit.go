@@ -1,0 +1,156 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// RateLimitConfig is agent.interceptor.rate-limit.
+type RateLimitConfig struct {
+	Common `yaml:",inline"`
+	// Tools are the limits by tool name, or by a pattern such as "search_*". The tool's own name counts first, then the
+	// longest pattern that fits. Each tenant has its own quota of each tool.
+	Tools map[string]RateLimit `yaml:"tools" json:"tools"`
+}
+
+// RateLimit allows Limit attempts in each Per, of which Burst may come at once.
+type RateLimit struct {
+	Limit int           `yaml:"limit" json:"limit"`
+	Per   time.Duration `yaml:"per" json:"per"`     // 1m if not given
+	Burst int           `yaml:"burst" json:"burst"` // Limit if not given
+}
+
+func (r RateLimit) withDefaults() RateLimit {
+	if r.Per == 0 {
+		r.Per = time.Minute
+	}
+	if r.Burst == 0 {
+		r.Burst = r.Limit
+	}
+	return r
+}
+
+func (c *RateLimitConfig) validate() error {
+	for name, r := range c.Tools {
+		r = r.withDefaults()
+		if _, err := path.Match(name, ""); err != nil || name == "" {
+			return fmt.Errorf("tools: %q is no tool name and no pattern", name)
+		}
+		if r.Limit < 1 || r.Per < time.Millisecond || r.Burst < 1 || r.Per/time.Duration(r.Limit) < 1 {
+			return fmt.Errorf("tools.%s: limit and burst are at least 1, per at least 1ms", name)
+		}
+	}
+	if c.Enabled != nil && *c.Enabled && len(c.Tools) == 0 {
+		return errors.New("enabled, but no tool has a limit; set tools.<name>: {limit, per} or take enabled out")
+	}
+	return nil
+}
+
+func rateLimitOn(config any) bool {
+	c, ok := config.(*RateLimitConfig)
+	return ok && len(c.Tools) > 0
+}
+
+// limitOf finds the limit of a tool.
+func (c *RateLimitConfig) limitOf(tool string) (r RateLimit, ok bool) {
+	if r, ok := c.Tools[tool]; ok {
+		return r.withDefaults(), true
+	}
+	best := ""
+	for name := range c.Tools {
+		if fits, _ := path.Match(name, tool); fits && (!ok || len(name) > len(best) || len(name) == len(best) && name < best) {
+			best, ok = name, true
+		}
+	}
+	return c.Tools[best].withDefaults(), ok
+}
+
+// bucket is a token bucket as one moment: the time at which it is full again. Taken lists the attempts that have had
+// their token lately, so that a redelivery takes none.
+type bucket struct {
+	Full  time.Time            `json:"full"`
+	Taken map[string]time.Time `json:"taken,omitempty"`
+}
+
+// mostTaken bounds the attempts that a bucket remembers.
+const mostTaken = 256
+
+// newRateLimit makes the stage that limits how often a tool runs for a tenant. It stands inner to cache and retry: a
+// hit uses no quota, each attempt does. A call over the limit gets the fault rate_limited with Retry-After; it is not
+// retried here, because the limit is ours and not the tool's (contracts 7). It fails closed.
+func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
+	if err := cfg.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		tool, _, _ := cutVersion(c.Tool)
+		r, ok := cfg.limitOf(tool)
+		if !ok {
+			return pipeline.Continue(), nil
+		}
+		wait, err := takeToken(ctx, d.Store("limits"), messages.Key("rate-limit", c.Tenant, tool), r, c.ID+"/"+try(c))
+		if err != nil {
+			return pipeline.Verdict{}, storeFault("rate-limit", "tool quotas", err)
+		}
+		if wait > 0 {
+			f := messages.NewFault(messages.RateLimited, "tool '%s' may run %d times in %s for tenant %s; try again in %s",
+				tool, r.Limit, r.Per, c.Tenant, wait.Round(time.Millisecond)).From("rate-limit")
+			f.RetryAfter, f.Unsent = wait, true
+			return pipeline.Verdict{}, f
+		}
+		return pipeline.Continue(), nil
+	}
+	return pipeline.Stage{Before: before, FailClosed: true, Blind: true, Reads: []string{"tool", "tenant"}}, nil
+}
+
+// takeToken takes one token for the attempt, or returns how long until there is one.
+func takeToken(ctx context.Context, s pipeline.Store, key string, r RateLimit, attempt string) (wait time.Duration, err error) {
+	each := r.Per / time.Duration(r.Limit)
+	ttl := time.Duration(r.Burst)*each + 2*time.Minute
+	_, err = pipeline.Change(ctx, s, key, ttl, func(b *bucket) (bool, error) {
+		now := time.Now().UTC()
+		wait = 0
+		if _, had := b.Taken[attempt]; had {
+			return false, nil
+		}
+		full := b.Full
+		if full.Before(now) {
+			full = now
+		}
+		if wait = full.Add(each).Sub(now) - time.Duration(r.Burst)*each; wait > 0 {
+			return false, nil
+		}
+		wait = 0
+		b.Full = full.Add(each)
+		b.remember(attempt, now)
+		return true, nil
+	})
+	return wait, err
+}
+
+func (b *bucket) remember(attempt string, now time.Time) {
+	for a, at := range b.Taken {
+		if now.Sub(at) > time.Minute {
+			delete(b.Taken, a)
+		}
+	}
+	for len(b.Taken) >= mostTaken {
+		oldest := ""
+		for a, at := range b.Taken {
+			if oldest == "" || at.Before(b.Taken[oldest]) {
+				oldest = a
+			}
+		}
+		delete(b.Taken, oldest)
+	}
+	if b.Taken == nil {
+		b.Taken = map[string]time.Time{}
+	}
+	b.Taken[attempt] = now
+}

@@ -1,0 +1,321 @@
+package stages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// ToolCacheConfig is agent.interceptor.tool-cache.
+type ToolCacheConfig struct {
+	Common     `yaml:",inline"`
+	TTL        time.Duration `yaml:"ttl" json:"ttl"` // a tool may declare its own
+	MaxEntries int           `yaml:"max-entries" json:"max-entries"`
+	Sweep      time.Duration `yaml:"sweep" json:"sweep"`
+}
+
+const (
+	toolCachePrefix  = "tool."
+	toolFlightPrefix = "flight."
+	metaFromCache    = "from_cache"
+	// flightGrace is what a call that runs a tool for others may take beyond the tool's time limit.
+	flightGrace = 2 * time.Second
+	// mostWaiting bounds the calls that wait for another one's result in this process; the next ones run the tool.
+	mostWaiting = 64
+	// evictedCacheTTL keeps an entry that names an evicted result from outliving it (contracts 14).
+	evictedCacheTTL = 23 * time.Hour
+)
+
+type toolCache struct {
+	cfg     ToolCacheConfig
+	tools   toolPolicies
+	store   func(string) pipeline.Store
+	log     *slog.Logger
+	bound   *storeBound
+	waiting chan struct{}
+	hits    atomic.Int64
+	misses  atomic.Int64
+}
+
+// toolCacheState is what the before leaves for the after: the key and not the arguments, which the request holds.
+type toolCacheState struct {
+	Key    string        `json:"key"`
+	TTL    time.Duration `json:"ttl"`
+	Flight bool          `json:"flight,omitempty"` // this call runs the tool for all equal ones
+}
+
+// flight says which call runs a tool for all equal ones, and until when that is believed.
+type flight struct {
+	Call  string    `json:"call"`
+	Until time.Time `json:"until"`
+}
+
+// newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
+// are cached (X-25), only successes are stored, never what stands in for one (F3-11), and never across tenants unless
+// the tool is declared shared (CA-15). A hit answers at once with the stored result, the note caching.tool.cacheHit and
+// the metadata from_cache (X-6). The caller's wish (Shallot-Cache): refresh runs the tool and stores anew, off passes by.
+//
+// Equal calls at one time run the tool once: the first leaves a mark in the store, the others wait in their before for
+// its result, no longer than the tool's time limit, and never so long that they could not run the tool themselves
+// before their own deadline. Each waits once: if the first one fails, dies or is late, the others run the tool.
+//
+// It fails open: a store that does not answer is a miss. Hits and misses are counted by process; cacheSize is the
+// store's.
+func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
+	switch {
+	case cfg.TTL < time.Millisecond:
+		return pipeline.Stage{}, fmt.Errorf("ttl: %s; need at least 1ms", cfg.TTL)
+	case cfg.MaxEntries < 1:
+		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
+	case cfg.Sweep <= 0:
+		return pipeline.Stage{}, fmt.Errorf("sweep: %s; need more than 0", cfg.Sweep)
+	}
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	t := &toolCache{
+		cfg: *cfg, tools: tools, store: d.Store, log: d.Log,
+		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries), waiting: make(chan struct{}, mostWaiting),
+	}
+	return pipeline.Stage{
+		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
+		Details: t.details, Sweep: t.sweep, SweepEvery: cfg.Sweep,
+	}, nil
+}
+
+func (t *toolCache) details(ctx context.Context) map[string]any {
+	ctx, cancel := openStore(ctx)
+	defer cancel()
+	size := 0
+	if keys, err := t.store("cache").Keys(ctx, toolCachePrefix); err == nil {
+		size = len(keys)
+	}
+	hits, misses := t.hits.Load(), t.misses.Load()
+	rate := 0.0
+	if hits+misses > 0 {
+		rate = math.Round(float64(hits)/float64(hits+misses)*1000) / 1000
+	}
+	return map[string]any{
+		"cacheSize": size, "cacheHits": hits, "cacheMisses": misses, "hitRate": rate,
+		"ttlMs": t.cfg.TTL.Milliseconds(), "maxEntries": t.cfg.MaxEntries,
+	}
+}
+
+func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	def, e, err := t.tools.of(ctx, c)
+	if err != nil {
+		return pipeline.Continue(), nil // tool-arguments has judged that; without a definition nothing is remembered
+	}
+	id, ok := identify(c, def, e)
+	if !ok {
+		return pipeline.Continue(), nil
+	}
+	st := toolCacheState{Key: id.key(), TTL: t.cfg.TTL}
+	if e.CacheTTL > 0 {
+		st.TTL = e.CacheTTL
+	}
+	c.Note(noteToolKey, st.Key)
+	if c.Cache == "off" {
+		return pipeline.Continue(), nil
+	}
+	if c.Cache != "refresh" {
+		r := t.look(ctx, c, id)
+		if r == nil {
+			r, st.Flight = t.join(ctx, c, id, e.Timeout)
+		}
+		if r != nil {
+			t.hits.Add(1)
+			c.Note(messages.NoteCacheHit, true)
+			r.put(c, metaFromCache, true)
+			return pipeline.Answer(), nil
+		}
+	}
+	t.misses.Add(1)
+	c.Note(noteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
+	return pipeline.Continue(), c.SetState(st)
+}
+
+// look returns a fresh result, and drops one that is too old (S0-CACHE-4).
+func (t *toolCache) look(ctx context.Context, c *messages.Call, id identity) *toolResult {
+	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
+	defer cancel()
+	store, key := t.store("cache"), toolCachePrefix+id.key()
+	e, err := store.Get(ctx, key)
+	if err != nil {
+		if !errors.Is(err, pipeline.ErrNotFound) {
+			t.log.WarnContext(ctx, "tool cache not readable; taken as a miss", "call", c.ID, "err", err)
+		}
+		return nil
+	}
+	var r toolResult
+	if json.Unmarshal(e.Value, &r) != nil || !r.same(id) || len(r.Reply) == 0 {
+		return nil
+	}
+	if !r.fresh(time.Now()) {
+		if err := store.Delete(ctx, key); err != nil {
+			t.log.WarnContext(ctx, "old entry of the tool cache not dropped", "call", c.ID, "err", err)
+		}
+		return nil
+	}
+	return &r
+}
+
+// join returns the result of an equal call that is under way, if it comes in time; else whether this call is now the
+// one that others wait for.
+func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, timeout time.Duration) (r *toolResult, leads bool) {
+	key := toolFlightPrefix + id.key()
+	limit := timeout + flightGrace
+	mine, theirs := t.take(ctx, c, key, limit)
+	if mine || theirs == nil {
+		return nil, mine
+	}
+	wait := min(time.Until(theirs.Until), limit)
+	if !c.Deadline.IsZero() {
+		left := time.Until(c.Deadline)
+		wait = min(wait, max(left-timeout, left/2))
+	}
+	select {
+	case t.waiting <- struct{}{}:
+		defer func() { <-t.waiting }()
+	default:
+		return nil, false
+	}
+	poll(ctx, wait, func(ctx context.Context) bool {
+		if r = t.look(ctx, c, id); r != nil {
+			return true
+		}
+		e, err := t.store("cache").Get(ctx, key)
+		var now flight
+		return err != nil || json.Unmarshal(e.Value, &now) != nil || now.Call != theirs.Call // nobody waits twice
+	})
+	if r == nil && ctx.Err() == nil {
+		// It may have come between the last look and the end of the mark.
+		if r = t.look(ctx, c, id); r == nil {
+			leads, _ = t.take(ctx, c, key, limit)
+		}
+	}
+	return r, leads
+}
+
+// take makes this call the one that runs the tool for others, unless another one does. A redelivery finds its own mark.
+// Neither means that the store does not answer.
+func (t *toolCache) take(ctx context.Context, c *messages.Call, key string, limit time.Duration) (mine bool, theirs *flight) {
+	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
+	defer cancel()
+	when := pipeline.IfAbsent()
+	for range 2 {
+		n := flight{Call: c.ID, Until: time.Now().Add(limit).UTC()}
+		_, err := t.store("cache").Put(ctx, key, messages.Encode(n), limit, when)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) {
+			return false, nil
+		}
+		e, err := t.store("cache").Get(ctx, key)
+		var old flight
+		switch {
+		case errors.Is(err, pipeline.ErrNotFound):
+			when = pipeline.IfAbsent()
+		case err != nil:
+			return false, nil
+		case json.Unmarshal(e.Value, &old) == nil && old.Call == c.ID:
+			return true, nil
+		case time.Now().Before(old.Until):
+			return false, &old
+		default:
+			when = pipeline.IfRevision(e.Revision) // its holder is late or dead
+		}
+	}
+	return false, nil
+}
+
+func (t *toolCache) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st toolCacheState
+	if ok, err := c.State(&st); err != nil || !ok {
+		return pipeline.Continue(), err
+	}
+	ctx, cancel := settleContext(ctx)
+	defer cancel()
+	var err error
+	if succeeded(c) {
+		err = t.keep(ctx, c, st)
+	}
+	if st.Flight {
+		t.land(ctx, c, st)
+	}
+	return pipeline.Continue(), err
+}
+
+func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheState) error {
+	def, e, err := t.tools.of(ctx, c)
+	if err != nil {
+		return nil
+	}
+	id, ok := identify(c, def, e)
+	if !ok || id.key() != st.Key {
+		t.log.DebugContext(ctx, "tool cache: not stored, a stage further in changed the arguments", "call", c.ID, "tool", c.Tool)
+		return nil
+	}
+	ttl := st.TTL
+	if c.Flag(noteEvicted) {
+		ttl = min(ttl, evictedCacheTTL)
+	}
+	store := t.store("cache")
+	if err := t.bound.room(ctx, store); err != nil {
+		return fmt.Errorf("tool cache: not stored: %w", err)
+	}
+	if _, err := store.Put(ctx, toolCachePrefix+st.Key, messages.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
+		return fmt.Errorf("tool cache: not stored: %w", err)
+	}
+	return nil
+}
+
+// land lets those who wait look. What it cannot remove ends by itself.
+func (t *toolCache) land(ctx context.Context, c *messages.Call, st toolCacheState) {
+	key := toolFlightPrefix + st.Key
+	e, err := t.store("cache").Get(ctx, key)
+	var f flight
+	if err != nil || json.Unmarshal(e.Value, &f) != nil || f.Call != c.ID {
+		return
+	}
+	if err := t.store("cache").Delete(ctx, key); err != nil {
+		t.log.WarnContext(ctx, "mark of a running tool not removed; equal calls wait until it ends", "call", c.ID, "err", err)
+	}
+}
+
+// sweep drops what is too old and was not asked for again (S0-CACHE-6). Most stores end entries by themselves; this
+// makes it sure, and in time.
+func (t *toolCache) sweep(ctx context.Context) error {
+	store := t.store("cache")
+	keys, err := store.Keys(ctx, toolCachePrefix)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		e, err := store.Get(ctx, key)
+		if errors.Is(err, pipeline.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var r toolResult
+		if json.Unmarshal(e.Value, &r) == nil && r.fresh(time.Now()) {
+			continue
+		}
+		if err := store.Delete(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}

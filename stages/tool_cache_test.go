@@ -1,0 +1,258 @@
+package stages_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+func TestToolCacheHits(t *testing.T) {
+	t.Parallel()
+	integer := reading("x")
+	integer.InputSchema = toolspec.JSON(`{"properties":{"n":{"type":"integer"}},"additionalProperties":true}`)
+	shared := reading("x")
+	shared.Cache = &toolspec.Cache{Scope: toolspec.ScopeShared}
+	session := reading("x")
+	session.Cache = &toolspec.Cache{Scope: toolspec.ScopeSession}
+	undeclared := toolspec.Definition{Name: "x"}
+	email := toolspec.Definition{Name: "send_email", Policy: toolspec.Policy{Effect: toolspec.EffectExternal}}
+	cached := toolspec.Definition{Name: "create_x", Policy: toolspec.Policy{Cache: &toolspec.Cache{}}}
+	type in struct{ args, tenant, session, wish string }
+	for name, row := range map[string]struct {
+		def    toolspec.Definition
+		a, b   in
+		runs   int
+		result any
+	}{
+		"CA-1 same call":              {def: reading("x"), a: in{args: `{"a":1}`}, b: in{args: `{"a":1}`}, runs: 1},
+		"CA-1 text":                   {def: reading("x"), a: in{args: `{}`}, b: in{args: `{}`}, runs: 1, result: "plain text"},
+		"CA-2 other order":            {def: reading("x"), a: in{args: `{"a":1,"b":2}`}, b: in{args: `{"b":2,"a":1}`}, runs: 1},
+		"CA-3 nested":                 {def: reading("x"), a: in{args: `{"o":{"p":[{"a":1,"b":2}]}}`}, b: in{args: `{"o":{"p":[{"b":2,"a":1.0}]}}`}, runs: 1},
+		"X-24 other values":           {def: reading("x"), a: in{args: `{"a":9007199254740992}`}, b: in{args: `{"a":9007199254740993}`}, runs: 2},
+		"CA-14 parsed":                {def: integer, a: in{args: `{"n":3}`}, b: in{args: `{"n":"3"}`}, runs: 1},
+		"CA-15 two tenants":           {def: reading("x"), a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 2},
+		"CA-15 shared":                {def: shared, a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 1},
+		"session scope":               {def: session, a: in{session: "s"}, b: in{session: "s"}, runs: 1},
+		"session scope, two sessions": {def: session, a: in{session: "s"}, b: in{session: "r"}, runs: 2},
+		"contracts 18 no session":     {def: session, runs: 2},
+		"S2-CACHE-2 undeclared":       {def: undeclared, runs: 1},
+		"X-25 send_email":             {def: email, runs: 2},
+		"X-25 declared cacheable":     {def: cached, runs: 1},
+		"wish off":                    {def: reading("x"), b: in{wish: "off"}, runs: 2},
+		"wish refresh":                {def: reading("x"), b: in{wish: "refresh"}, runs: 2},
+		"CA-9 create":                 {def: toolspec.Definition{Name: "create_x"}, runs: 2},
+		"CA-9 update":                 {def: toolspec.Definition{Name: "update_x"}, runs: 2},
+		"CA-9 delete":                 {def: toolspec.Definition{Name: "delete_x"}, runs: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			result := row.result
+			if result == nil {
+				result = map[string]any{"v": 1}
+			}
+			c := newToolChain(t, stages.Deps{}, nil, gives(row.def, result))
+			send := func(in in) *messages.Call {
+				if in.args == "" {
+					in.args = `{}`
+				}
+				call := toolCall(row.def.Name, in.args)
+				call.Session, call.Cache = in.session, in.wish
+				if in.tenant != "" {
+					call.Tenant = in.tenant
+				}
+				return c.Call(t, t.Context(), call)
+			}
+			first, second := send(row.a), send(row.b)
+			require.Nil(t, first.Fault)
+			require.Nil(t, second.Fault)
+			require.Equal(t, string(first.ReplyBytes()), string(second.ReplyBytes()))
+			_, text1 := first.ReplyText()
+			_, text2 := second.ReplyText()
+			require.Equal(t, text1, text2)
+			require.Equal(t, row.runs, c.Runs(row.def.Name))
+			require.NotEqual(t, "hit", note[string](second, "modelCache"))
+			require.Equal(t, row.runs == 1, second.Flag(messages.NoteCacheHit), "S0-CTX-2")
+			require.Equal(t, row.runs == 1, metadata(t, second)["from_cache"] == true, "S2-CACHE-4")
+		})
+	}
+	t.Run("CA-4 other tool", func(t *testing.T) {
+		t.Parallel()
+		c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), `1`), gives(reading("y"), `2`))
+		require.Equal(t, "1", string(c.Run(t, "x", `{}`).ReplyBytes()))
+		require.Equal(t, "2", string(c.Run(t, "y", `{}`).ReplyBytes()))
+	})
+}
+
+func TestToolCacheStoresOnlySuccess(t *testing.T) {
+	t.Parallel()
+	none := toolspec.NoRetry()
+	def := reading("x")
+	def.Retry = &none
+	stub := def
+	stub.StubData = toolspec.JSON(`{"sample":true}`)
+	for name, x := range map[string]tool{
+		"CA-5 fault":         gives(def, errors.New("boom")),
+		"CA-5 error result":  gives(def, toolbox.Result{Content: []byte(`{"no":1}`), IsError: true}),
+		"F3-11 stub or JSON": gives(stub, errors.New("boom")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newToolChain(t, stages.Deps{}, nil, x)
+			c.Run(t, "x", `{}`)
+			c.Run(t, "x", `{}`)
+			require.Equal(t, 2, c.Runs("x"))
+			keys, err := c.Deps.Store("cache").Keys(t.Context(), "")
+			require.NoError(t, err)
+			require.Empty(t, keys, "neither a result, nor a stale one, nor a mark stays")
+		})
+	}
+}
+
+func TestToolCacheTime(t *testing.T) {
+	t.Parallel()
+	long := reading("long")
+	long.Cache = &toolspec.Cache{TTL: toolspec.Duration(time.Hour)}
+	synctest.Test(t, func(t *testing.T) {
+		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off"}, gives(reading("x"), `1`), gives(long, `1`))
+		s := c.stage(t, "tool-cache")
+		details := func() map[string]any { return s.Details(t.Context()) }
+		require.Equal(t, map[string]any{"cacheSize": 0, "cacheHits": int64(0), "cacheMisses": int64(0), "hitRate": 0.0, "ttlMs": int64(300000), "maxEntries": 1000}, details(), "CA-11 S0-CACHE-8")
+		run := func(name string) bool { return c.Plain(t, toolCall(name, `{}`)).Flag(messages.NoteCacheHit) }
+		require.False(t, run("x"))
+		time.Sleep(5*time.Minute - time.Nanosecond)
+		require.True(t, run("x"))
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, 0, details()["cacheSize"])
+		require.False(t, run("x"), "CA-6: age exactly TTL")
+		require.False(t, run("long"))
+		time.Sleep(6 * time.Minute)
+		require.True(t, run("long"), "CA-16")
+		require.NoError(t, s.Sweep(t.Context()))
+		require.Equal(t, 1, details()["cacheSize"], "CA-7: the expired one is gone")
+		require.Equal(t, time.Minute, s.SweepEvery, "S0-CACHE-6")
+	})
+}
+
+// forgetful is a store that never ends an entry by itself, as a bucket without times for single keys would.
+type forgetful struct{ pipeline.Memory }
+
+func (f *forgetful) Put(ctx context.Context, key string, v []byte, _ time.Duration, when pipeline.Condition) (uint64, error) {
+	return f.Memory.Put(ctx, key, v, 0, when)
+}
+
+func TestToolCacheDropsOldEntriesItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newToolChain(t, depsWith(&forgetful{}), map[string]string{"tool-fallback": "off"}, gives(reading("x"), `1`))
+		s := c.stage(t, "tool-cache")
+		c.Plain(t, toolCall("x", `{"a":1}`))
+		c.Plain(t, toolCall("x", `{"a":2}`))
+		time.Sleep(5 * time.Minute)
+		require.Equal(t, 2, s.Details(t.Context())["cacheSize"])
+		call := toolCall("x", `{"a":1}`)
+		call.Slip = messages.Slip{Stops: []messages.Stop{s.Stop()}}
+		pipeline.Start(call)
+		_, err := s.Before(t.Context(), call)
+		require.NoError(t, err)
+		require.Equal(t, 1, s.Details(t.Context())["cacheSize"], "CA-6: removed by the look-up")
+		require.NoError(t, s.Sweep(t.Context()))
+		require.Equal(t, 0, s.Details(t.Context())["cacheSize"], "CA-7: removed by the sweep")
+	})
+}
+
+func TestToolCacheCounters(t *testing.T) {
+	t.Parallel()
+	c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), `1`))
+	for i := range 156 + 89 {
+		c.Plain(t, toolCall("x", fmt.Sprintf(`{"i":%d}`, i%89)))
+	}
+	d := c.stage(t, "tool-cache").Details(t.Context())
+	require.Equal(t, []any{int64(156), int64(89), 0.637, 89}, []any{d["cacheHits"], d["cacheMisses"], d["hitRate"], d["cacheSize"]}, "CA-12")
+	for i := range 1001 {
+		c.Plain(t, toolCall("x", fmt.Sprintf(`{"j":%d}`, i)))
+	}
+	require.LessOrEqual(t, c.stage(t, "tool-cache").Details(t.Context())["cacheSize"], 1000, "CA-13")
+}
+
+func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
+	t.Parallel()
+	slow := func(err error) tool {
+		none, def := toolspec.NoRetry(), reading("x")
+		def.Retry = &none
+		return tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+			time.Sleep(time.Second)
+			return toolbox.Result{Content: []byte(`{"v":1}`)}, err
+		}}
+	}
+	for name, row := range map[string]struct {
+		tool tool
+		runs int
+		took time.Duration
+	}{
+		"one runs, the others wait for it": {slow(nil), 1, 2 * time.Second},
+		"each waits once, then runs":       {slow(errors.New("boom")), 20, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newToolChain(t, stages.Deps{}, nil, row.tool)
+				begin := time.Now()
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() { c.Plain(t, toolCall("x", `{"a":1}`)) })
+				}
+				wg.Wait()
+				require.Equal(t, row.runs, c.Runs("x"))
+				require.LessOrEqual(t, time.Since(begin), row.took)
+			})
+		})
+	}
+	t.Run("a dead leader holds nobody up for long", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			def := reading("x")
+			def.Timeout = toolspec.Duration(3 * time.Second)
+			c := newToolChain(t, stages.Deps{}, nil, gives(def, `1`))
+			s := c.stage(t, "tool-cache")
+			dead := toolCall("x", `{}`)
+			dead.Slip.Stops = []messages.Stop{s.Stop()}
+			pipeline.Start(dead)
+			_, err := s.Before(t.Context(), dead)
+			require.NoError(t, err)
+			begin := time.Now()
+			require.Nil(t, c.Plain(t, toolCall("x", `{}`)).Fault)
+			require.LessOrEqual(t, time.Since(begin), 6*time.Second)
+			short := toolCall("x", `{}`)
+			short.Cache, short.Deadline = "refresh", time.Now().Add(time.Second)
+			require.Nil(t, c.Plain(t, short).Fault)
+		})
+	})
+}
+
+func TestToolCacheFailsOpen(t *testing.T) {
+	t.Parallel()
+	c := newToolChain(t, stages.Deps{Store: func(name string) pipeline.Store {
+		if name == "intents" {
+			return &pipeline.Memory{}
+		}
+		return harnessDown{}
+	}}, nil, gives(reading("x"), `{"v":1}`))
+	for range 2 {
+		out := c.Run(t, "x", `{}`)
+		require.Equal(t, `{"v":1}`, string(out.ReplyBytes()))
+	}
+	require.Equal(t, 2, c.Runs("x"))
+}

@@ -1,0 +1,212 @@
+package stages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// toolPolicies finds what a tool is and what holds for it, for the tool stages.
+type toolPolicies struct {
+	tools toolspec.Tools
+	rules toolspec.Rules
+}
+
+var errNoTools = errors.New("no tool registry is given")
+
+func newToolPolicies(d Deps) (toolPolicies, error) {
+	if d.Tools == nil {
+		return toolPolicies{}, errNoTools
+	}
+	p := toolPolicies{d.Tools, toolspec.DefaultRules()}
+	if d.Rules != nil {
+		p.rules = *d.Rules
+	}
+	return p, nil
+}
+
+// of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy.
+func (p toolPolicies) of(ctx context.Context, c *messages.Call) (*toolspec.Definition, toolspec.Effective, error) {
+	name := c.Tool
+	var version string
+	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
+		name = toolspec.Pin(name, version)
+	}
+	def, err := p.tools.Get(ctx, name)
+	if err != nil {
+		return nil, toolspec.Effective{}, err
+	}
+	return def, p.rules.Effective(def), nil
+}
+
+// identity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
+// It stands in the stored value as well, so that a key is never trusted alone.
+type identity struct {
+	Scope     []string        `json:"scope"` // shared; tenant, its name; session, tenant, its name
+	Tool      string          `json:"tool"`  // name@version
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// identify returns the call's identity; ok is false where nothing may be remembered: the tool's policy says no, or the
+// scope is the session and the call has none (contracts 18).
+func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (id identity, ok bool) {
+	if !e.Cacheable {
+		return id, false
+	}
+	switch e.CacheScope {
+	case toolspec.ScopeShared:
+		id.Scope = []string{e.CacheScope}
+	case toolspec.ScopeSession:
+		if c.Session == "" {
+			return id, false
+		}
+		id.Scope = []string{e.CacheScope, c.Tenant, c.Session}
+	case toolspec.ScopeTenant:
+		id.Scope = []string{e.CacheScope, c.Tenant}
+	default:
+		return id, false
+	}
+	args := c.Request()
+	if messages.IsNull(args) {
+		args = []byte("{}")
+	}
+	canonical, err := messages.Canonical(args)
+	if err != nil {
+		return id, false
+	}
+	id.Tool, id.Arguments = def.Ref(), canonical
+	return id, true
+}
+
+// key is where the identity is found in a store: the tenant for people, and a hash in which each part has its length
+// before it, so that none can reach into another.
+func (i identity) key() string {
+	h := sha256.New()
+	part := func(b []byte) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
+		h.Write(b)
+	}
+	for _, s := range i.Scope {
+		part([]byte(s))
+	}
+	part([]byte(i.Tool))
+	part(i.Arguments)
+	return messages.Key(i.Scope[min(1, len(i.Scope)-1)], hex.EncodeToString(h.Sum(nil)))
+}
+
+func (i identity) same(o identity) bool {
+	return strings.Join(i.Scope, "\x00") == strings.Join(o.Scope, "\x00") && i.Tool == o.Tool && string(i.Arguments) == string(o.Arguments)
+}
+
+// toolResult is a successful result as the cache and the stale cache hold it.
+type toolResult struct {
+	identity
+	Stored     time.Time       `json:"stored"`
+	TTLMs      int64           `json:"ttlMs"`
+	Reply      json.RawMessage `json:"reply"`
+	Text       bool            `json:"text,omitempty"` // the reply is no JSON; Reply is it as a JSON string
+	Structured json.RawMessage `json:"structured,omitempty"`
+	Metadata   json.RawMessage `json:"metadata,omitempty"`
+}
+
+func resultOf(c *messages.Call, id identity, ttl time.Duration) toolResult {
+	r := toolResult{
+		identity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.ReplyBytes(),
+		Structured: c.Notes[toolspec.NoteStructured], Metadata: c.Notes[toolspec.NoteMetadata],
+	}
+	_, r.Text = c.ReplyText()
+	return r
+}
+
+// fresh reports whether the result may still be used. Age exactly its time is too old (CA-6).
+func (r toolResult) fresh(now time.Time) bool {
+	return now.Sub(r.Stored) < time.Duration(r.TTLMs)*time.Millisecond
+}
+
+// put makes the result the call's reply, with one mark more in its metadata.
+func (r toolResult) put(c *messages.Call, key string, mark any) {
+	if s, ok := messages.IsString(r.Reply); ok && r.Text {
+		c.SetReply([]byte(s))
+	} else {
+		c.SetReply(r.Reply)
+	}
+	restore := func(note string, raw json.RawMessage) {
+		c.Unnote(note)
+		if len(raw) > 0 {
+			c.Note(note, raw)
+		}
+	}
+	restore(toolspec.NoteStructured, r.Structured)
+	restore(toolspec.NoteMetadata, r.Metadata)
+	c.Unnote(toolspec.NoteIsError)
+	markMetadata(c, key, mark)
+}
+
+// markMetadata sets one key of the result's metadata (S2-RES-1) and leaves the others.
+func markMetadata(c *messages.Call, key string, value any) {
+	meta := c.Notes[toolspec.NoteMetadata]
+	if len(meta) == 0 || meta[0] != '{' {
+		meta = json.RawMessage("{}")
+	}
+	c.Note(toolspec.NoteMetadata, json.RawMessage(messages.SetField(meta, key, messages.Encode(value))))
+}
+
+// succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and
+// nothing that only stands in for one (F3-11).
+func succeeded(c *messages.Call) bool {
+	_, degraded := c.Notes[messages.NoteDegraded]
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError)
+}
+
+// try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the
+// same in before and after, and after a redelivery.
+func try(c *messages.Call) string {
+	var b strings.Builder
+	for _, f := range c.Slip.Frames {
+		if f.Stop != c.Slip.At {
+			b.WriteString(strconv.Itoa(f.Attempt))
+			b.WriteByte('-')
+		}
+	}
+	return b.String()
+}
+
+// poll calls look again and again, less and less often, until it says done or the time is over. Stages may wait only
+// for a bounded time: whoever runs them marks the call's lease meanwhile.
+func poll(ctx context.Context, limit time.Duration, look func(context.Context) (done bool)) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		if look(ctx) {
+			return
+		}
+	}
+}
+
+// openStore bounds how long a stage that fails open waits for its store, also where the call's own time is over: a
+// result that stands in is worth most then.
+func openStore(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Err() == context.DeadlineExceeded {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return context.WithTimeout(ctx, openStoreWait)
+}
+
+// cutVersion splits name@version.
+func cutVersion(tool string) (name, version string, pinned bool) { return strings.Cut(tool, "@") }

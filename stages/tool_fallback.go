@@ -1,0 +1,266 @@
+package stages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// ToolFallbackConfig has no keys of its own: `tool.fallback` holds the settings (FallbackRules).
+type ToolFallbackConfig struct {
+	Common `yaml:",inline"`
+}
+
+// FallbackRules are `tool.fallback` of the configuration. Zero values mean the defaults of contracts T4.
+type FallbackRules struct {
+	StaleTTL time.Duration `yaml:"stale-ttl" json:"stale-ttl"` // 30m
+	StaleMax int           `yaml:"stale-max" json:"stale-max"` // 5000
+	// GracefulIsError is auto (the face decides: MCP says isError, others do not), true or false (contracts 13).
+	GracefulIsError string `yaml:"graceful-is-error" json:"graceful-is-error"`
+	// Rungs are the steps of the ladder in order (S2-FALL-1): stale_cache, stub_data, graceful_error.
+	Rungs []string `yaml:"rungs" json:"rungs,omitempty"`
+}
+
+// WithDefaults fills in what is not set.
+func (r FallbackRules) WithDefaults() FallbackRules {
+	if r.StaleTTL == 0 {
+		r.StaleTTL = toolspec.StaleTTL
+	}
+	if r.StaleMax == 0 {
+		r.StaleMax = toolspec.StaleMax
+	}
+	if r.GracefulIsError == "" {
+		r.GracefulIsError = "auto"
+	}
+	if r.Rungs == nil {
+		r.Rungs = []string{toolspec.StaleCache, toolspec.StubDataMark, toolspec.GracefulError}
+	}
+	return r
+}
+
+func (r FallbackRules) validate() error {
+	switch {
+	case r.StaleTTL < time.Millisecond:
+		return fmt.Errorf("tool.fallback.stale-ttl: %s; need at least 1ms", r.StaleTTL)
+	case r.StaleMax < 1:
+		return fmt.Errorf("tool.fallback.stale-max: %d; need at least 1", r.StaleMax)
+	case r.GracefulIsError != "auto" && r.GracefulIsError != "true" && r.GracefulIsError != "false":
+		return fmt.Errorf("tool.fallback.graceful-is-error: %q; known: auto, true, false", r.GracefulIsError)
+	}
+	for _, rung := range r.Rungs {
+		if rung != toolspec.StaleCache && rung != toolspec.StubDataMark && rung != toolspec.GracefulError {
+			return fmt.Errorf("tool.fallback.rungs: %q; known: stale_cache, stub_data, graceful_error", rung)
+		}
+	}
+	return nil
+}
+
+const (
+	stalePrefix = "stale."
+	// MarkField is the field that a degraded result which is a JSON object gets, so that the model sees the mark too
+	// (X-34): {"fallback": "stale_cache", "stored": "<time>"}. A text gets a last line "[fallback=stale_cache]"; any
+	// other JSON value v becomes {"result": v, "_shallot": {...}}.
+	MarkField = "_shallot"
+	// NoteFallbackFault holds the fault that a degraded result stands in for: {code, message, origin, last}.
+	NoteFallbackFault = "tool.fallbackFault"
+	// noteToolKey is the key of the call's identity as the cache saw it.
+	noteToolKey = "tool.key"
+)
+
+type toolFallback struct {
+	rules FallbackRules
+	tools toolPolicies
+	store func(string) pipeline.Store
+	log   *slog.Logger
+	bound *storeBound
+}
+
+// newToolFallback makes the ladder of stand-ins for a tool that failed (S2-FALL-1 to 7): the last success of the same
+// call within stale-ttl, the tool's stub data, and a graceful error as JSON. The class of the fault decides
+// (contracts T2): where it is empty - stopped, blocked, cancelled, an unknown outcome - nothing is done. Bad arguments
+// skip to the graceful error (X-33). So does a fault that another stage made, except a limit's: older data must not be
+// a way round a stage that fails closed. An error result with content of its own passes unchanged (contracts 13).
+//
+// Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
+// itself; see MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
+// unset and the face decides. The stage also records successes of cacheable tools (X-37), but not cache hits, which
+// would make old results young. It fails open: without its store the other rungs stand.
+func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	var rules FallbackRules
+	if d.Fallback != nil {
+		rules = *d.Fallback
+	}
+	rules = rules.WithDefaults()
+	if err := rules.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: newStoreBound(stalePrefix, rules.StaleMax)}
+	return pipeline.Stage{After: f.after, Reads: []string{"fault"}, Writes: []string{"reply"}}, nil
+}
+
+func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	fault := c.Fault
+	if fault == nil {
+		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.ReplyBytes()) {
+			return pipeline.Continue(), t.record(ctx, c)
+		}
+		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
+	}
+	class := toolspec.ClassOf(fault)
+	if class == "" {
+		return pipeline.Continue(), nil
+	}
+	reply, mark := t.climb(ctx, c, fault, class)
+	if mark == "" {
+		g := *fault
+		g.Message = "No fallback available: " + fault.Message
+		c.Fail(&g)
+		return pipeline.Continue(), nil
+	}
+	t.log.WarnContext(ctx, "tool failed; a marked result stands in", "call", c.ID, "tool", c.Tool, "fallback", mark, "code", fault.Code, "err", redact(fault.Message))
+	c.Note(NoteFallbackFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
+	c.Note(messages.NoteDegraded, mark)
+	c.SetReply(reply)
+	return pipeline.Continue(), nil
+}
+
+// climb returns the first rung that holds, with its mark; no mark if none does.
+func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.Class) (reply []byte, mark string) {
+	def, e, err := t.tools.of(ctx, c)
+	if err != nil {
+		def, e = nil, toolspec.Effective{} // an unknown tool has no data to stand in
+	}
+	data := def != nil && (fault.OfTarget() || slices.Contains(mayStandIn, fault.Code))
+	for _, rung := range t.rules.Rungs {
+		switch {
+		case rung == toolspec.StaleCache && data && toolspec.StaleAllowed(class, e):
+			if r := t.stale(ctx, c, def, e); r != nil {
+				r.put(c, toolspec.MarkFallback, rung)
+				return marked(c, rung, r.Stored), rung
+			}
+		case rung == toolspec.StubDataMark && data && toolspec.StubAllowed(class, def):
+			c.SetReply(def.StubData)
+			t.clean(c, rung)
+			return marked(c, rung, time.Time{}), rung
+		case rung == toolspec.GracefulError:
+			name, _, _ := cutVersion(c.Tool)
+			c.SetReply(toolspec.Graceful(name, class, redact(fault.Message)))
+			t.clean(c, rung)
+			if t.rules.GracefulIsError != "auto" {
+				c.Note(toolspec.NoteIsError, t.rules.GracefulIsError == "true")
+			}
+			return marked(c, rung, time.Time{}), rung
+		}
+	}
+	return nil, ""
+}
+
+// mayStandIn are the faults of stages for which data may stand in: nothing was decided about the call but that it is
+// not to run now.
+var mayStandIn = []messages.Code{messages.RateLimited, messages.Overloaded, messages.DeadlineExceeded, messages.TargetAbsent}
+
+// clean takes what a failed attempt left of itself off the call, and marks the metadata.
+func (t *toolFallback) clean(c *messages.Call, mark string) {
+	c.Unnote(toolspec.NoteIsError)
+	c.Unnote(toolspec.NoteStructured)
+	c.Unnote(toolspec.NoteMetadata)
+	markMetadata(c, toolspec.MarkFallback, mark)
+}
+
+// marked is the call's reply with the mark where the model reads it.
+func marked(c *messages.Call, mark string, stored time.Time) []byte {
+	field := struct {
+		Fallback string     `json:"fallback"`
+		Stored   *time.Time `json:"stored,omitempty"`
+	}{Fallback: mark}
+	line := "\n[fallback=" + mark + "]"
+	if !stored.IsZero() {
+		at := stored.UTC().Truncate(time.Second)
+		field.Stored = &at
+		line = "\n[fallback=" + mark + ", stored " + at.Format(time.RFC3339) + "]"
+	}
+	raw := c.ReplyBytes()
+	if text, ok := c.ReplyText(); ok {
+		return []byte(text + line)
+	}
+	if text, ok := messages.IsString(raw); ok {
+		return messages.Encode(text + line)
+	}
+	if len(raw) == 0 || raw[0] != '{' {
+		raw = slices.Concat([]byte(`{"result":`), raw, []byte(`}`))
+	}
+	return messages.SetField(raw, MarkField, messages.Encode(field))
+}
+
+// emptyResult reports whether a result says nothing.
+func emptyResult(raw []byte) bool { return messages.IsNull(raw) || string(raw) == `""` }
+
+// identity says what the call is remembered as. Where a stage inner to the cache has changed the arguments since, it is
+// nothing: a result must not be found under arguments that nobody asked with.
+func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (identity, bool) {
+	id, ok := identify(c, def, e)
+	var key string
+	if ok && c.Noted(noteToolKey, &key) && key != id.key() {
+		return id, false
+	}
+	return id, ok
+}
+
+func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *toolspec.Definition, e toolspec.Effective) *toolResult {
+	id, ok := t.identity(c, def, e)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := openStore(ctx)
+	defer cancel()
+	got, err := t.store("cache").Get(ctx, stalePrefix+id.key())
+	if err != nil {
+		if !errors.Is(err, pipeline.ErrNotFound) {
+			t.log.WarnContext(ctx, "last successes not readable; the next rung stands", "call", c.ID, "err", err)
+		}
+		return nil
+	}
+	var r toolResult
+	if json.Unmarshal(got.Value, &r) != nil || !r.same(id) || len(r.Reply) == 0 || !r.fresh(time.Now()) {
+		return nil
+	}
+	return &r
+}
+
+// record keeps a success as what may stand in later.
+func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
+	if !succeeded(c) || c.Flag(messages.NoteCacheHit) || !slices.Contains(t.rules.Rungs, toolspec.StaleCache) {
+		return nil
+	}
+	def, e, err := t.tools.of(ctx, c)
+	if err != nil {
+		return nil
+	}
+	id, ok := t.identity(c, def, e)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := settleContext(ctx)
+	defer cancel()
+	store := t.store("cache")
+	if err := t.bound.room(ctx, store); err != nil {
+		return fmt.Errorf("tool fallback: success not recorded: %w", err)
+	}
+	r := resultOf(c, id, t.rules.StaleTTL)
+	if _, err := store.Put(ctx, stalePrefix+id.key(), messages.Encode(r), t.rules.StaleTTL, pipeline.Always()); err != nil {
+		return fmt.Errorf("tool fallback: success not recorded: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// ToolRetryConfig is agent.interceptor.tool-retry: what holds for tools that declare no policy of their own.
+type ToolRetryConfig struct {
+	Common     `yaml:",inline"`
+	MaxRetries int           `yaml:"max-retries" json:"max-retries"` // tries beyond the first (X-11)
+	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay"`
+	Multiplier float64       `yaml:"multiplier" json:"multiplier"`
+	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay"` // also of the delays of tools' own policies
+	Jitter     float64       `yaml:"jitter" json:"jitter"`       // share of the delay, to either side
+	// ExecutedBy is pipeline, or caller: then the stage only marks and whoever called tries again (S0-RETRY-1, RT-6).
+	ExecutedBy string `yaml:"executed-by" json:"executed-by"`
+	// Tools limits retry to these tools; empty: all (RT-11).
+	Tools []string `yaml:"tools" json:"tools,omitempty"`
+}
+
+const (
+	retryByPipeline = "pipeline"
+	retryByCaller   = "caller"
+	noteMaxRetries  = "retry.maxRetries"
+)
+
+func (c *ToolRetryConfig) validate() error {
+	switch {
+	case c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts:
+		return fmt.Errorf("max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
+	case c.BaseDelay < 0:
+		return fmt.Errorf("base-delay: %s; need 0 or more", c.BaseDelay)
+	case !(c.Multiplier >= 1 && c.Multiplier <= 100):
+		return fmt.Errorf("multiplier: %v; need 1 to 100", c.Multiplier)
+	case c.MaxDelay < c.BaseDelay || c.MaxDelay == 0:
+		return fmt.Errorf("max-delay: %s; need more than 0 and at least base-delay, %s", c.MaxDelay, c.BaseDelay)
+	case !(c.Jitter >= 0 && c.Jitter <= 1):
+		return fmt.Errorf("jitter: %v; need 0 to 1", c.Jitter)
+	case c.ExecutedBy != retryByPipeline && c.ExecutedBy != retryByCaller:
+		return fmt.Errorf("executed-by: %q; known: pipeline, caller", c.ExecutedBy)
+	}
+	return nil
+}
+
+type toolRetry struct {
+	cfg       ToolRetryConfig
+	tools     toolPolicies
+	deps      Deps
+	retries   atomic.Int64
+	exhausted atomic.Int64
+}
+
+// toolRetryState is the policy as it was when the call came: it holds over all attempts (X-9).
+type toolRetryState struct {
+	Policy    toolspec.RetryPolicy `json:"policy"`
+	Own       bool                 `json:"own,omitempty"`       // the tool's, not the stage's
+	Unguarded bool                 `json:"unguarded,omitempty"` // may run twice
+}
+
+// newToolRetry makes the stage that lets a failed tool run again. What fails is the tool itself: its faults and its
+// error results, never a stage, a held call, a cancelled one, bad arguments or an unknown outcome (contracts 7, RT-10).
+// The tool's own policy decides, else the stage's keys (S2-RETRY-6); a tool that may not run twice is only tried again
+// on proof that it did not run (contracts 11). The first wait is base-delay for the stage's policy and nextDelay(1) for
+// a tool's own (X-10); a Retry-After of the fault is the least. A wait that would pass the deadline, or a Retry-After
+// beyond max-delay, ends the attempts at once.
+//
+// It notes retry.shouldRetry and retry.suggestedDelayMs (S0-CTX-3). After several failed attempts the fault becomes
+// retries_exhausted, "All N attempts failed", around the last one (S2-RETRY-9); an error result stays as it is. A
+// policy that cannot be found, or whose look-up panics, means no retry, and the call goes on (RP-9). It fails open: its
+// store is only a record.
+func newToolRetry(cfg *ToolRetryConfig, d Deps) (pipeline.Stage, error) {
+	if err := cfg.validate(); err != nil {
+		return pipeline.Stage{}, err
+	}
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	r := &toolRetry{cfg: *cfg, tools: tools, deps: d}
+	return pipeline.Stage{
+		Before: r.before, After: r.after, Keep: true, Reads: []string{"fault"},
+		Details: func(context.Context) map[string]any {
+			return map[string]any{
+				"maxRetries": cfg.MaxRetries, "baseDelayMs": cfg.BaseDelay.Milliseconds(),
+				"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load(),
+			}
+		},
+	}, nil
+}
+
+func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	st, err := r.policy(ctx, c)
+	if err != nil {
+		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once", "call", c.ID, "tool", c.Tool, "err", err)
+		st = toolRetryState{Policy: toolspec.NoRetry()}
+	}
+	c.Note(noteMaxRetries, st.Policy.MaxAttempts-1)
+	return pipeline.Continue(), c.SetState(st)
+}
+
+func (r *toolRetry) policy(ctx context.Context, c *messages.Call) (st toolRetryState, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	def, e, err := r.tools.of(ctx, c)
+	if err != nil {
+		return st, err
+	}
+	st = toolRetryState{Policy: r.own(), Unguarded: e.Unguarded}
+	if e.Retry != nil {
+		st.Policy, st.Own = *e.Retry, true
+	}
+	if len(r.cfg.Tools) > 0 && !slices.Contains(r.cfg.Tools, def.Name) {
+		st.Policy = toolspec.NoRetry()
+	}
+	st.Policy.MaxAttempts = max(1, st.Policy.MaxAttempts)
+	return st, nil
+}
+
+// own is the policy of the stage's keys: S0-RETRY-4, with any fault of the tool worth another attempt.
+func (r *toolRetry) own() toolspec.RetryPolicy {
+	return toolspec.RetryPolicy{
+		MaxAttempts: r.cfg.MaxRetries + 1, BaseDelay: toolspec.Duration(r.cfg.BaseDelay), Multiplier: r.cfg.Multiplier,
+		MaxDelay: toolspec.Duration(r.cfg.MaxDelay), Jitter: r.cfg.Jitter, On: []string{toolspec.AnyFault},
+	}
+}
+
+func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	var st toolRetryState
+	if ok, err := c.State(&st); err != nil || !ok {
+		return r.end(c), err
+	}
+	f := c.Fault
+	if f == nil && c.Flag(toolspec.NoteIsError) {
+		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
+	}
+	if f == nil || !failedTarget(c) || ctx.Err() != nil {
+		return r.end(c), nil
+	}
+	attempt := c.Attempt()
+	// Asked as if no attempt had been made: whether the fault is worth one at all. How many there are comes after.
+	if !(toolspec.Effective{Unguarded: st.Unguarded}).MayRetry(endless(st.Policy), 0, f) {
+		if attempt > 1 {
+			r.exhaust(c, f, attempt)
+		}
+		return r.end(c), nil
+	}
+	delay, ok := r.delay(c, st, f, attempt)
+	if attempt >= st.Policy.MaxAttempts || !ok {
+		if attempt > 1 {
+			r.exhausted.Add(1)
+			r.exhaust(c, f, attempt)
+		}
+		return r.end(c), nil
+	}
+	if r.cfg.ExecutedBy == retryByCaller {
+		c.Note(messages.NoteShouldRetry, true)
+		c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+		r.forget(c)
+		return pipeline.Continue(), nil
+	}
+	delay, created := decideRetry(ctx, r.deps.Store("retry"), r.deps.Log, c, retryRecord{Max: st.Policy.MaxAttempts, Last: f.Code}, delay)
+	if created {
+		r.retries.Add(1)
+		r.deps.Log.InfoContext(ctx, "tool failed and is tried again", "call", c.ID, "tool", c.Tool, // S2-RETRY-8
+			"attempt", fmt.Sprintf("%d/%d", attempt+1, st.Policy.MaxAttempts), "delay", delay, "code", f.Code)
+	}
+	c.Note(messages.NoteShouldRetry, true)
+	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+	clearAttempt(c)
+	for _, note := range []string{toolspec.NoteIsError, toolspec.NoteStructured, toolspec.NoteMetadata} {
+		c.Unnote(note)
+	}
+	return pipeline.Again(delay), nil
+}
+
+// endless is the policy without its number of attempts.
+func endless(p toolspec.RetryPolicy) toolspec.RetryPolicy {
+	if p.MaxAttempts > 1 {
+		p.MaxAttempts = pipeline.MaxAttempts
+	}
+	return p
+}
+
+// delay is the wait before the next attempt; ok is false if there is no point in waiting.
+func (r *toolRetry) delay(c *messages.Call, st toolRetryState, f *messages.Fault, attempt int) (d time.Duration, ok bool) {
+	n := attempt - 1
+	if st.Own {
+		n = attempt
+	}
+	d = min(r.cfg.MaxDelay, jittered(st.Policy.NextDelay(n), st.Policy.Jitter, c))
+	if f.RetryAfter > r.cfg.MaxDelay {
+		return 0, false
+	}
+	d = max(d, f.RetryAfter)
+	return d, !c.Past(time.Now().Add(d))
+}
+
+// exhaust says that every attempt failed. An error result has words of its own and keeps them (contracts 13), and so
+// does a fault that is more than a failure: an unknown outcome must be read as one.
+func (r *toolRetry) exhaust(c *messages.Call, last *messages.Fault, attempts int) {
+	if c.Fault == nil || toolspec.ClassOf(last) == "" {
+		return
+	}
+	g := *last
+	g.Code, g.Last = messages.RetriesExhausted, last.Code
+	g.Message = fmt.Sprintf("All %d attempts failed: %s", attempts, last.Message)
+	c.Fail(&g)
+}
+
+// end notes that no attempt follows.
+func (r *toolRetry) end(c *messages.Call) pipeline.Verdict {
+	c.Note(messages.NoteShouldRetry, false)
+	c.Unnote(messages.NoteSuggestedDelay)
+	r.forget(c)
+	return pipeline.Continue()
+}
+
+func (r *toolRetry) forget(c *messages.Call) {
+	stage, _ := c.Slip.Stage()
+	c.Forget(stage)
+}
