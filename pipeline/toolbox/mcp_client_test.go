@@ -248,9 +248,9 @@ func TestMCPAsksForInput(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]bool{
 		`{"resultType":"input_required","inputRequests":{"q":{}}}`: true,
-		`{"resultType":"complete","content":[]}`:                  false,
-		`{"resultType":"input_required"}`:                         false,
-		`"input_required"`:                                        false,
+		`{"resultType":"complete","content":[]}`:                   false,
+		`{"resultType":"input_required"}`:                          false,
+		`"input_required"`:                                         false,
 	} {
 		require.Equal(t, want, toolspec.AsksForInput([]byte(reply)), "a question is never cached or kept as a result: %s", reply)
 	}
