@@ -164,7 +164,7 @@ func markMetadata(c *messages.Call, key string, value any) {
 // nothing that only stands in for one (F3-11).
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
-	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError)
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError) && !toolspec.AsksForInput(c.ReplyBytes())
 }
 
 // try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the

@@ -1,6 +1,8 @@
 // Command mcp-fixture is an MCP server on stdio with the tools of the conformance suite that ask the caller for
 // something. They ask as revision 2026-07-28 does, with a result that says what is wanted, so that the question can
 // pass a chain of processes; the gateway asks clients of older revisions over their session.
+//
+//lint:file-ignore SA1019 the suite still asks for sampling
 package main
 
 import (

@@ -255,6 +255,7 @@ func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
 		cmd.Stderr = &lineLog{log: s.log}
+		apart(cmd)
 		t = &mcp.CommandTransport{Command: cmd, TerminateDuration: 2 * time.Second}
 	default:
 		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen}

@@ -243,3 +243,15 @@ func TestMCPName(t *testing.T) {
 	require.Len(t, long, 64)
 	require.NotEqual(t, long, toolbox.MCPName("server_", strings.Repeat("x", 100)+"2"))
 }
+
+func TestMCPAsksForInput(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]bool{
+		`{"resultType":"input_required","inputRequests":{"q":{}}}`: true,
+		`{"resultType":"complete","content":[]}`:                   false,
+		`{"resultType":"input_required"}`:                          false,
+		`"input_required"`:                                         false,
+	} {
+		require.Equal(t, want, toolspec.AsksForInput([]byte(reply)), "a question is never cached or kept as a result: %s", reply)
+	}
+}
