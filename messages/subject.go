@@ -142,6 +142,12 @@ func (s Subjects) ParseIntake(subject string) (in Intake, ok bool) {
 // Cancel tells whoever works on a call that its caller is gone.
 func (s Subjects) Cancel(call string) string { return s.at("cancel", Token(call)) }
 
+// GiveUp tells the one who answers one request for a call that nobody waits for that answer any more; the call itself
+// goes on. Nodes do not listen to it, tools may.
+func (s Subjects) GiveUp(call, request string) string {
+	return s.at("cancel", Token(call), Token(request))
+}
+
 // Result answers with the result of a call that was submitted.
 func (s Subjects) Result(call string) string { return s.at("result", Token(call)) }
 

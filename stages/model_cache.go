@@ -76,7 +76,7 @@ func (m *modelCache) details(context.Context) map[string]any {
 	if hits+misses > 0 {
 		rate = float64(hits) / float64(hits+misses)
 	}
-	return map[string]any{"modelCacheStats": map[string]any{"hits": hits, "misses": misses, "hitRate": rate}}
+	return map[string]any{"cacheHits": hits, "cacheMisses": misses, "hitRate": rate}
 }
 
 func (m *modelCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

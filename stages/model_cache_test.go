@@ -128,8 +128,8 @@ func TestModelCacheWishes(t *testing.T) {
 		require.Equal(t, tc.text, harnessText(t, c), "%d", i)
 		require.Equal(t, tc.note, string(c.Notes["modelCache"]), "%d", i)
 	}
-	stats := s.Details(context.Background())["modelCacheStats"].(map[string]any)
-	require.Positive(t, stats["hits"])
+	stats := s.Details(context.Background())
+	require.Positive(t, stats["cacheHits"])
 }
 
 func TestModelCacheStore(t *testing.T) {

@@ -53,9 +53,7 @@ func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		After: r.after, Keep: true, Reads: []string{"fault"}, Writes: []string{"retry.model"},
 		Details: func(context.Context) map[string]any {
-			return map[string]any{"retryStats": map[string]any{
-				"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load(),
-			}}
+			return map[string]any{"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load()}
 		},
 	}, nil
 }

@@ -109,7 +109,7 @@ func TestModelRetryWaitsLocally(t *testing.T) {
 		require.Equal(t, "ok", harnessText(t, c))
 		require.Equal(t, 1500*time.Millisecond, time.Since(begin))
 		require.Equal(t, []string{"true500", "true1000", "false"}, noted)
-		require.Equal(t, map[string]any{"totalRetries": int64(2), "retriesExhausted": int64(0)}, s.Details(t.Context())["retryStats"])
+		require.Equal(t, map[string]any{"totalRetries": int64(2), "retriesExhausted": int64(0)}, s.Details(t.Context()))
 	})
 }
 

@@ -30,7 +30,7 @@ func TestToolCacheHits(t *testing.T) {
 	undeclared := toolspec.Definition{Name: "x"}
 	email := toolspec.Definition{Name: "send_email", Policy: toolspec.Policy{Effect: toolspec.EffectExternal}}
 	cached := toolspec.Definition{Name: "create_x", Policy: toolspec.Policy{Cache: &toolspec.Cache{}}}
-	type in struct{ tool, args, tenant, session, wish string }
+	type in struct{ args, tenant, session, wish string }
 	for name, row := range map[string]struct {
 		def    toolspec.Definition
 		a, b   in

@@ -24,6 +24,8 @@ type behind struct {
 	names    []string
 	prefixes []string
 
+	news chan struct{}
+
 	mu        sync.Mutex
 	dirty     map[string]bool // server + "/" + what
 	prompts   map[string]place
@@ -37,7 +39,7 @@ type place struct{ server, name string }
 
 func newBehind(f *mcpFace, names, prefixes []string) *behind {
 	b := &behind{
-		f: f, names: names, prefixes: prefixes, dirty: map[string]bool{},
+		f: f, names: names, prefixes: prefixes, news: make(chan struct{}, 1), dirty: map[string]bool{},
 		prompts: map[string]place{}, resources: map[string]place{}, templates: map[string]place{}, watched: map[string]int{},
 	}
 	for _, n := range names {
@@ -55,6 +57,7 @@ func (b *behind) changed(c host.MCPChange) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dirty[c.Server+"/"+c.What] = true
+	wake(b.news)
 }
 
 // sync lists again what changed. A server that does not answer is asked again at the next turn.

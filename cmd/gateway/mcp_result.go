@@ -37,6 +37,10 @@ func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	if fault.RetryAfter > 0 {
 		meta["shallot/retry-after-ms"] = fault.RetryAfter.Milliseconds()
 	}
+	var wire toolspec.MCPError
+	if raw := fault.Headers[toolspec.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
+		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server behind
+	}
 	switch fault.Code {
 	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}

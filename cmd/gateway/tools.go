@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // toolShelf is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
@@ -18,6 +20,7 @@ type toolShelf interface {
 	RegisterTool(ctx context.Context, definition []byte, by string) (host.ToolInfo, error)
 	RemoveTool(ctx context.Context, name, by string) error
 	ApproveTool(ctx context.Context, name, hash, by string) (host.ToolInfo, error)
+	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error)
 }
 
 // maxDefinition bounds a tool's definition.
@@ -38,6 +41,7 @@ func (s *server) addTools(t *table, addr string, main bool) {
 	one := methods{http.MethodDelete: control(s.removeTool)}
 	if main {
 		list[http.MethodGet], one[http.MethodGet] = s.caller(s.listTools), s.caller(s.getTool)
+		t.add("/v1/evicted/{path...}", methods{http.MethodGet: s.caller(s.readEvicted)})
 		t.add("/v1/tools/{name}/call", methods{http.MethodPost: s.caller(s.callTool)})
 	} else {
 		list[http.MethodGet], one[http.MethodGet] = s.operator(addr, s.listTools), s.operator(addr, s.getTool)
@@ -126,6 +130,34 @@ func (s *server) getTool(w http.ResponseWriter, r *http.Request, id identity) {
 		t.Executor = ""
 	}
 	writeValue(w, http.StatusOK, t)
+}
+
+// readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
+// those who may call the tool that reads it.
+func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id identity) {
+	if name := stages.EvictedTool().Name; !id.MayTool(name) {
+		writeFault(w, forbidden("the key may not call tool %q", name).At("path"))
+		return
+	}
+	var at [2]int
+	for i, name := range []string{"offset", "limit"} {
+		v := r.URL.Query().Get(name)
+		if v == "" {
+			continue
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			writeFault(w, invalid(name, "%s must be a whole number of characters, 0 or more", name))
+			return
+		}
+		at[i] = n
+	}
+	part, err := s.Tools.ReadEvicted(r.Context(), id.Tenant, r.PathValue("path"), at[0], at[1])
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, part)
 }
 
 // registerTool is POST /v1/tools: 201 with the tool as it now stands.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // shelf is a toolShelf of two tools, one of them held, that remembers who changed what.
@@ -52,6 +53,26 @@ func (s *shelf) RemoveTool(_ context.Context, name, by string) error {
 func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (host.ToolInfo, error) {
 	s.did = append(s.did, "approve "+name+" "+hash+" by "+by)
 	return shelved(name, ""), nil
+}
+
+func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+	if tenant != "ta" {
+		return stages.EvictedPart{}, messages.NewFault(messages.NotFound, "nothing")
+	}
+	return stages.EvictedPart{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
+}
+
+func TestReadEvicted(t *testing.T) {
+	t.Parallel()
+	g := start(t, &localDoor{}, withShelf(&shelf{}, twoTenants(t)))
+	got := g.do(t, "GET", "/v1/evicted/a/tool_1.txt?offset=3&limit=5", "", authA)
+	require.Equal(t, 200, got.StatusCode, got.body)
+	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.body, "text").String())
+	require.Equal(t, int64(3), gjson.Get(got.body, "offset").Int())
+	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "", authB).isFault(t, messages.NotFound)
+	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "").isFault(t, messages.Unauthenticated)
+	g.do(t, "GET", "/v1/evicted/a/../../x", "", authA).isFault(t, messages.NotFound)
+	g.do(t, "GET", "/v1/evicted/a?limit=-1", "", authA).isFault(t, messages.InvalidRequest)
 }
 
 func withShelf(s *shelf, keys *keyStore) func(*settings, *parts) {

@@ -85,13 +85,13 @@ func (n *Node) serveRequest(m *nats.Msg) {
 	}
 	r, err := n.readRequest(in, m)
 	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		n.refuse(m, err)
 		return
 	}
 	ctx := n.facing
 	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		n.refuse(m, err)
 		return
 	}
 	if in.Submit {
@@ -104,6 +104,15 @@ func (n *Node) serveRequest(m *nats.Msg) {
 		return
 	}
 	n.serveWait(ctx, m, r, p)
+}
+
+// refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
+// one here too.
+func (n *Node) refuse(m *nats.Msg, err error) {
+	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	if raw, _ := messages.Field(m.Data, "stream"); string(raw) == "true" {
+		n.reply(m, &nats.Msg{Subject: m.Reply})
+	}
 }
 
 // serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.

@@ -108,7 +108,7 @@ func TestTrap_Lease4_MaxAckPending(t *testing.T) {
 		if n := now.Add(1); n > peak.Load() {
 			peak.Store(n)
 		}
-		time.Sleep(5 * time.Millisecond) // so that they would overlap
+		<-time.After(5 * time.Millisecond) // so that they would overlap
 		now.Add(-1)
 		return pipeline.Continue(), nil
 	}}

@@ -305,7 +305,7 @@ func (s *serverProc) start() {
 			if time.Since(begin) > 15*time.Second {
 				return fmt.Errorf("nats-server is not there: %w", err)
 			}
-			time.Sleep(10 * time.Millisecond) // another process's port: there is no event to wait for
+			<-time.After(10 * time.Millisecond) // another process's port: there is no event to wait for
 		}
 	})
 }

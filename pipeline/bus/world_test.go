@@ -20,12 +20,14 @@ import (
 
 // world is an embedded server with its streams.
 type world struct {
-	t   testing.TB
-	srv *embed.Server
-	cfg bus.Config
-	log *slog.Logger
-	js  jetstream.JetStream
-	end sync.WaitGroup // nodes that stop
+	t     testing.TB
+	srv   *embed.Server
+	cfg   bus.Config
+	log   *slog.Logger
+	js    jetstream.JetStream
+	mu    sync.Mutex
+	nodes []*bus.Node
+	conns []*nats.Conn
 }
 
 func testLog() *slog.Logger {
@@ -60,7 +62,14 @@ func newWorldOn(t testing.TB, cfg bus.Config, o embed.Options) *world {
 	t.Cleanup(func() {
 		w.end.Done()
 		afterTests.Go(func() {
-			w.end.Wait()
+			var end sync.WaitGroup
+			for _, n := range w.nodes {
+				end.Go(func() { _ = stop(n) })
+			}
+			end.Wait()
+			for _, nc := range w.conns {
+				nc.Close()
+			}
 			srv.Stop()
 		})
 	})
@@ -74,9 +83,9 @@ func (w *world) conn() *nats.Conn {
 	w.t.Helper()
 	nc, err := bus.Connect(bus.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log})
 	require.NoError(w.t, err)
-	w.t.Cleanup(func() {
-		afterTests.Go(func() { w.end.Wait(); nc.Close() })
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, nc)
 	return nc
 }
 
@@ -84,9 +93,9 @@ func (w *world) conn() *nats.Conn {
 func (w *world) node(o bus.Options) *bus.Node {
 	w.t.Helper()
 	n := w.start(o)
-	w.t.Cleanup(func() {
-		w.end.Go(func() { _ = stop(n) })
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes = append(w.nodes, n)
 	return n
 }
 

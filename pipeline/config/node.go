@@ -42,15 +42,6 @@ type entry struct {
 	value        *node
 }
 
-func (n *node) get(key string) *node {
-	for i := range n.entries {
-		if n.entries[i].key == key {
-			return n.entries[i].value
-		}
-	}
-	return nil
-}
-
 // count bounds what aliases expand to, because everything later walks the expanded tree.
 func (n *node) count(left *int, depth int) bool {
 	*left--

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -274,6 +275,7 @@ func TestDocsNames(t *testing.T) {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {
+		text = strings.ReplaceAll(text, "environment variable SHALLOT_HTPP__ADDR:", "") // an example of a wrong one
 		for _, v := range variable.FindAllString(text, -1) {
 			require.True(t, variables[v], "%s names the variable %s, which is no key", file, v)
 		}
@@ -310,4 +312,14 @@ func TestDocsStageNames(t *testing.T) {
 	for name := range names {
 		t.Logf("docs/stages.md has no paragraph on %s; write one: - **`%s`** ...", name, name)
 	}
+}
+
+func TestDocsSamplesLoad(t *testing.T) {
+	raw, err := os.ReadFile(root + "docker-compose.yml")
+	require.NoError(t, err)
+	var compose struct {
+		Services map[string]struct{ Command []string } `yaml:"services"`
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &compose))
+	require.Equal(t, "/worker", compose.Services["worker"].Command[0])
 }

@@ -41,3 +41,9 @@ func readEvicted(r stages.EvictedReader) toolbox.ExecutorFunc {
 		return toolbox.Result{Content: messages.Encode(p)}, nil
 	}
 }
+
+// ReadEvicted returns a part of an evicted result of the tenant; offset and limit count characters, limit 0 means the
+// usual part. What is not there, or another tenant's, is the fault not_found.
+func (h *Host) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+	return stages.ReadEvicted(ctx, h.tools.reader, tenant, path, offset, limit)
+}

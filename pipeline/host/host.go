@@ -168,6 +168,7 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.stopLoops()
 		if h.tools.mcp != nil {
 			h.tools.mcp.Close()
+			h.tools.asked.close()
 		}
 		h.loops.Wait()
 	}

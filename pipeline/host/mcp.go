@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -58,7 +59,7 @@ func (h *Host) startMCP() error {
 	for _, s := range h.Config.Tool.MCPServers {
 		subject := subjects.Control("mcp", messages.Token(s.Name))
 		_, err := h.Conn.QueueSubscribe(subject, "mcp", func(msg *nats.Msg) {
-			h.loops.Go(func() { h.answerMCP(s.Name, msg) }) // one slow server must not hold up the others
+			h.tools.asked.do(func() { h.answerMCP(s.Name, msg) }) // one slow server must not hold up the others
 		})
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -67,20 +68,36 @@ func (h *Host) startMCP() error {
 	return nil
 }
 
+// gate runs work at once until it is closed, which waits for what runs.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup
+}
+
+func (g *gate) do(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.work.Go(f)
+	}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.work.Wait()
+}
+
 type mcpQuestion struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
 }
 
 type mcpAnswer struct {
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *mcpError       `json:"error,omitempty"`
-}
-
-type mcpError struct {
-	Code    int64           `json:"code"`
-	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"`
+	Result json.RawMessage    `json:"result,omitempty"`
+	Error  *toolspec.MCPError `json:"error,omitempty"`
 }
 
 func (h *Host) answerMCP(server string, msg *nats.Msg) {
@@ -95,9 +112,9 @@ func (h *Host) answerMCP(server string, msg *nats.Msg) {
 	var wire *jsonrpc.Error
 	switch {
 	case errors.As(err, &wire):
-		a.Error = &mcpError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+		a.Error = &toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
 	case err != nil:
-		a.Error = &mcpError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+		a.Error = &toolspec.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	}
 	if err := msg.Respond(messages.Encode(a)); err != nil {
 		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
@@ -137,7 +154,7 @@ func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (j
 // MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
 type MCPChange struct {
 	Server string `json:"server"`
-	What   string `json:"what"` // prompts | resources | resource
+	What   string `json:"what"` // tools | prompts | resources | resource
 	URI    string `json:"uri,omitempty"`
 }
 

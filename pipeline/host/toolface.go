@@ -96,6 +96,7 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 	if err != nil {
 		return ToolInfo{}, err
 	}
+	h.checkTime(stored)
 	h.toolEvent(ctx, "registered", stored, by)
 	return h.toolInfo(stored), nil
 }

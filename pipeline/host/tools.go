@@ -32,10 +32,12 @@ type tools struct {
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
 	evicted  *bus.Objects // large results
+	reader   stages.EvictedReader
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
 	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
+	asked      gate                // what is asked of those servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -60,8 +62,9 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
 		return err
 	}
+	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := stages.EvictedTool()
-	demo, funcs[reader.Name] = append(demo, reader), readEvicted(stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)})
+	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
 		Tools: t.find, Rules: t.rules, Log: o.Log,
@@ -101,6 +104,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 			return fmt.Errorf("tool %s: %w", d.Name, err)
 		}
 		t.configured[d.Name] = true
+		h.checkTime(&d)
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
 		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)
@@ -108,19 +112,42 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	return nil
 }
 
-// refreshTools reads the registry again from time to time, so that a tool that another process registered is known.
+// refreshTools reads the registry again when its bucket has changed, so that a tool that another process registered is
+// known.
 func (h *Host) refreshTools(ctx context.Context) {
 	t := time.NewTicker(2 * time.Second)
 	defer t.Stop()
+	var last uint64
 	for {
 		select {
 		case <-t.C:
-			if err := h.tools.registry.Refresh(ctx); err != nil && ctx.Err() == nil {
-				h.log.Debug("the tool registry cannot be read", "err", err)
-			}
 		case <-ctx.Done():
 			return
 		}
+		s, err := h.publisher.Stream(ctx, "KV_"+bus.ToolsBucket)
+		if err == nil && s.CachedInfo().State.LastSeq == last {
+			continue
+		}
+		if err == nil {
+			err = h.tools.registry.Refresh(ctx)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.Debug("the tool registry cannot be read", "err", err)
+			}
+			continue
+		}
+		last = s.CachedInfo().State.LastSeq // of before the reading: what came in between is read next time
+	}
+}
+
+// maxToolTime is the longest a whole tool call may take (contracts T3).
+const maxToolTime = time.Minute
+
+// checkTime warns of a time limit that no call can use up.
+func (h *Host) checkTime(d *toolspec.Definition) {
+	if limit := d.Timeout.D(); limit > maxToolTime {
+		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
 	}
 }
 
@@ -144,7 +171,7 @@ func (r remote) Request(ctx context.Context, subject string, header map[string]s
 		return toolbox.RemoteReply{}, f
 	}
 	call := header["Shallot-Call"]
-	giveUp := messages.Subjects{Root: r.root}.Cancel(call) + "." + nuid.Next()
+	giveUp := messages.Subjects{Root: r.root}.GiveUp(call, nuid.Next())
 	m.Header["Shallot-Cancel"] = []string{giveUp}
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
 	switch {

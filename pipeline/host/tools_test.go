@@ -87,6 +87,8 @@ func TestToolFace(t *testing.T) {
 		require.Equal(t, first.Header.Get("Shallot-Call"), again.Header.Get("Shallot-Call"))
 		other := ask(t, h.Conn, "shallot.v1.tool.request.sendNote", `{"to":"c","text":"b"}`, "Idempotency-Key", "k1")
 		require.Equal(t, "422", other.Header.Get("Nats-Service-Error-Code"))
+		theirs := ask(t, h.Conn, "shallot.v1.tenant.b.tool.request.sendNote", args, "Idempotency-Key", "k1")
+		require.NotEqual(t, gjson.GetBytes(first.Data, "key").String(), gjson.GetBytes(theirs.Data, "key").String(), "two tenants with one key are two for the tool too")
 	})
 }
 
@@ -127,7 +129,7 @@ func TestToolConcurrency(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(20 * time.Millisecond) // the work itself
+		<-time.After(20 * time.Millisecond) // the work itself
 		var in struct{ N int }
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		_, _ = w.Write([]byte(strconv.Itoa(in.N)))
@@ -271,6 +273,9 @@ func TestRegisterTool(t *testing.T) {
 	}{
 		"no JSON":                {`{`, messages.InvalidRequest},
 		"unknown key":            {`{"name":"a","executor":"go:echo","shell":"x"}`, messages.InvalidRequest},
+		"a key twice":            {`{"name":"a","name":"b","executor":"go:echo"}`, messages.InvalidRequest},
+		"another case":           {`{"name":"a","Name":"b","executor":"go:echo"}`, messages.InvalidRequest},
+		"executor's key twice":   {`{"name":"a","executor":{"kind":"go","kind":"nats","name":"x"}}`, messages.InvalidRequest},
 		"command":                {`{"name":"a","executor":{"kind":"mcp","name":"x","command":["sh"]}}`, messages.InvalidRequest},
 		"unknown MCP server":     {`{"name":"a","executor":"mcp:x"}`, messages.InvalidRequest},
 		"a tool of the operator": {`{"name":"add","executor":"go:echo"}`, messages.Conflict},

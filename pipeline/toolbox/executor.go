@@ -39,7 +39,8 @@ type Invocation struct {
 	// Arguments are the parsed arguments as compact JSON.
 	Arguments json.RawMessage
 	CallID    string
-	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once.
+	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once. It is
+	// the call's id, or made of tenant, tool and the caller's own key.
 	IdempotencyKey string
 	Tenant         string
 	Session        string

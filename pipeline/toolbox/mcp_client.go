@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os/exec"
 	"sync"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -290,140 +287,4 @@ func (s *mcpServer) current(ctx context.Context) (*mcp.ClientSession, error) {
 			return nil, errors.Join(ctx.Err(), why)
 		}
 	}
-}
-
-// Execute calls the tool. Arguments and result keep their bytes; the caller's end of ctx cancels the call at the server.
-func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error) {
-	x, name := inv.Tool.Executor, inv.Tool.Name
-	s := m.servers[x.Name]
-	if s == nil {
-		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
-	}
-	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
-	session, err := s.current(wait)
-	cancel()
-	if err != nil {
-		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return Result{}, ctx.Err()
-		}
-		f := messages.NewFault(messages.TargetAbsent, "tool '%s': the MCP server %s is not connected; it is tried again", name, x.Name)
-		f.Unsent = true
-		return Result{}, f
-	}
-	tool := x.Tool
-	if tool == "" {
-		tool = name
-	}
-	mark := messages.NewID()
-	params := &mcp.CallToolParams{Name: tool, Arguments: inv.Arguments, Meta: mcp.Meta{
-		metaRequest: mark, "shallot/call": inv.CallID, "shallot/idempotency-key": inv.IdempotencyKey,
-	}}
-	if inv.Trace.Parent != "" {
-		params.Meta["traceparent"] = inv.Trace.Parent
-	}
-	if err := callerSays(params, inv.MCP); err != nil {
-		return Result{}, messages.NewFault(messages.InvalidRequest, "tool '%s': %v", name, err)
-	}
-	if inv.MCP != nil && inv.MCP.Progress {
-		params.Meta["progressToken"] = mark
-		s.listen(mark, inv.Progress)
-		defer s.listen(mark, nil)
-	}
-	s.seen.expect(mark)
-	defer s.seen.take(mark)
-	res, err := session.CallTool(ctx, params)
-	if err != nil {
-		return Result{}, s.failed(ctx, name, err)
-	}
-	raw := s.seen.take(mark)
-	if raw == nil {
-		if raw, err = json.Marshal(res); err != nil {
-			return Result{}, err
-		}
-	}
-	return mcpResult(raw), nil
-}
-
-// callerSays passes on what the caller gave beside the arguments. Of his capabilities only those travel that a result
-// can ask for: this bridge knows no others (tasks, for one).
-func callerSays(params *mcp.CallToolParams, c *toolspec.MCPCall) error {
-	if c == nil {
-		return nil
-	}
-	if caps := inputCapabilities(c.Capabilities); len(caps) > 0 {
-		params.Meta[mcp.MetaKeyClientCapabilities] = caps
-	}
-	params.RequestState = c.RequestState
-	if len(c.InputResponses) > 0 {
-		if err := json.Unmarshal(c.InputResponses, &params.InputResponses); err != nil {
-			return fmt.Errorf("inputResponses: %w", err)
-		}
-	}
-	return nil
-}
-
-func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
-	out := map[string]json.RawMessage{}
-	for _, k := range []string{"elicitation", "sampling", "roots"} {
-		if v, ok := messages.Field(raw, k); ok {
-			out[k] = json.RawMessage(v)
-		}
-	}
-	return out
-}
-
-// failed reads the error of a call.
-func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	var wire *jsonrpc.Error
-	if errors.As(err, &wire) {
-		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
-		// The protocol's own errors come before the tool runs.
-		f.Unsent = wire.Code == jsonrpc.CodeMethodNotFound || wire.Code == jsonrpc.CodeInvalidParams || wire.Code == jsonrpc.CodeInvalidRequest
-		return f
-	}
-	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", tool, s.Name)
-	var op *net.OpError
-	f.Unsent = errors.As(err, &op) && op.Op == "dial"
-	s.log.Warn("a call to an MCP server failed", "tool", tool, "err", err)
-	if errors.Is(err, mcp.ErrSessionMissing) {
-		f.Unsent = true
-		s.mu.Lock()
-		session := s.session
-		s.mu.Unlock()
-		if session != nil {
-			_ = session.Close()
-		}
-	}
-	return f
-}
-
-func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f == nil {
-		delete(s.progress, token)
-		return
-	}
-	s.progress[token] = f
-}
-
-func (s *mcpServer) heardProgress(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-	token, _ := r.Params.ProgressToken.(string)
-	s.mu.Lock()
-	f := s.progress[token]
-	s.mu.Unlock()
-	if f == nil {
-		return
-	}
-	p := map[string]any{"progress": r.Params.Progress}
-	if r.Params.Total != 0 {
-		p["total"] = r.Params.Total
-	}
-	if r.Params.Message != "" {
-		p["message"] = r.Params.Message
-	}
-	f(messages.Encode(p))
 }

@@ -85,6 +85,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 			s.log.Warn("a tool that its MCP server no longer has is still registered", "tool", d.Name, "err", err)
 		}
 	}
+	s.all.changed(s.Name, "tools", "")
 	return nil
 }
 

@@ -100,9 +100,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	limited, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	deadline, _ := limited.Deadline()
-	key := a.c.IdempotencyKey
-	if key == "" {
-		key = a.c.ID
+	key := a.c.ID
+	if own := a.c.IdempotencyKey; own != "" {
+		key = messages.Key(a.c.Tenant, a.c.Tool, own) // two tenants may choose one key; the tool must not take them for one
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,

@@ -102,7 +102,7 @@ func TestBackPressure(t *testing.T) { // TO-7
 			if n := now.Add(1); n > most.Load() {
 				most.Store(n)
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			now.Add(-1)
 			return toolbox.Result{Content: []byte("1")}, nil
 		}, goTool("x", toolspec.Policy{}))
@@ -127,13 +127,13 @@ func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		target, pool := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-			time.Sleep(time.Minute) // it does not watch its context
+			<-time.After(time.Minute) // it does not watch its context
 			return toolbox.Result{Content: []byte(`"late"`)}, nil
 		}, goTool("x", toolspec.Policy{Timeout: toolspec.Duration(time.Second)}))
 		c := call("x", `{}`)
 		require.Error(t, target.Do(t.Context(), c, noEmit))
 		require.Equal(t, 1, pool.Running(), "the slot is taken while the work really runs (S2-TIME-6)")
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		synctest.Wait()
 		require.Zero(t, pool.Running())
 		require.False(t, c.HasReply(), "TO-8: a late answer is dropped")

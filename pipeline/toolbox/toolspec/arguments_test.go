@@ -96,7 +96,7 @@ func TestRequired(t *testing.T) {
 	}
 	_, f := p.Parse(tool(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), toolspec.Options{})
 	require.Equal(t, []string{"a:missing"}, codes(f), "AR-21")
-	for _, in := range []string{"　", " ", "​"} {
+	for _, in := range []string{"\u3000", " ", "\u200b"} {
 		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), toolspec.Options{})
 		require.Equal(t, []string{"a:null_or_empty"}, codes(f), "AR-29 %q", in)
 	}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/shallot-nats/shallot/messages"
 )
 
@@ -201,9 +203,33 @@ func (d *Definition) Class() string {
 // it is held and its hash are never the sender's to say.
 func DecodeAPI(raw []byte) (Definition, error) {
 	var d Definition
-	if err := strictJSON(raw, &d); err != nil {
+	err := plainKeys(raw)
+	if err == nil {
+		err = strictJSON(raw, &d)
+	}
+	if err != nil {
 		return d, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
 	}
 	d.Source, d.Held, d.Hash = API, "", ""
 	return d, nil
+}
+
+// plainKeys refuses keys that come twice or in another case, at the top and in the executor: encoding/json would take
+// the last of them, another reader the first.
+func plainKeys(raw []byte) error {
+	root := gjson.ParseBytes(raw)
+	for _, o := range []gjson.Result{root, root.Get("executor")} {
+		seen, bad := map[string]bool{}, ""
+		o.ForEach(func(k, _ gjson.Result) bool {
+			if o.IsObject() && (seen[k.Str] || k.Str != strings.ToLower(k.Str)) {
+				bad = k.Str
+			}
+			seen[k.Str] = true
+			return bad == ""
+		})
+		if bad != "" {
+			return fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", clip(bad))
+		}
+	}
+	return nil
 }

@@ -27,6 +27,16 @@ type MCPCall struct {
 	RequestState   string          `json:"requestState,omitempty"`
 }
 
+// HeaderMCPError is the key of a fault's headers under which an error of the protocol travels to MCP callers, as JSON.
+const HeaderMCPError = "mcp-error"
+
+// MCPError is an error of the protocol as an MCP server gave it.
+type MCPError struct {
+	Code    int64           `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
 // Native is an MCP result as its server gave it, and the hash of the reply that it belongs to.
 type Native struct {
 	Result json.RawMessage `json:"result"`
@@ -59,14 +69,19 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	return n.Result, true
 }
 
+// AsksForInput reports whether a reply is a question to the caller and no result: it must not be cached or kept as one.
+func AsksForInput(reply []byte) bool {
+	return gjson.GetBytes(reply, "resultType").String() == "input_required" && gjson.GetBytes(reply, "inputRequests").IsObject()
+}
+
 // IsNativeMCP reports whether a reply is an MCP result itself: content blocks, or a request for input.
 func IsNativeMCP(reply []byte) bool {
 	r := gjson.ParseBytes(reply)
 	if !r.IsObject() {
 		return false
 	}
-	if r.Get("resultType").String() == "input_required" {
-		return true
+	if AsksForInput(reply) || r.Get("resultType").String() == "input_required" && r.Get("requestState").Exists() {
+		return true // a question, or a server that asks to be called again later
 	}
 	content := r.Get("content")
 	if !content.IsArray() || len(content.Array()) == 0 {

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/intake"
+)
+
+// chain starts everything in this process, with an embedded NATS server and the given MCP servers behind, and connects
+// a client to the face.
+func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
+	t.Helper()
+	dir := t.TempDir()
+	raw, err := yaml.Marshal(map[string]any{
+		"version": 1,
+		"tool":    map[string]any{"arguments": map[string]any{"coercion": "extended"}, "mcp-servers": servers},
+		"nats":    map[string]any{"embedded": map[string]any{"port": -1, "data": filepath.Join(dir, "data")}},
+	})
+	require.NoError(t, err)
+	file := filepath.Join(dir, "shallot.yaml")
+	require.NoError(t, os.WriteFile(file, raw, 0o600))
+	loaded, err := host.Load(file, nil, nil)
+	require.NoError(t, err)
+	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
+	require.NoError(t, err)
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(loaded), identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		face.Close()
+		stop, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		require.NoError(t, h.Stop(stop))
+	})
+	ours, theirs := mcp.NewInMemoryTransports()
+	_, err = face.server.Connect(t.Context(), theirs, nil)
+	require.NoError(t, err)
+	return session(t, ours, o)
+}
+
+func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), transport, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// offered waits until the face lists a tool.
+func offered(t *testing.T, s *mcp.ClientSession, tool string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for x, err := range s.Tools(t.Context(), nil) {
+			if err == nil && x.Name == tool {
+				return true
+			}
+		}
+		return false
+	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
+}
+
+func invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
+	t.Helper()
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
+	require.NoError(t, err)
+	return r
+}
+
+// TestMCPThroughTheChain has an MCP server behind, the whole chain on a bus between, and an MCP client before it.
+func TestMCPThroughTheChain(t *testing.T) {
+	t.Parallel()
+	stopped := make(chan struct{}, 1)
+	up := mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, nil)
+	add := func(name, schema string, h mcp.ToolHandler) {
+		up.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(schema)}, h)
+	}
+	add("exact", `{"type":"object","properties":{"n":{"type":"integer"},"list":{"type":"array"}},"required":["n"]}`,
+		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return &mcp.CallToolResult{
+				StructuredContent: json.RawMessage(r.Params.Arguments),
+				Content:           []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}, &mcp.ImageContent{MIMEType: "image/png", Data: []byte("x")}},
+			}, nil
+		})
+	add("wait", `{"type":"object"}`, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1})
+		<-ctx.Done()
+		stopped <- struct{}{}
+		return nil, ctx.Err()
+	})
+	add("asks", `{"type":"object"}`, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		told, ok := r.Params.InputResponses["q"]
+		if !ok {
+			return &mcp.CallToolResult{RequestState: "s", InputRequests: mcp.InputRequestMap{"q": &mcp.ElicitParams{
+				Message: "name?", RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
+			}}}, nil
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Params.RequestState + " " + told.(*mcp.ElicitResult).Content["name"].(string)}}}, nil
+	})
+	up.AddPrompt(&mcp.Prompt{Name: "greet"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "hello"}}}}, nil
+	})
+	up.AddResource(&mcp.Resource{URI: "test://a", Name: "a"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "test://a", Text: "content"}}}, nil
+	})
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up },
+		&mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+	t.Cleanup(web.Close)
+	progressed := make(chan struct{}, 64)
+	s := chain(t, &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progressed <- struct{}{} },
+	}, map[string]any{"name": "up", "url": web.URL})
+	offered(t, s, "up_exact")
+
+	r := invoke(t, s, "up_exact", `{"n":"9007199254740993","list":"[1]"}`)
+	require.False(t, r.IsError)
+	require.Equal(t, `{"n":9007199254740993,"list":[1]}`, textOf(t, r), "loose arguments are put right, integers stay exact")
+	require.IsType(t, &mcp.ImageContent{}, r.Content[1], "native content passes")
+	r = invoke(t, s, "up_exact", `{"n":"many"}`)
+	require.True(t, r.IsError)
+	require.Contains(t, textOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
+
+	require.Equal(t, "s Ada", textOf(t, invoke(t, s, "up_asks", `{}`)), "the caller is asked, and his answer reaches the tool")
+
+	got, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "up_greet"})
+	if err != nil { // prompts are listed a moment after the tools
+		require.Eventually(t, func() bool {
+			got, err = s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "up_greet"})
+			return err == nil
+		}, 10*time.Second, 20*time.Millisecond)
+	}
+	require.Equal(t, "hello", got.Messages[0].Content.(*mcp.TextContent).Text)
+	require.Eventually(t, func() bool {
+		res, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "test://a"})
+		return err == nil && res.Contents[0].Text == "content"
+	}, 10*time.Second, 20*time.Millisecond)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &mcp.CallToolParams{Name: "up_wait"}
+	p.SetProgressToken("p")
+	done := make(chan error, 1)
+	go func() { _, err := s.CallTool(ctx, p); done <- err }()
+	<-progressed // it runs
+	cancel()
+	require.Error(t, <-done)
+	select {
+	case <-stopped:
+	case <-time.After(15 * time.Second):
+		t.Fatal("the cancel did not reach the MCP server behind")
+	}
+}
+
+// TestMCPStdio speaks to "gateway mcp" as a client that starts it does.
+func TestMCPStdio(t *testing.T) {
+	t.Parallel()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- runMCP(t.Context(), nil, inR, outW, t.Output()) }()
+	s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
+	offered(t, s, "add")
+	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
+	_ = s.Close()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("it did not end with its client")
+	}
+}
+
+// TestMCPReferenceServers has the reference servers of npm behind: what they refuse from a client succeeds through
+// Shallot. .ci/mcp names their node_modules in SHALLOT_MCP_NPM and the program in SHALLOT_MCP_NODE.
+func TestMCPReferenceServers(t *testing.T) {
+	modules, node := os.Getenv("SHALLOT_MCP_NPM"), os.Getenv("SHALLOT_MCP_NODE")
+	if modules == "" || node == "" {
+		t.Skip("SHALLOT_MCP_NPM and SHALLOT_MCP_NODE are not set; run .ci/mcp")
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	file := filepath.Join(dir, "a.txt")
+	require.NoError(t, os.WriteFile(file, []byte("one\ntwo\nthree\n"), 0o600))
+	quoted, err := json.Marshal(file)
+	require.NoError(t, err)
+	entry := func(name string) string {
+		return filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")
+	}
+	servers := map[string][]string{
+		"everything": {node, entry("everything"), "stdio"},
+		"filesystem": {node, entry("filesystem"), dir},
+		"memory":     {node, entry("memory")},
+	}
+	env := map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl"), "PATH": os.Getenv("PATH")}
+	var behind []map[string]any
+	direct := map[string]*mcp.ClientSession{}
+	for name, command := range servers {
+		behind = append(behind, map[string]any{"name": name, "command": command, "env": env})
+		cmd := exec.Command(command[0], command[1:]...)
+		for k, v := range env {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		direct[name] = session(t, &mcp.CommandTransport{Command: cmd}, nil)
+	}
+	progressed := make(chan struct{}, 64)
+	s := chain(t, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+		progressed <- struct{}{}
+	}}, behind...)
+	for _, c := range []struct{ server, tool, args, want string }{
+		{"everything", "get-sum", `{"a":"2","b":3}`, "5"},
+		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":"1"}`, "one"},
+		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":null}`, "three"},
+		{"memory", "create_entities", `{"entities":"[{\"name\":\"n1\",\"entityType\":\"t\",\"observations\":[\"o\"]}]"}`, "n1"},
+		{"everything", "echo", `{"message":42}`, "42"},
+	} {
+		offered(t, s, c.server+"_"+c.tool)
+		r, err := direct[c.server].CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
+		require.True(t, err != nil || r.IsError, "%s %s: the server itself takes it: the case shows nothing", c.tool, c.args)
+		r = invoke(t, s, c.server+"_"+c.tool, c.args)
+		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, messages.Encode(r))
+		require.Contains(t, textOf(t, r), c.want)
+	}
+	t.Run("images and links pass", func(t *testing.T) {
+		r := invoke(t, s, "everything_get-tiny-image", `{}`)
+		require.True(t, strings.Contains(string(messages.Encode(r.Content)), `"image"`))
+	})
+	t.Run("a slow call is cancelled and stops", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &mcp.CallToolParams{Name: "everything_trigger-long-running-operation", Arguments: json.RawMessage(`{"duration":"30","steps":60}`)}
+		p.SetProgressToken("slow")
+		done := make(chan error, 1)
+		go func() { _, err := s.CallTool(ctx, p); done <- err }()
+		<-progressed
+		cancel()
+		require.Error(t, <-done)
+		// The server has been told: it takes the next call while 29 seconds of the first would be left.
+		require.False(t, invoke(t, s, "everything_echo", `{"message":"next"}`).IsError)
+	})
+}

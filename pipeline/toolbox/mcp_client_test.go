@@ -1,0 +1,245 @@
+package toolbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
+
+// upstream is an MCP server with a tool of each kind.
+type upstream struct {
+	*mcp.Server
+	started, stopped chan struct{}
+	got              atomic.Value // string: the arguments as they came
+	meta             atomic.Value // mcp.Meta
+}
+
+func newUpstream() *upstream {
+	u := &upstream{
+		Server:  mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, nil),
+		started: make(chan struct{}, 8), stopped: make(chan struct{}, 8),
+	}
+	u.tool("exact", orderedSchema, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{
+			StructuredContent: json.RawMessage(`{"z":9007199254740993,"a":1.50}`),
+			Content:           []mcp.Content{&mcp.TextContent{Text: `{"z": 9007199254740993, "a": 1.50}`}},
+		}, nil
+	})
+	u.tool("words", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "plain words"}}}, nil
+	})
+	u.tool("picture", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "look"}, &mcp.ImageContent{MIMEType: "image/png", Data: []byte("png")}}}, nil
+	})
+	u.tool("refuses", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: "no such city"}}}, nil
+	})
+	u.tool("slow", "", func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if token := r.Params.GetProgressToken(); token != nil {
+			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2, Message: "half"})
+		}
+		u.started <- struct{}{}
+		<-ctx.Done()
+		u.stopped <- struct{}{}
+		return nil, ctx.Err()
+	})
+	return u
+}
+
+func (u *upstream) tool(name, schema string, h mcp.ToolHandler) {
+	if schema == "" {
+		schema = `{"type":"object"}`
+	}
+	u.AddTool(&mcp.Tool{Name: name, Description: "d", InputSchema: json.RawMessage(schema)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		u.got.Store(string(r.Params.Arguments))
+		u.meta.Store(r.Params.Meta)
+		return h(ctx, r)
+	})
+}
+
+// memory connects in memory; kill ends the newest connection as a dying server would.
+func (u *upstream) memory(t *testing.T) (transport func() mcp.Transport, kill func()) {
+	var mu sync.Mutex
+	var newest *mcp.ServerSession
+	return func() mcp.Transport {
+			ours, theirs := mcp.NewInMemoryTransports()
+			s, err := u.Connect(context.Background(), theirs, nil)
+			require.NoError(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			newest = s
+			return ours
+		}, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = newest.Close()
+		}
+}
+
+func connected(t *testing.T, s toolbox.MCPServer) (*toolbox.MCPClients, *toolspec.Registry) {
+	t.Helper()
+	reg := toolspec.NewRegistry(&pipeline.Memory{}, &toolspec.Parser{}, nil)
+	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, reg, "test", nil)
+	m.Start()
+	t.Cleanup(m.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, m.Wait(ctx))
+	return m, reg
+}
+
+func run(t *testing.T, m *toolbox.MCPClients, reg *toolspec.Registry, tool, args string) toolbox.Result {
+	t.Helper()
+	d, err := reg.Get(t.Context(), tool)
+	require.NoError(t, err)
+	r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(args), CallID: "c1", IdempotencyKey: "k1", Progress: func(json.RawMessage) {}})
+	require.NoError(t, err)
+	return r
+}
+
+func TestMCPResults(t *testing.T) {
+	t.Parallel()
+	u := newUpstream()
+	transport, _ := u.memory(t)
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			return nil
+		}
+		return u.Server
+	}, &mcp.StreamableHTTPOptions{Stateless: true}))
+	t.Cleanup(web.Close)
+	older := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return u.Server }, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+	t.Cleanup(older.Close)
+	for name, server := range map[string]toolbox.MCPServer{
+		"in memory":                {Name: "up", Prefix: "up_", Transport: transport},
+		"HTTP 2026-07-28, stream":  {Name: "up", Prefix: "up_", URL: web.URL, Headers: map[string]string{"Authorization": "Bearer secret"}},
+		"HTTP with sessions, JSON": {Name: "up", Prefix: "up_", URL: older.URL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, reg := connected(t, server)
+			d, err := reg.Get(t.Context(), "up_exact")
+			require.NoError(t, err)
+			require.Equal(t, orderedSchema, string(d.InputSchema), "draft-07, the order of keys and large numbers stay")
+			require.Equal(t, toolspec.Executor{Kind: "mcp", Name: "up", Tool: "exact"}, d.Executor)
+			require.Equal(t, "mcp-up", d.Class())
+			require.Equal(t, toolspec.Discovered, d.Source)
+
+			r := run(t, m, reg, "up_exact", `{"zeta":9007199254740993}`)
+			require.Equal(t, `{"zeta":9007199254740993}`, u.got.Load(), "exact integers to the server")
+			require.Equal(t, "k1", u.meta.Load().(mcp.Meta)["shallot/idempotency-key"])
+			require.Equal(t, `{"z":9007199254740993,"a":1.50}`, string(r.Content), "and back, in the order of keys")
+			require.Equal(t, string(r.Content), string(r.Structured))
+
+			r = run(t, m, reg, "up_words", `{}`)
+			require.Equal(t, "plain words", string(r.Content))
+			require.Empty(t, r.Metadata)
+
+			r = run(t, m, reg, "up_picture", `{}`)
+			require.True(t, toolspec.IsNativeMCP(r.Content), "what is not text alone stays as the server gave it: %s", r.Content)
+
+			r = run(t, m, reg, "up_refuses", `{}`)
+			require.True(t, r.IsError, "contracts 13")
+			require.Equal(t, "no such city", string(r.Content))
+		})
+	}
+}
+
+func TestMCPNative(t *testing.T) {
+	t.Parallel()
+	u := newUpstream()
+	transport, _ := u.memory(t)
+	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
+	c := call("exact", `{"zeta":1}`)
+	require.NoError(t, target.Do(t.Context(), c, noEmit))
+	native, ok := toolspec.NativeMCP(c)
+	require.True(t, ok)
+	require.Contains(t, string(native), `{\"z\": 9007199254740993`, "the text as its server spaced it")
+	c.SetReply([]byte(`{"z":"[hidden]"}`))
+	_, ok = toolspec.NativeMCP(c)
+	require.False(t, ok, "a stage has edited the reply: the native form is void")
+}
+
+func TestMCPCancelAndProgress(t *testing.T) {
+	t.Parallel()
+	u := newUpstream()
+	transport, _ := u.memory(t)
+	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := call("slow", `{}`)
+	c.Note(toolspec.NoteMCP, toolspec.MCPCall{Progress: true})
+	seen := make(chan string, 4)
+	done := make(chan error, 1)
+	go func() { done <- target.Do(ctx, c, func(b []byte) error { seen <- string(b); return nil }) }()
+	<-u.started
+	require.JSONEq(t, `{"progress":{"progress":1,"total":2,"message":"half"}}`, <-seen)
+	cancel(pipeline.ErrCancelled)
+	<-u.stopped // the server's own work ends
+	require.Error(t, <-done)
+}
+
+func TestMCPReconnectAndListChange(t *testing.T) {
+	t.Parallel()
+	u := newUpstream()
+	transport, kill := u.memory(t)
+	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport, Tools: []string{"w*", "new"}, Timeout: 5 * time.Second})
+	list, err := reg.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1, "only what the operator offers")
+	kill()
+	words, err := reg.Get(t.Context(), "words")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // a call may meet the dying connection; the next one waits for the new one
+		r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: words, Arguments: []byte(`{}`)})
+		return err == nil && string(r.Content) == "plain words"
+	}, 10*time.Second, time.Millisecond)
+	u.tool("new", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{}, nil
+	})
+	u.RemoveTools("words")
+	require.Eventually(t, func() bool {
+		_, err := reg.Get(t.Context(), "new")
+		_, gone := reg.Get(t.Context(), "words")
+		return err == nil && gone != nil
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestMCPAbsent(t *testing.T) {
+	t.Parallel()
+	reg := toolspec.NewRegistry(&pipeline.Memory{}, &toolspec.Parser{}, nil)
+	m := toolbox.NewMCPClients([]toolbox.MCPServer{{Name: "gone", Command: []string{"/nonexistent/program"}, Timeout: 50 * time.Millisecond}}, reg, "test", nil)
+	m.Start()
+	defer m.Close()
+	d := goTool("x", toolspec.Policy{})
+	for _, server := range []string{"gone", "unknown"} {
+		d.Executor = toolspec.Executor{Kind: "mcp", Name: server}
+		_, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`)})
+		require.Equal(t, messages.TargetAbsent, faultOf(t, err).Code)
+	}
+}
+
+func TestMCPName(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "fs_read_file", toolbox.MCPName("fs_", "read_file"))
+	require.Equal(t, "read_file", toolbox.MCPName("", "read.file"), "a dot parts NATS subjects and is refused by model APIs")
+	long := toolbox.MCPName("server_", strings.Repeat("x", 100)+"1")
+	require.Len(t, long, 64)
+	require.NotEqual(t, long, toolbox.MCPName("server_", strings.Repeat("x", 100)+"2"))
+}
