@@ -117,7 +117,7 @@ type Node struct {
 	backlog   atomic.Uint64
 	stopLoop  context.CancelFunc
 	loops     sync.WaitGroup // goroutines of the node itself
-	work      sync.WaitGroup // calls that this process still has to settle
+	work      tally          // calls that this process still has to settle
 	suspect   chan struct{}  // one slot: calls whose holders died twice run one at a time
 	stats     nodeStats
 	peers     peers
@@ -262,7 +262,13 @@ func (n *Node) Stop(ctx context.Context) error {
 		err = n.router.Close()
 	}
 	done := make(chan struct{})
-	go func() { n.work.Wait(); close(done) }()
+	go func() {
+		defer close(done)
+		for _, sub := range n.subs {
+			_ = sub.Close() // the router does not wait for a message that it took while it closed
+		}
+		n.work.Wait()
+	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
