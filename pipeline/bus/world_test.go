@@ -58,9 +58,7 @@ func newWorldOn(t testing.TB, cfg bus.Config, o embed.Options) *world {
 	srv, err := embed.Start(o)
 	require.NoError(t, err)
 	w := &world{t: t, srv: srv, cfg: classes(cfg), log: testLog()}
-	w.end.Add(1) // until every node's cleanup has run: somebody may wait already while another node begins to stop
 	t.Cleanup(func() {
-		w.end.Done()
 		afterTests.Go(func() {
 			var end sync.WaitGroup
 			for _, n := range w.nodes {
