@@ -84,9 +84,10 @@ func (n *Node) applySwitch(key string, value []byte) {
 		return
 	}
 	name, ok := messages.Untoken(t[2])
-	on := strings.TrimSpace(string(value))
-	if !ok || on != "true" && on != "false" {
-		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", on)
+	word, confirm, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
+	on := strings.EqualFold(word, "true")
+	if !ok || !on && !strings.EqualFold(word, "false") {
+		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", headerValue(string(value)))
 		return
 	}
 	s, found := n.opts.Manager.Get(messages.Kind(t[1]), name)
@@ -94,10 +95,23 @@ func (n *Node) applySwitch(key string, value []byte) {
 		n.log.Warn("switch for a stage that this process does not know", "key", key)
 		return
 	}
-	if s.Enabled() != (on == "true") {
-		n.log.Info("stage switched", "kind", t[1], "stage", name, "enabled", on)
-		n.opts.Manager.Switch(messages.Kind(t[1]), name, on == "true")
+	if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
+		n.log.Warn("switch not followed: a mandatory or fixed stage is turned off only by the value \"false <its name>\"", "key", key)
+		return
 	}
+	if s.Enabled() != on {
+		n.log.Info("stage switched", "kind", t[1], "stage", name, "enabled", on)
+		n.opts.Manager.Switch(messages.Kind(t[1]), name, on)
+	}
+}
+
+// switchValue is what the control bucket holds of a switch; turning a mandatory or fixed stage off names it again, so
+// that nobody does it by a slip (contracts 2).
+func switchValue(s pipeline.Stage, on bool) []byte {
+	if on || s.Tier == pipeline.Optional {
+		return fmt.Appendf(nil, "%t", on)
+	}
+	return []byte("false " + s.Name)
 }
 
 // Switch implements pipeline.Control: the switch is a key in the control bucket, and every node follows it.
@@ -107,7 +121,11 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 		return out, err
 	}
 	for _, s := range out.Stages {
-		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), fmt.Appendf(nil, "%t", on), 0, pipeline.Always()); err != nil {
+		m, ok := n.opts.Manager.Get(s.Type, s.Stage)
+		if !ok {
+			continue
+		}
+		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), switchValue(m.Stage, on), 0, pipeline.Always()); err != nil {
 			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process follows it: %v", s.Stage, err)
 		}
 	}

@@ -82,6 +82,35 @@ func TestSwitchByKV(t *testing.T) {
 	require.False(t, s.Enabled(), "who starts later follows too")
 }
 
+// A mandatory stage is not turned off by a slip of the hand in the bucket either (contracts 2).
+func TestSwitchByKVOfAMandatoryStage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	firm := through("firm", 0)
+	firm.Tier = pipeline.Mandatory
+	m := manager(t, firm, through("a", 10))
+	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})
+	kv, err := w.js.KeyValue(t.Context(), bus.ControlBucket)
+	require.NoError(t, err)
+	enabled := func(name string) bool { s, _ := m.Get(messages.Model, name); return s.Enabled() }
+	_, err = kv.PutString(t.Context(), "stage.model.firm.enabled", "false")
+	require.NoError(t, err)
+	_, err = kv.PutString(t.Context(), "stage.model.a.enabled", " FALSE\n") // in order: when this one works, the other was read
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !enabled("a") }, time.Second, time.Millisecond)
+	require.True(t, enabled("firm"))
+	_, err = kv.PutString(t.Context(), "stage.model.firm.enabled", "false firm")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !enabled("firm") }, time.Second, time.Millisecond)
+	_, err = n.Switch(t.Context(), "firm", true, "", "test")
+	require.NoError(t, err)
+	_, err = n.Switch(t.Context(), "firm", false, "firm", "test")
+	require.NoError(t, err)
+	e, err := kv.Get(t.Context(), "stage.model.firm.enabled")
+	require.NoError(t, err)
+	require.Equal(t, "false firm", string(e.Value()), "every node follows what was confirmed here")
+}
+
 // TestStatisticsAddUp: each frame counts once over all processes, whatever process ended the call (ST-5, ST-6).
 func TestStatisticsAddUp(t *testing.T) {
 	t.Parallel()
