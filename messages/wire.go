@@ -103,6 +103,9 @@ func Unmarshal(data []byte) (*Call, error) {
 	if err := dec.Decode(&h); err != nil {
 		return nil, fmt.Errorf("wire: line 1: %w", err)
 	}
+	if at := dec.InputOffset(); at != int64(len(first)) {
+		return nil, fmt.Errorf("wire: line 1: %d bytes after the call", int64(len(first))-at)
+	}
 	for n, i := range h.Lines {
 		if n > 0 && rest == nil {
 			return nil, fmt.Errorf("wire: line %d is missing", n+2)
@@ -178,29 +181,36 @@ func (s Slip) check() error {
 	return nil
 }
 
-var callKeys = map[string]bool{
-	"v": true, "id": true, "kind": true, "tenant": true, "role": true, "session": true, "run": true, "user": true,
-	"agent": true, "tool": true, "request_id": true, "idempotency_key": true, "fingerprint": true, "parent": true,
-	"skip": true, "stream": true, "cache": true, "explain": true, "accepted": true, "deadline": true,
-	"generation": true, "return": true, "trace": true, "slip": true, "notes": true, "fault": true, "bodies": true,
-	"lines": true,
-}
+// callKeys are the fields of line 1, each with a bit of its own.
+var callKeys = func() map[string]uint64 {
+	out := map[string]uint64{}
+	for i, key := range []string{
+		"v", "id", "kind", "tenant", "role", "session", "run", "user", "agent", "tool", "request_id", "idempotency_key",
+		"fingerprint", "parent", "skip", "stream", "cache", "explain", "accepted", "deadline", "generation", "return",
+		"trace", "slip", "notes", "fault", "bodies", "lines",
+	} {
+		out[key] = 1 << i
+	}
+	return out
+}()
 
-// strictKeys refuses what encoding/json would let pass: a key that comes twice, or one in another case.
+// strictKeys refuses what encoding/json would let pass: a key that comes twice, or one in another case. That the line
+// is JSON at all is the decoder's to say.
 func strictKeys(line []byte) error {
-	if !json.Valid(line) || len(line) == 0 || line[0] != '{' {
+	if len(line) == 0 || line[0] != '{' {
 		return fmt.Errorf("wire: line 1 is no JSON object")
 	}
-	seen := map[string]bool{}
+	var seen uint64
 	var err error
 	gjson.ParseBytes(line).ForEach(func(k, _ gjson.Result) bool {
+		bit := callKeys[k.Str]
 		switch {
-		case !callKeys[k.Str]:
+		case bit == 0:
 			err = fmt.Errorf("wire: line 1: unknown field %q", k.Str)
-		case seen[k.Str]:
+		case seen&bit != 0:
 			err = fmt.Errorf("wire: line 1: field %q twice", k.Str)
 		}
-		seen[k.Str] = true
+		seen |= bit
 		return err == nil
 	})
 	return err

@@ -22,7 +22,7 @@ func readFlags(args []string, out io.Writer) (flags, error) {
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway mcp|key|config|version\n\nWithout --nats or --context an embedded NATS server is started and everything runs in this process.\n\n")
+		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway mcp|key|config|load|version\n\nWithout --nats or --context an embedded NATS server is started and everything runs in this process.\n\n")
 		fs.PrintDefaults()
 	}
 	var (

@@ -47,6 +47,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
+		case "load":
+			return runLoad(ctx, args[1:], out)
 		}
 	}
 	o, err := readFlags(args, errOut)

@@ -96,6 +96,19 @@ func TestMainJobAnswersHTTPAndNATS(t *testing.T) {
 	}
 }
 
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	httpURL, natsURL := command(t)
+	for _, args := range [][]string{{"--url", httpURL + "/v1/chat/completions"}, {"--nats", natsURL}} {
+		out := &output{}
+		require.NoError(t, run(t.Context(), append([]string{"load", "--for", "200ms", "--callers", "1,4"}, args...), out, io.Discard))
+		require.Len(t, strings.Split(strings.TrimSpace(out.String()), "\n"), 3, "%s", out)
+	}
+	require.ErrorContains(t, run(t.Context(), []string{"load", "--for", "50ms", "--callers", "1", "--url", httpURL + "/v1/chat/completions", "--body", "{}"},
+		io.Discard, io.Discard), "model is missing")
+	require.ErrorContains(t, run(t.Context(), []string{"load", "--callers", "many"}, io.Discard, io.Discard), "--callers")
+}
+
 func TestTakenPortNamesTheFlag(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
