@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -55,6 +56,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
+	maps.Copy(funcs, o.Funcs)
 	js, err := jetstream.New(h.Conn)
 	if err != nil {
 		return err
