@@ -120,10 +120,13 @@ type Route struct {
 	Only []string
 	// Skip names stages to leave out whatever else: a summary call does not pass the stage that made it.
 	Skip []string
+	// Own are the stages that the call's tool names for itself. Its mandatory ones stay whatever Only says.
+	Own Own
 }
 
 // Build makes a fresh slip of the stages that are on, in the order of the chain: order first, registration second.
-// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19).
+// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19). One in Own
+// is the fault misconfigured.
 func (m *Manager) Build(r Route) (messages.Slip, error) {
 	begin := time.Now()
 	defer func() {
@@ -140,10 +143,18 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		}
 		only[stages[i].Name] = true
 	}
+	own, err := m.places(r.Kind, r.Own)
+	if err != nil {
+		return messages.Slip{}, err
+	}
 	var slip messages.Slip
 	slip.Stops = make([]messages.Stop, 0, len(stages))
 	for _, s := range stages {
+		place, named := own[s.Name]
 		switch {
+		case named && (slices.Contains(r.Skip, s.Name) || r.Only != nil && !only[s.Name] && place.tier == Optional):
+		case named:
+			slip.Stops = append(slip.Stops, place.stop(s))
 		case !s.enabled.Load():
 		case slices.Contains(r.Skip, s.Name):
 		case r.Only != nil && !only[s.Name] && s.Tier == Optional:
@@ -151,6 +162,9 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		default:
 			slip.Stops = append(slip.Stops, s.Stop())
 		}
+	}
+	if len(own) > 0 {
+		sortStops(slip.Stops)
 	}
 	slip.At = -1
 	return slip, nil

@@ -118,8 +118,14 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 		c.Trace.Parent = newTrace()
 	}
 	c.Fingerprint = fingerprint(c)
+	route := pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip}
 	var err error
-	c.Slip, err = n.opts.Manager.Build(pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip})
+	if n.opts.Own != nil {
+		route.Own, err = n.opts.Own(c)
+	}
+	if err == nil {
+		c.Slip, err = n.opts.Manager.Build(route)
+	}
 	if err != nil {
 		return nil, messages.AsFault(err, "entry")
 	}

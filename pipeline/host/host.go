@@ -23,6 +23,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -48,6 +49,10 @@ type Options struct {
 	Getenv func(string) string
 	// Stages are the program's own, beside those of the registry; they are on.
 	Stages []pipeline.Stage
+	// ToolStages are the program's own too, and off: only tools that name them in their stages have them on their route.
+	ToolStages []pipeline.Stage
+	// Funcs are Go functions that tools of the configuration name (executor go:<function>), beside the built-in ones.
+	Funcs toolbox.GoFuncs
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }
@@ -129,6 +134,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	if err := h.addStageTools(ctx); err != nil {
+		return h, err
+	}
+	if err := h.checkOwnStages(ctx); err != nil {
 		return h, err
 	}
 	if err := h.checkRoute(); err != nil {
@@ -219,6 +227,9 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	for _, s := range o.Stages {
 		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
+	for _, s := range o.ToolStages {
+		faults = append(faults, h.Manager.Register(s, false))
+	}
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
@@ -275,7 +286,7 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify, Prepare: h.prepare, Verbs: h.verbs(),
+		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Verbs: h.verbs(),
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {

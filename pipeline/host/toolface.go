@@ -92,6 +92,9 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 	if f := h.reachable(&d); f != nil {
 		return ToolInfo{}, f
 	}
+	if err := h.Manager.CheckOwn(messages.Tool, own(&d)); err != nil {
+		return ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
+	}
 	stored, err := h.tools.registry.Register(ctx, d)
 	if err != nil {
 		return ToolInfo{}, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -55,6 +56,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
+	maps.Copy(funcs, o.Funcs)
 	js, err := jetstream.New(h.Conn)
 	if err != nil {
 		return err
@@ -67,7 +69,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	t.target = &toolbox.Target{
-		Tools: t.find, Rules: t.rules, Log: o.Log,
+		Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser,
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,7 +28,9 @@ type Target struct {
 	Executors Executors
 	Pool      *Pool
 	Intents   *Intents
-	Log       *slog.Logger
+	// Parser holds results against output schemas; nil: they are not looked at.
+	Parser *toolspec.Parser
+	Log    *slog.Logger
 }
 
 var _ pipeline.Target = (*Target)(nil)
@@ -119,6 +122,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	if err == nil {
+		a.judge(ctx, &r)
 		return r, nil
 	}
 	var p *panicError
@@ -139,6 +143,21 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		return r, toolspec.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
+}
+
+// judge marks a result that is not as the tool's output schema has it.
+func (a *attempt) judge(ctx context.Context, r *Result) {
+	if a.t.Parser == nil || r.IsError {
+		return
+	}
+	wrong := a.t.Parser.CheckOutput(a.d, r.Content, r.Structured)
+	if wrong == "" {
+		return
+	}
+	a.log().WarnContext(ctx, "the result is not as the tool's output schema has it; it goes on as it is", "wrong", wrong)
+	meta := map[string]any{toolspec.MarkOutputSchema: wrong}
+	maps.Copy(meta, r.Metadata)
+	r.Metadata = meta
 }
 
 // progress sends signs of life to the process that accepted the call. Nothing is sent after end: the call then belongs to
