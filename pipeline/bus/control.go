@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,7 +16,9 @@ import (
 
 var _ pipeline.Control = (*Node)(nil)
 
-// switchKey is the key of a stage's switch in the control bucket: stage.<kind>.<name>.enabled, value true or false.
+// switchKey is the key of a stage's switch in the control bucket: stage.<kind>.<name>.enabled, value true or false. The
+// name is the stage's own or its class; of two keys for one stage the later wins. A mandatory or fixed stage is turned
+// off by "false <name>" only (contracts 2).
 func switchKey(kind messages.Kind, stage string) string {
 	return "stage." + string(kind) + "." + messages.Token(stage) + ".enabled"
 }
@@ -42,11 +45,19 @@ func (n *Node) readSwitches(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	type set struct {
+		key string
+		pipeline.Entry
+	}
+	var all []set
 	for _, k := range keys {
-		e, err := n.control.Get(ctx, k)
-		if err == nil {
-			n.applySwitch(k, e.Value)
+		if e, err := n.control.Get(ctx, k); err == nil {
+			all = append(all, set{k, e})
 		}
+	}
+	slices.SortFunc(all, func(a, b set) int { return cmp.Compare(a.Revision, b.Revision) })
+	for _, e := range all {
+		n.applySwitch(e.key, e.Value)
 	}
 	return nil
 }
@@ -87,31 +98,33 @@ func (n *Node) applySwitch(key string, value []byte) {
 	word, confirm, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
 	on := strings.EqualFold(word, "true")
 	if !ok || !on && !strings.EqualFold(word, "false") {
-		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", headerValue(string(value)))
+		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", word)
 		return
 	}
-	s, found := n.opts.Manager.Get(messages.Kind(t[1]), name)
-	if !found {
+	i := slices.IndexFunc(n.opts.Manager.Find(name), func(s *pipeline.Managed) bool { return s.Kind == messages.Kind(t[1]) })
+	if i < 0 {
 		n.log.Warn("switch for a stage that this process does not know", "key", key)
 		return
 	}
-	if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
-		n.log.Warn("switch not followed: a mandatory or fixed stage is turned off only by the value \"false <its name>\"", "key", key)
+	s := n.opts.Manager.Find(name)[i]
+	if s.Enabled() == on {
 		return
 	}
-	if s.Enabled() != on {
-		n.log.Info("stage switched", "kind", t[1], "stage", name, "enabled", on)
-		n.opts.Manager.Switch(messages.Kind(t[1]), name, on)
+	if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
+		n.log.Warn("switch not followed: the stage stays on; to turn it off all the same, confirm its name",
+			"key", key, "stage", s.Name, "tier", s.Tier, "value", "false "+s.Name)
+		return
 	}
+	n.log.Info("stage switched", "kind", t[1], "stage", s.Name, "enabled", on)
+	n.opts.Manager.Switch(s.Kind, s.Name, on)
 }
 
-// switchValue is what the control bucket holds of a switch; turning a mandatory or fixed stage off names it again, so
-// that nobody does it by a slip (contracts 2).
-func switchValue(s pipeline.Stage, on bool) []byte {
-	if on || s.Tier == pipeline.Optional {
-		return fmt.Appendf(nil, "%t", on)
+// switchValue is what applySwitch reads. It repeats the confirmation that LocalControl has seen.
+func (n *Node) switchValue(s pipeline.SwitchedStage, on bool) []byte {
+	if m, ok := n.opts.Manager.Get(s.Type, s.Stage); ok && !on && m.Tier != pipeline.Optional {
+		return []byte("false " + s.Stage)
 	}
-	return []byte("false " + s.Name)
+	return fmt.Appendf(nil, "%t", on)
 }
 
 // Switch implements pipeline.Control: the switch is a key in the control bucket, and every node follows it.
@@ -121,11 +134,7 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 		return out, err
 	}
 	for _, s := range out.Stages {
-		m, ok := n.opts.Manager.Get(s.Type, s.Stage)
-		if !ok {
-			continue
-		}
-		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), switchValue(m.Stage, on), 0, pipeline.Always()); err != nil {
+		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), n.switchValue(s, on), 0, pipeline.Always()); err != nil {
 			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process follows it: %v", s.Stage, err)
 		}
 	}

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -82,33 +83,56 @@ func TestSwitchByKV(t *testing.T) {
 	require.False(t, s.Enabled(), "who starts later follows too")
 }
 
-// A mandatory stage is not turned off by a slip of the hand in the bucket either (contracts 2).
-func TestSwitchByKVOfAMandatoryStage(t *testing.T) {
+// TestSwitchFormsByKV: how a person may write the key, and what does not switch (HT-1, HT-3, HT-4, contracts 2).
+func TestSwitchFormsByKV(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
-	firm := through("firm", 0)
-	firm.Tier = pipeline.Mandatory
-	m := manager(t, firm, through("a", 10))
+	stage, guard := through("a", 10), through("guard", 1)
+	stage.Class, guard.Tier = "DocumentsInterceptor", pipeline.Mandatory
+	build := func() *pipeline.Manager { return manager(t, guard, stage, through("mark", 20)) }
+	m := build()
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})
 	kv, err := w.js.KeyValue(t.Context(), bus.ControlBucket)
 	require.NoError(t, err)
-	enabled := func(name string) bool { s, _ := m.Get(messages.Model, name); return s.Enabled() }
-	_, err = kv.PutString(t.Context(), "stage.model.firm.enabled", "false")
+	on := func(m *pipeline.Manager, name string) bool { s, _ := m.Get(messages.Model, name); return s.Enabled() }
+	marked := true
+	// put writes the key and then waits for a switch of another stage: keys are followed in order.
+	put := func(key, value string) {
+		t.Helper()
+		_, err := kv.PutString(t.Context(), key, value)
+		require.NoError(t, err)
+		marked = !marked
+		_, err = kv.PutString(t.Context(), "stage.model.mark.enabled", fmt.Sprint(marked))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return on(m, "mark") == marked }, time.Second, time.Millisecond)
+	}
+	for _, value := range []string{"false", "FALSE", " false\n", "False", "false a"} {
+		put("stage.model.a.enabled", value)
+		require.False(t, on(m, "a"), "%q", value)
+		put("stage.model.a.enabled", "true\n")
+		require.True(t, on(m, "a"))
+	}
+	for key, value := range map[string]string{"stage.model.a.enabled": "perhaps", "stage.tool.a.enabled": "false", "stage.model.nobody.enabled": "false", "stage.model.a": "false"} {
+		put(key, value)
+		require.True(t, on(m, "a"), "%s %s", key, value)
+	}
+	for _, value := range []string{"false", "false other"} {
+		put("stage.model.guard.enabled", value)
+		require.True(t, on(m, "guard"), "a mandatory stage is not turned off without its name: %q", value)
+	}
+	put("stage.model.guard.enabled", "false guard")
+	require.False(t, on(m, "guard"))
+	put("stage.model.guard.enabled", "true")
+	require.True(t, on(m, "guard"))
+	_, err = n.Switch(t.Context(), "guard", false, "guard", "test")
 	require.NoError(t, err)
-	_, err = kv.PutString(t.Context(), "stage.model.a.enabled", " FALSE\n") // in order: when this one works, the other was read
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !enabled("a") }, time.Second, time.Millisecond)
-	require.True(t, enabled("firm"))
-	_, err = kv.PutString(t.Context(), "stage.model.firm.enabled", "false firm")
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !enabled("firm") }, time.Second, time.Millisecond)
-	_, err = n.Switch(t.Context(), "firm", true, "", "test")
-	require.NoError(t, err)
-	_, err = n.Switch(t.Context(), "firm", false, "firm", "test")
-	require.NoError(t, err)
-	e, err := kv.Get(t.Context(), "stage.model.firm.enabled")
-	require.NoError(t, err)
-	require.Equal(t, "false firm", string(e.Value()), "every node follows what was confirmed here")
+	put("stage.model.DocumentsInterceptor.enabled", "false")
+	require.False(t, on(m, "a"), "by the class name")
+
+	late := build()
+	w.node(bus.Options{Manager: late})
+	require.False(t, on(late, "guard"), "what was confirmed holds for who starts later")
+	require.False(t, on(late, "a"), "of two keys for one stage the later wins")
 }
 
 // TestStatisticsAddUp: each frame counts once over all processes, whatever process ended the call (ST-5, ST-6).

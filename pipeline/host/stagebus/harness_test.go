@@ -1,0 +1,358 @@
+package stagebus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// row is a case: the stages with their YAML, the calls one after another, what the model says, what must come of it.
+type row struct {
+	id    string // begins with the ids of the rows of cases.md that it proves
+	with  []made
+	turns []turn
+	// script is what the model says, in order; the last line repeats. string: a text; []byte: a whole reply; error.
+	script []any
+	// summary is what the model says to a summary call: a text or an error.
+	summary any
+	calls   int // times that the model ran, summaries apart
+	check   func(t *testing.T, o outcome)
+}
+
+type made struct{ name, yaml string }
+
+// turn is one call. Session and run are names within the row; "-" is no session.
+type turn struct {
+	session, run string
+	body         []byte
+}
+
+// outcome is what happened, in order.
+type outcome struct {
+	seen      [][]byte         // requests that reached the model
+	summaries [][]byte         // and those of summaries
+	got       []*messages.Call // ends
+}
+
+func (o outcome) last() *messages.Call { return o.got[len(o.got)-1] }
+
+// model is the scripted target of all rows; the user field of a call names its row.
+type model struct {
+	mu   sync.Mutex
+	rows map[string]*played
+}
+
+type played struct {
+	row row
+	outcome
+}
+
+func (m *model) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.rows[c.User]
+	if p == nil {
+		return fmt.Errorf("no row %q", c.User)
+	}
+	line := p.row.summary
+	if c.Parent != "" {
+		p.summaries = append(p.summaries, bytes.Clone(c.Request()))
+	} else {
+		line = "ok"
+		if s := p.row.script; len(s) > 0 {
+			line = s[min(len(p.seen), len(s)-1)]
+		}
+		p.seen = append(p.seen, bytes.Clone(c.Request()))
+	}
+	switch line := line.(type) {
+	case error:
+		return line
+	case []byte:
+		c.SetReply(line)
+	case string:
+		c.SetReply(messages.TextReply("x", "m", line, 1))
+	default:
+		return fmt.Errorf("row %s has no line for this call", p.row.id)
+	}
+	return nil
+}
+
+func (m *model) play(key string, r row) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rows[key] = &played{row: r}
+}
+
+func (m *model) outcome(key string) outcome {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rows[key].outcome
+}
+
+// build makes the stages of a row. On the bus all rows share one node, so there each stage has a name of its own.
+func build(t testing.TB, r row, suffix string, d stages.Deps) []pipeline.Stage {
+	t.Helper()
+	var out []pipeline.Stage
+	for _, m := range r.with {
+		i := slices.IndexFunc(stages.All(), func(s stages.Spec) bool { return s.Name == m.name && s.Kind == messages.Model })
+		require.GreaterOrEqual(t, i, 0, m.name)
+		spec := stages.All()[i]
+		spec.Name += suffix
+		cfg := spec.Config()
+		if m.yaml != "" { // an empty document would clear the defaults
+			require.NoError(t, yaml.UnmarshalWithOptions([]byte(m.yaml), cfg, yaml.Strict()), r.id)
+		}
+		s, _, err := spec.Make(cfg, d)
+		require.NoError(t, err, r.id)
+		out = append(out, s)
+	}
+	slices.SortStableFunc(out, func(a, b pipeline.Stage) int { return a.Order - b.Order })
+	return out
+}
+
+func (u turn) in(key string) (session, run string) {
+	if session = key; u.session == "-" {
+		session = ""
+	} else if u.session != "" {
+		session += "-" + u.session
+	}
+	if u.run != "" {
+		run = key + "-" + u.run
+	}
+	return session, run
+}
+
+// judge runs what holds for every row, then the row's own check.
+func judge(t *testing.T, r row, o outcome) {
+	t.Helper()
+	require.Len(t, o.seen, r.calls, "calls of the model")
+	for _, raw := range o.seen {
+		require.Empty(t, unpaired(raw), "an upstream would refuse this")
+	}
+	r.check(t, o)
+}
+
+// inProcess is the call without a bus.
+func inProcess(t *testing.T, r row) {
+	t.Helper()
+	m := &model{rows: map[string]*played{}}
+	m.play(r.id, r)
+	stores := memories()
+	d := stages.Deps{Store: stores, Caller: pipeline.Chain(nil, m)}
+	chain := build(t, r, "", d)
+	var got []*messages.Call
+	for _, u := range r.turns {
+		c := messages.NewCall(messages.Model, "t1", u.body)
+		c.User, c.Deadline = r.id, time.Now().Add(30*time.Second)
+		c.Session, c.Run = u.in("s")
+		c, err := pipeline.Chain(chain, m).Call(t.Context(), c)
+		require.NoError(t, err)
+		got = append(got, c)
+	}
+	o := m.outcome(r.id)
+	o.got = got
+	judge(t, r, o)
+}
+
+func memories() func(string) pipeline.Store {
+	var mu sync.Mutex
+	all := map[string]pipeline.Store{}
+	return func(name string) pipeline.Store {
+		mu.Lock()
+		defer mu.Unlock()
+		if all[name] == nil {
+			all[name] = &pipeline.Memory{}
+		}
+		return all[name]
+	}
+}
+
+// world is an embedded server.
+type world struct {
+	srv    *embed.Server
+	cfg    bus.Config
+	js     jetstream.JetStream
+	stores map[string]pipeline.Store
+}
+
+func newWorld(t testing.TB, cfg bus.Config) *world {
+	t.Helper()
+	cfg.ModelClasses, cfg.ToolClasses = []string{"default"}, []string{"default"}
+	dir, err := os.MkdirTemp("", "shallot-stagebus-")
+	require.NoError(t, err)
+	srv, err := embed.Start(embed.Options{Dir: dir, Sync: time.Minute})
+	require.NoError(t, err)
+	w := &world{srv: srv, cfg: cfg, stores: map[string]pipeline.Store{}}
+	t.Cleanup(func() { srv.Stop(); _ = os.RemoveAll(dir) })
+	w.js, err = jetstream.New(w.conn(t))
+	require.NoError(t, err)
+	require.NoError(t, bus.Provision(t.Context(), w.js, w.cfg))
+	for name, bucket := range map[string]string{"cache": bus.CacheBucket, "retry": bus.RetryBucket, "todo": bus.TodoBucket, "limits": bus.LimitsBucket} {
+		b, err := bus.OpenBucket(t.Context(), w.js, bucket)
+		require.NoError(t, err)
+		w.stores[name] = b
+	}
+	return w
+}
+
+func (w *world) conn(t testing.TB) *nats.Conn {
+	t.Helper()
+	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), InProcess: w.srv, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func (w *world) node(t testing.TB, m *pipeline.Manager, target pipeline.Target) *bus.Node {
+	t.Helper()
+	n, err := bus.New(t.Context(), bus.Options{Config: w.cfg, Conn: w.conn(t), Manager: m, Entry: true,
+		Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
+	require.NoError(t, err)
+	require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		require.NoError(t, n.Stop(ctx))
+	})
+	return n
+}
+
+// late is the node for the summaries of stages, which are built before it. A summary passes no stage of another row.
+type late struct {
+	node *bus.Node
+	skip []string
+}
+
+func (l *late) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
+	if l.node == nil {
+		return nil, errors.New("too early")
+	}
+	c.Skip = l.skip
+	return l.node.Call(ctx, c)
+}
+
+// onBus runs all rows on one node.
+func onBus(t *testing.T, rows []row, fused bool) {
+	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &model{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
+	d := stages.Deps{Caller: caller, Store: func(name string) pipeline.Store { return w.stores[name] }}
+	names := map[string][]string{}
+	for i, r := range rows {
+		key := fmt.Sprint("r", i)
+		m.play(key, r)
+		for _, s := range build(t, r, "-"+key, d) {
+			require.NoError(t, manager.Register(s, true))
+			names[key] = append(names[key], s.Name)
+			caller.skip = append(caller.skip, s.Name)
+		}
+	}
+	caller.node = w.node(t, manager, m)
+	t.Run("rows", func(t *testing.T) {
+		for i, r := range rows {
+			t.Run(r.id, func(t *testing.T) {
+				t.Parallel()
+				key := fmt.Sprint("r", i)
+				others := slices.DeleteFunc(slices.Clone(caller.skip), func(s string) bool { return slices.Contains(names[key], s) })
+				var got []*messages.Call
+				for _, u := range r.turns {
+					q := pipeline.Request{Kind: messages.Model, Tenant: "t1", User: key, Body: u.body, Skip: others, Deadline: time.Now().Add(30 * time.Second)}
+					q.Session, q.Run = u.in(key)
+					p, err := caller.node.Accept(t.Context(), q)
+					require.NoError(t, err)
+					c, err := p.Wait(t.Context(), nil)
+					require.NoError(t, err)
+					got = append(got, c)
+				}
+				o := m.outcome(key)
+				o.got = got
+				judge(t, r, o)
+			})
+		}
+	})
+}
+
+// The helpers of the rows.
+
+func messageOf(role, text string) messages.Msg { return messages.NewMsg(role, text) }
+
+func sys(text string) messages.Msg  { return messageOf("system", text) }
+func user(text string) messages.Msg { return messageOf("user", text) }
+func says(text string) messages.Msg { return messageOf("assistant", text) }
+
+// calls is an assistant message with tool calls "id name arguments".
+func calls(list ...string) messages.Msg {
+	var out []string
+	for _, c := range list {
+		f := strings.SplitN(c+" {}", " ", 3)
+		f[2] = strings.TrimSuffix(f[2], " {}")
+		out = append(out, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, f[0], f[1], f[2]))
+	}
+	return messages.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(out, ",") + `]}`)}
+}
+
+func result(id, text string) messages.Msg {
+	return messages.Msg{Raw: []byte(fmt.Sprintf(`{"role":"tool","tool_call_id":%q,"content":%q}`, id, text))}
+}
+
+func request(msgs ...messages.Msg) []byte {
+	return messages.WithMessages([]byte(`{"model":"m","temperature":0,"messages":[],"big":9007199254740993}`), msgs)
+}
+
+// sized is a text of so many tokens of four characters.
+func sized(head string, tokens int) string { return head + strings.Repeat("x", tokens*4-len(head)) }
+
+func raws(msgs []messages.Msg) []string {
+	var out []string
+	for _, m := range msgs {
+		out = append(out, string(m.Raw))
+	}
+	return out
+}
+
+func text(t *testing.T, c *messages.Call) string {
+	t.Helper()
+	require.Nil(t, c.Fault)
+	return messages.Choices(c.ReplyBytes())[0].Message().Text()
+}
+
+// unpaired says what an upstream that checks the pairs of calls and results would say.
+func unpaired(request []byte) string {
+	open := map[string]bool{}
+	for i, m := range messages.Messages(request) {
+		if m.Role() == "tool" {
+			if !open[m.ToolCallID()] {
+				return fmt.Sprintf("message %d: result %q without its call", i, m.ToolCallID())
+			}
+			delete(open, m.ToolCallID())
+			continue
+		}
+		if len(open) > 0 {
+			return fmt.Sprintf("message %d: calls without result: %v", i, open)
+		}
+		for _, c := range m.ToolCalls() {
+			open[c.ID()] = true
+		}
+	}
+	if len(open) > 0 {
+		return fmt.Sprintf("at the end: calls without result: %v", open)
+	}
+	return ""
+}
