@@ -159,4 +159,3 @@ func fallback(c *messages.Call) string {
 }
 
 func hit(c *messages.Call) bool { return c.Flag(messages.NoteCacheHit) }
-
