@@ -65,4 +65,7 @@ type Delta struct {
 	// N counts the deltas of one source from 1.
 	N     int
 	Chunk []byte
+	// Degraded is the Shallot-Degraded text of a reply from this source, known before its end; empty: none is known.
+	// Whoever faces the caller shows it with the first chunk, since a degraded result is always marked (S2-PRIN-4).
+	Degraded string
 }

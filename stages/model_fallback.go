@@ -140,7 +140,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
-			c.Note(messages.NoteDegraded, "model-fallback;model="+st.Model)
+			c.Note(messages.NoteDegraded, messages.StandbyMark(st.Model))
 		}
 		return m.end(c), nil
 	case !failedTarget(c), c.Fault != nil && slices.Contains(neverFallback, c.Fault.Code):

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -192,6 +193,10 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 		page = "off: it needs a loopback address, or http.admin"
 	}
 	root := h.Config.Bus.Root
+	server := "" // the nats command asks port 4222 unless told
+	if h.Embedded && !strings.HasSuffix(h.URL, ":4222") {
+		server = " -s " + h.URL
+	}
 	fmt.Fprintf(out, `
   Shallot %s
 
@@ -204,11 +209,11 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
   Try:
     curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
-    nats req %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
-    nats micro stats shallot
+    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    nats micro stats%s shallot
 
   ready in %d ms
-`, host.Version(), addr, page, addr, addr, where, addr, addr, root, took.Milliseconds())
+`, host.Version(), addr, page, addr, addr, where, addr, addr, server, root, server, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

@@ -31,7 +31,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	ended := make(chan end, 1)
 	go func() {
 		c, err := pending.Wait(ctx, func(d pipeline.Delta) {
-			if !q.put(f.Delta(d)) {
+			if !q.put(f.Delta(d), d.Degraded) {
 				drop(errSlowReader)
 				e.unblock()
 			}
@@ -43,7 +43,9 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	for {
 		select {
 		case <-q.ready:
-			if e.write(q.take()); e.err != nil {
+			chunks, degraded := q.take()
+			e.degraded = degraded
+			if e.write(chunks); e.err != nil {
 				drop(e.err) // the next turn is the end of Wait
 			}
 			beat.Reset(s.Heartbeat)
@@ -52,7 +54,9 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 				drop(e.err)
 			}
 		case done := <-ended: // Wait has returned: the follower is ours, and no delta comes any more
-			e.write(q.take())
+			chunks, degraded := q.take()
+			e.degraded = degraded
+			e.write(chunks)
 			if done.err != nil {
 				s.lost(e, r, pending, context.Cause(ctx), done.err)
 				return
@@ -117,8 +121,10 @@ type events struct {
 	rc      *http.ResponseController
 	timeout time.Duration
 	started bool
-	err     error
-	buf     []byte
+	// degraded is the mark of a standby's reply; it goes out with the headers, as the stage's own comes too late.
+	degraded string
+	err      error
+	buf      []byte
 }
 
 func (e *events) start() {
@@ -127,6 +133,9 @@ func (e *events) start() {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
+	if e.degraded != "" {
+		setHeader(h, "Shallot-Degraded", e.degraded)
+	}
 	e.w.WriteHeader(http.StatusOK)
 }
 
@@ -197,15 +206,20 @@ type queue struct {
 	most  int
 	items [][]byte
 	ready chan struct{}
+	begun bool
+	mark  string // of the source whose chunk was the first
 }
 
-// put reports whether there was room.
-func (q *queue) put(chunks [][]byte) bool {
+// put reports whether there was room. The mark of the first chunks is that of the stream.
+func (q *queue) put(chunks [][]byte, mark string) bool {
 	if len(chunks) == 0 {
 		return true
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !q.begun {
+		q.begun, q.mark = true, mark
+	}
 	waiting := len(q.items) > 0
 	for _, c := range chunks {
 		q.size += len(c)
@@ -221,10 +235,11 @@ func (q *queue) put(chunks [][]byte) bool {
 	return true
 }
 
-func (q *queue) take() [][]byte {
+// take returns the chunks that wait, and the mark of the stream.
+func (q *queue) take() ([][]byte, string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out := q.items
 	q.items, q.size = nil, 0
-	return out
+	return out, q.mark
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,22 @@ func TestStreamFraming(t *testing.T) {
 	require.NotEmpty(t, got.Header.Get("Shallot-Call"))
 	require.Equal(t, "data: "+first+"\n\ndata: "+second+"\n\ndata: {\"x\":1,\"y\":\"a\\nb\"}\n\ndata: [DONE]\n\n", got.body,
 		"bytes as they came; a line break within JSON goes")
+}
+
+// TestStreamQueueMark: the mark of a degraded stream is that of the source whose chunk came first (FB-2).
+func TestStreamQueueMark(t *testing.T) {
+	t.Parallel()
+	q := &queue{most: 100, ready: make(chan struct{}, 1)}
+	require.True(t, q.put(nil, "of a source that showed nothing"))
+	require.True(t, q.put([][]byte{[]byte("a")}, "first"))
+	require.True(t, q.put([][]byte{[]byte("b")}, "later"))
+	chunks, mark := q.take()
+	require.Len(t, chunks, 2)
+	require.Equal(t, "first", mark)
+	w := httptest.NewRecorder()
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: time.Second, degraded: mark}
+	e.write(chunks)
+	require.Equal(t, "first", w.Header().Get("Shallot-Degraded"))
 }
 
 func TestStreamEnds(t *testing.T) {

@@ -129,7 +129,12 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 	}
 	follow := pipeline.NewFollower(r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		n.replyChunks(m, follow.Delta(d))
+		first := !follow.Released()
+		chunks := follow.Delta(d)
+		if !first {
+			d.Degraded = ""
+		}
+		n.replyChunks(m, chunks, d.Degraded)
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
 		n.reply(m, pendingAnswer(m.Reply, p.ID()))
@@ -139,18 +144,28 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 	if err != nil {
 		return
 	}
+	degraded := ""
+	if !follow.Released() {
+		c.Noted(messages.NoteDegraded, &degraded)
+	}
 	chunks, fault := follow.End(c)
-	n.replyChunks(m, chunks)
+	n.replyChunks(m, chunks, degraded)
 	if fault != nil {
 		n.reply(m, refusal(m.Reply, fault))
 	}
 	n.reply(m, &nats.Msg{Subject: m.Reply})
 }
 
-func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte) {
+// replyChunks sends chunks to the caller. The first carries the mark of a degraded reply, if there is one.
+func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte, degraded string) {
 	for _, chunk := range chunks {
 		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
-			n.reply(m, &nats.Msg{Subject: m.Reply, Data: piece})
+			out := &nats.Msg{Subject: m.Reply, Data: piece}
+			if degraded != "" {
+				out.Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
+				degraded = ""
+			}
+			n.reply(m, out)
 		}
 	}
 }
@@ -219,6 +234,9 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 		body = intake.Arguments(body)
 	}
+	if v := m.Header[hdrWire]; len(v) > 0 && v[0] != strconv.Itoa(messages.WireVersion) {
+		return pipeline.Request{}, messages.NewFault(messages.UnsupportedVersion, "header %s is %q; this build reads version %d", hdrWire, v[0], messages.WireVersion)
+	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
 			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
@@ -277,6 +295,10 @@ func streamAnswer(subject string, c *messages.Call, largest int) []*nats.Msg {
 		for _, piece := range messages.SplitChunk(chunk, largest) {
 			out = append(out, &nats.Msg{Subject: subject, Data: piece})
 		}
+	}
+	degraded := ""
+	if len(out) > 0 && c.Noted(messages.NoteDegraded, &degraded) {
+		out[0].Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
 	}
 	if fault != nil {
 		out = append(out, refusal(subject, fault))

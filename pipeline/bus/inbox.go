@@ -42,6 +42,7 @@ func (n *Node) heardCall(id string, m *nats.Msg) {
 	switch {
 	case m.Header.Get(hdrDelta) != "":
 		if d, ok := parseDelta(m.Header.Get(hdrDelta), m.Data); ok && p != nil {
+			d.Degraded = m.Header.Get(hdrDegraded)
 			p.addDelta(d)
 		}
 	case m.Header.Get(hdrProgress) != "":

@@ -46,6 +46,7 @@ const (
 	hdrLease     = "Shallot-Lease"
 	hdrUntil     = "Shallot-Lease-Until"
 	hdrDelta     = "Shallot-Delta"
+	hdrDegraded  = "Shallot-Degraded"
 	hdrProgress  = "Shallot-Progress"
 	hdrRecorded  = "Shallot-Recorded"
 	hdrTrace     = "traceparent"

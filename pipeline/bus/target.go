@@ -182,6 +182,10 @@ func (n *Node) finishTarget(h *held, key string) {
 func (n *Node) emitter(h *held) pipeline.Emit {
 	source := h.lease.Stream + "." + strconv.FormatUint(h.lease.Seq, 10) + "." + strconv.Itoa(h.lease.Delivered)
 	inbox, count := h.c.Return.Inbox, 0
+	degraded := ""
+	if h.c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers (FB-2)
+		degraded = messages.StandbyMark(messages.ModelName(h.c.Request()))
+	}
 	return func(chunk []byte) error {
 		if inbox == "" {
 			return nil
@@ -193,8 +197,11 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 			}
 			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for
 			// goes on.
-			if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: piece,
-				Header: nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}}); err != nil {
+			header := nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}
+			if degraded != "" {
+				header[hdrDegraded] = []string{headerValue(degraded)}
+			}
+			if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: piece, Header: header}); err != nil {
 				n.log.Debug("a chunk was not sent; its text comes with the end of the stream", "call", h.c.ID, "bytes", len(piece), "err", err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 	"time"
 
@@ -24,7 +25,10 @@ type Options struct {
 }
 
 // Server is a running embedded server.
-type Server struct{ *server.Server }
+type Server struct {
+	*server.Server
+	lock *os.File
+}
 
 // Start starts a server and waits until it is ready. It listens on loopback only.
 func Start(o Options) (*Server, error) {
@@ -45,24 +49,34 @@ func Start(o Options) (*Server, error) {
 			return nil, fmt.Errorf("embedded NATS server: %w", err)
 		}
 	}
-	s, err := server.NewServer(opts)
+	held, err := lock(o.Dir)
 	if err != nil {
+		return nil, err
+	}
+	inner, err := server.NewServer(opts)
+	if err != nil {
+		_ = held.Close()
 		return nil, fmt.Errorf("embedded NATS server: %w", err)
 	}
+	s := &Server{inner, held}
 	s.Start()
 	if !s.ReadyForConnections(20 * time.Second) {
-		s.Shutdown()
+		s.Stop()
 		return nil, errors.New("embedded NATS server: not ready within 20s; is its data directory " + o.Dir + " in use by another process?")
 	}
 	if !s.JetStreamEnabled() {
-		s.Shutdown()
+		s.Stop()
 		return nil, errors.New("embedded NATS server: JetStream did not start; is its data directory " + o.Dir + " in use by another process, or not writable?")
 	}
-	return &Server{s}, nil
+	return s, nil
+}
+
+// Shutdown shuts the server down and lets go of its directory.
+func (s *Server) Shutdown() {
+	s.Server.Shutdown()
+	s.WaitForShutdown()
+	_ = s.lock.Close() // nil where nothing is locked
 }
 
 // Stop shuts the server down and waits for it.
-func (s *Server) Stop() {
-	s.Shutdown()
-	s.WaitForShutdown()
-}
+func (s *Server) Stop() { s.Shutdown() }
