@@ -2,6 +2,7 @@ package stagebus
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -98,5 +99,48 @@ func TestStreamsThroughStages(t *testing.T) {
 				require.Equal(t, "COMPLETED", string(l.Items[0].Status))
 			})
 		}
+	})
+}
+
+// TestTodoOnTwoWorkers: calls of one session that end at the same time on several workers lose no directive (TD-13).
+func TestTodoOnTwoWorkers(t *testing.T) {
+	t.Parallel()
+	t.Run("TD-13 S0-TODO-5 concurrent calls of one session", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, bus.Config{})
+		d := stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }}
+		var nodes []*bus.Node
+		for range 2 {
+			m := &pipeline.Manager{}
+			require.NoError(t, m.Register(build(t, row{with: []made{{"todo-list", ""}}}, "", d)[0], true))
+			nodes = append(nodes, w.node(t, m, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				c.SetReply(messages.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
+				return nil
+			})))
+		}
+		const n = 30
+		var all []pipeline.Pending
+		for i := range n {
+			p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: "s", User: fmt.Sprint("u", i),
+				Body: request(user("hi")), Deadline: time.Now().Add(30 * time.Second)})
+			require.NoError(t, err)
+			all = append(all, p)
+		}
+		for _, p := range all {
+			c, err := p.Wait(t.Context(), nil)
+			require.NoError(t, err)
+			require.Empty(t, text(t, c))
+			var report stages.TodoReport
+			require.True(t, c.Noted(stages.NoteTodo, &report))
+			require.Len(t, report.Added, 1)
+		}
+		l, err := stages.LoadTodo(t.Context(), w.stores["todo"], "t1", "s")
+		require.NoError(t, err)
+		titles := map[string]bool{}
+		for i, it := range l.Items {
+			require.EqualValues(t, i+1, it.ID)
+			titles[it.Title] = true
+		}
+		require.Len(t, titles, n)
 	})
 }
