@@ -143,8 +143,8 @@ func TestTodoSessions(t *testing.T) {
 	})
 	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo/a.b", "").StatusCode)
 	require.Equal(t, "default a.b", <-seen)
-	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo", "", "Shallot-Session", "a/b*").StatusCode)
+	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo", "", "Shallot-Session: a/b*").StatusCode)
 	require.Equal(t, "default a/b*", <-seen)
-	require.Equal(t, http.StatusOK, g.do(t, "PUT", "/v1/todo", `{"items":[]}`, "Shallot-Session", "a/b*").StatusCode)
+	require.Equal(t, http.StatusOK, g.do(t, "PUT", "/v1/todo", `{"items":[]}`, "Shallot-Session: a/b*").StatusCode)
 	require.Equal(t, `default a/b* {"items":[]}`, <-seen)
 }
