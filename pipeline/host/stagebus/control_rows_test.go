@@ -116,12 +116,13 @@ func controlRows(t *testing.T, s site) {
 		_, err := s.controls[0].Switch(t.Context(), name, on, "", "test")
 		return err
 	}
-	// everywhere waits until each process has followed: the stated bound of HT-8 is a second.
+	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest; a loaded
+	// machine that runs all tests at once may take longer.
 	everywhere := func(t *testing.T, on bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool { x, _ := m.Get(messages.Model, stage); return x.Enabled() != on })
-		}, time.Second, time.Millisecond)
+		}, 5*time.Second, time.Millisecond)
 	}
 	t.Run("HT-7 off by configuration", func(t *testing.T) {
 		require.Equal(t, without, path(t, 0))
