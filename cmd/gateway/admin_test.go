@@ -124,3 +124,27 @@ func TestWhoReachesControl(t *testing.T) {
 		require.Equal(t, 200, g.do(t, "POST", api+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
 	})
 }
+
+// TestTodoSessions: a session is named in the path, or by the header where its name holds a slash.
+func TestTodoSessions(t *testing.T) {
+	t.Parallel()
+	seen := make(chan string, 1)
+	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
+		p.Todo = &todoLists{
+			Load: func(_ context.Context, tenant, session string) (any, error) {
+				seen <- tenant + " " + session
+				return map[string]int{}, nil
+			},
+			Edit: func(_ context.Context, tenant, session string, body []byte) (any, error) {
+				seen <- tenant + " " + session + " " + string(body)
+				return map[string]int{}, nil
+			},
+		}
+	})
+	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo/a.b", "").StatusCode)
+	require.Equal(t, "default a.b", <-seen)
+	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo", "", "Shallot-Session: a/b*").StatusCode)
+	require.Equal(t, "default a/b*", <-seen)
+	require.Equal(t, http.StatusOK, g.do(t, "PUT", "/v1/todo", `{"items":[]}`, "Shallot-Session: a/b*").StatusCode)
+	require.Equal(t, `default a/b* {"items":[]}`, <-seen)
+}

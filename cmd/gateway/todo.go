@@ -14,14 +14,15 @@ type todoLists struct {
 }
 
 // addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so one tenant never
-// reaches the list of another, and a session without a list has an empty one.
+// reaches the list of another, and a session without a list has an empty one. A session whose name cannot stand in a
+// path, because it holds a slash, is named by the header Shallot-Session at /v1/todo.
 func (s *server) addTodo(t *table) {
 	if s.Todo == nil {
 		return
 	}
-	t.add("/v1/todo/{session}", methods{
+	m := methods{
 		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
-			v, err := s.Todo.Load(r.Context(), id.Tenant, r.PathValue("session"))
+			v, err := s.Todo.Load(r.Context(), id.Tenant, todoSession(r))
 			s.answerTodo(w, r, v, err)
 		}),
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
@@ -33,10 +34,19 @@ func (s *server) addTodo(t *table) {
 				writeFault(w, fault)
 				return
 			}
-			v, err := s.Todo.Edit(r.Context(), id.Tenant, r.PathValue("session"), body)
+			v, err := s.Todo.Edit(r.Context(), id.Tenant, todoSession(r), body)
 			s.answerTodo(w, r, v, err)
 		}),
-	})
+	}
+	t.add("/v1/todo/{session}", m)
+	t.add("/v1/todo", m)
+}
+
+func todoSession(r *http.Request) string {
+	if s := r.PathValue("session"); s != "" {
+		return s
+	}
+	return r.Header.Get("Shallot-Session")
 }
 
 func (s *server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {

@@ -104,7 +104,7 @@ func TestSwitchFormsByKV(t *testing.T) {
 		marked = !marked
 		_, err = kv.PutString(t.Context(), "stage.model.mark.enabled", fmt.Sprint(marked))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return on(m, "mark") == marked }, time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return on(m, "mark") == marked }, 5*time.Second, time.Millisecond)
 	}
 	for _, value := range []string{"false", "FALSE", " false\n", "False", "false a"} {
 		put("stage.model.a.enabled", value)

@@ -55,8 +55,8 @@ type outcome struct {
 
 func (o outcome) last() *messages.Call { return o.got[len(o.got)-1] }
 
-// model is the scripted target of all rows; the user field of a call names its row.
-type model struct {
+// scripted is the model of all rows; the user field of a call names its row.
+type scripted struct {
 	mu   sync.Mutex
 	rows map[string]*played
 }
@@ -66,7 +66,7 @@ type played struct {
 	outcome
 }
 
-func (m *model) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+func (m *scripted) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.rows[c.User]
@@ -96,13 +96,13 @@ func (m *model) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	return nil
 }
 
-func (m *model) play(key string, r row) {
+func (m *scripted) play(key string, r row) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rows[key] = &played{row: r}
 }
 
-func (m *model) outcome(key string) outcome {
+func (m *scripted) outcome(key string) outcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.rows[key].outcome
@@ -154,7 +154,7 @@ func judge(t *testing.T, r row, o outcome) {
 // inProcess is the call without a bus.
 func inProcess(t *testing.T, r row) {
 	t.Helper()
-	m := &model{rows: map[string]*played{}}
+	m := &scripted{rows: map[string]*played{}}
 	m.play(r.id, r)
 	stores := memories()
 	d := stages.Deps{Store: stores, Caller: pipeline.Chain(nil, m)}
@@ -252,7 +252,7 @@ func (l *late) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 
 // onBus runs all rows on one node.
 func onBus(t *testing.T, rows []row, fused bool) {
-	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &model{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
+	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &scripted{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
 	d := stages.Deps{Caller: caller, Store: func(name string) pipeline.Store { return w.stores[name] }}
 	names := map[string][]string{}
 	for i, r := range rows {

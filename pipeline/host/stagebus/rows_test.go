@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,40 @@ func TestRowsOnTheBus(t *testing.T) {
 func TestRowsOnTheBusFused(t *testing.T) {
 	t.Parallel()
 	onBus(t, rows(), true)
+}
+
+// TestDocumentedDefaults holds the orders, names and keys of the documents.
+func TestDocumentedDefaults(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]struct {
+		stage, class string
+		order        int
+		keys         string // as JSON or YAML writes them
+	}{
+		"S0-FALLBACK-1 S0-FALLBACK-7": {"model-fallback", "ModelFallbackInterceptor", 10, `"fallback-models":["qwen-turbo","qwen-plus","gpt-3.5-turbo"],"max-retries":2`},
+		"S0-CEDIT-1 S0-CEDIT-6 X-20 X-21": {"context-editing", "ContextEditingInterceptor", 30,
+			`"strategy":["HYBRID"],"max-tokens":8000,"trim-keep-first":2,"trim-keep-last":10,"summarize-threshold":4000,"window-rounds":10`},
+		"S0-SUBAG-1 S0-SUBAG-5": {"sub-agent", "SubAgentInterceptor", 60, `"min-match-score":5,"case-sensitive":true`},
+		"S0-TSEL-1 S0-TSEL-6":   {"tool-selection", "ToolSelectionInterceptor", 70, `"max-tools":10,"always-include":["getCurrentTime","searchKnowledgeBase"]`},
+		"S0-TODO-1 S0-TODO-8":   {"todo-list", "TodoListInterceptor", 80, ``},
+		"S0-LOG-1":              {"logging", "LoggingModelInterceptor", 100, ``},
+	} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			s := build(t, row{with: []made{{want.stage, ""}}}, "", stages.Deps{Store: memories(), Serves: func(string) bool { return true }})[0]
+			require.Equal(t, want.class, s.Class)
+			require.Equal(t, want.order, s.Order)
+			for _, spec := range stages.All() {
+				if spec.Name != want.stage {
+					continue
+				}
+				_, on, err := spec.Make(spec.Config(), stages.Deps{Store: memories(), Serves: func(string) bool { return true }})
+				require.NoError(t, err)
+				require.True(t, on, "on by default")
+				require.Contains(t, string(messages.Encode(spec.Config())), want.keys)
+			}
+		})
+	}
 }
 
 // same is a check that the model got exactly the request.

@@ -88,6 +88,16 @@ func editRows() []row {
 		gets("CE-12 a cut inside five parallel results", trim, parallel, join(parallel[:2], parallel[12:])),
 		gets("X-21 a round starts at a user message", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10", long, join(long[:1], long[17:])),
 	}
+	// The history is cut before tools are chosen and the list is written, so that neither is ever cut.
+	out = append(out, row{id: "X-15 outside tool selection and todo", calls: 1, turns: one(request(long...)),
+		with: []made{{"todo-list", ""}, {"tool-selection", ""}, {"context-editing", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10"}},
+		check: func(t *testing.T, o outcome) {
+			for i, want := range []string{"context-editing", "tool-selection", "todo-list", "model"} {
+				require.True(t, strings.HasPrefix(o.last().Slip.Path[i], want), o.last().Slip.Path)
+			}
+			require.True(t, strings.HasPrefix(messages.SystemText(o.seen[0]), "be kind\n\n[当前任务列表]"))
+			require.Len(t, messages.Messages(o.seen[0]), 5)
+		}})
 	for _, fails := range []any{fault(messages.ProviderError), "", " \n"} {
 		out = append(out, row{id: fmt.Sprintf("CE-6 no summary to be had %q", fails), with: with("strategy: SUMMARIZE"), turns: one(request(exact(4001)...)), summary: fails, calls: 1,
 			check: func(t *testing.T, o outcome) {
