@@ -24,6 +24,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -47,12 +48,17 @@ type Options struct {
 	Name   string // of the NATS connection
 	Log    *slog.Logger
 	Getenv func(string) string
-	// Stages are the program's own, beside those of the registry; they are on.
+	// Stages are the program's own, beside those of the registry; they are on. One with the kind and name of a stage of
+	// the registry replaces it (S2-PIPE-2), at its place if it names no order.
 	Stages []pipeline.Stage
 	// ToolStages are the program's own too, and off: only tools that name them in their stages have them on their route.
 	ToolStages []pipeline.Stage
 	// Funcs are Go functions that tools of the configuration name (executor go:<function>), beside the built-in ones.
 	Funcs toolbox.GoFuncs
+	// Executors replace those of their kind: go, http, nats, mcp.
+	Executors toolbox.Executors
+	// Resolve, if given, makes what finds tools out of the registry, for stages and target alike.
+	Resolve func(registry toolspec.Tools) toolspec.Tools
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }
@@ -217,14 +223,22 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 		},
 	}
 	var faults []error
+	var own []pipeline.Stage
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
+		if i := slices.IndexFunc(o.Stages, func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }); i >= 0 {
+			s, on, err = inPlaceOf(spec, o.Stages[i]), true, nil
+			own = append(own, s)
+		}
 		if err == nil {
 			err = h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), on)
 		}
 		faults = append(faults, err)
 	}
 	for _, s := range o.Stages {
+		if slices.ContainsFunc(own, func(r pipeline.Stage) bool { return r.Kind == s.Kind && r.Name == s.Name }) {
+			continue
+		}
 		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
 	for _, s := range o.ToolStages {
@@ -239,6 +253,17 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 		}
 	}
 	return nil
+}
+
+// inPlaceOf is a stage of the program in the place of one of the registry.
+func inPlaceOf(spec stages.Spec, s pipeline.Stage) pipeline.Stage {
+	if s.Order == 0 {
+		s.Order, s.Tier = spec.Order, spec.Tier
+	}
+	if s.Class == "" {
+		s.Class = spec.Class
+	}
+	return s
 }
 
 func (h *Host) stageNames() []string {

@@ -36,7 +36,7 @@ type rowBus struct {
 }
 
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
-func startRows(t *testing.T, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
+func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
 	t.Helper()
 	b := &rowBus{runs: map[string][]time.Time{}, broken: map[string]bool{}}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")

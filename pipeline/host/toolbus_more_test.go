@@ -134,6 +134,13 @@ func TestRowsDir(t *testing.T) {
 		require.Eventually(t, func() bool { return b.details("tool-cache")["cacheSize"].(int) <= 1 }, 10*time.Second, 100*time.Millisecond,
 			"CA-7: gone without a look-up, but the one that stays an hour")
 	})
+	t.Run("CA-6 CA-16", func(t *testing.T) {
+		b.do(t, "get_long", `{"row":"CA-16"}`)
+		b.do(t, "get_a", `{"row":"CA-6"}`)
+		require.Eventually(t, func() bool { return !hit(b.do(t, "get_a", `{"row":"CA-6"}`)) }, 10*time.Second, 100*time.Millisecond)
+		require.Equal(t, 2, b.count("CA-6"))
+		require.True(t, hit(b.do(t, "get_long", `{"row":"CA-16"}`)), "a time to live of its own")
+	})
 	t.Run("RT-6", func(t *testing.T) {
 		t.Parallel()
 		c := b.do(t, "retried", `{"row":"RT-6","fail":9,"text":"x"}`)

@@ -68,6 +68,9 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	reader := stages.EvictedTool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
+	if o.Resolve != nil {
+		t.find.registry = o.Resolve(t.registry)
+	}
 	t.target = &toolbox.Target{
 		Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser,
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
@@ -78,6 +81,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		t.mcp = toolbox.NewMCPClients(servers, t.registry, Version(), o.Log)
 		t.target.Executors["mcp"] = t.mcp
 	}
+	maps.Copy(t.target.Executors, o.Executors)
 	h.tools = t
 	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))
 	for i, tool := range c.Tools {

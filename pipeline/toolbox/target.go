@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,10 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	}
 	if f := d.Refuse(); f != nil {
 		return f
+	}
+	if d.NeedsApproval() && !slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == toolspec.ApprovalStage }) {
+		return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval (%s), and no stage '%s' is on the route to ask for it; it was not run",
+			d.Name, d.Approval, toolspec.ApprovalStage).At("tool").From("registry")
 	}
 	exec := t.Executors[d.Executor.Kind]
 	if exec == nil {

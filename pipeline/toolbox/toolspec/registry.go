@@ -352,6 +352,13 @@ func (d *Definition) Refuse() *messages.Fault {
 	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Held).At("tool").From("registry")
 }
 
+// ApprovalStage is the name of the stage that asks people. A tool that needs an approval does not run where it is not
+// on the route.
+const ApprovalStage = "approval"
+
+// NeedsApproval reports whether somebody must say yes before the tool runs.
+func (d *Definition) NeedsApproval() bool { return d.Approval != "" && d.Approval != "none" }
+
 var _ fmt.Stringer = Duration(0)
 
 // String writes "30s".

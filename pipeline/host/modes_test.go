@@ -1,0 +1,63 @@
+package host_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Loose arguments in each mode of coercion, over the bus.
+func TestCoercionModes(t *testing.T) {
+	t.Parallel()
+	schema := `{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"},"tags":{"type":"array","items":{"type":"integer"}},` +
+		`"o":{"$ref":"#/$defs/o"},"e":{"enum":["red","blue"]},"u":{"anyOf":[{"type":"integer"},{"type":"boolean"}]}},"$defs":{"o":{"type":"object","properties":{"x":{"type":"number"}}}}}`
+	h := toolHost(t, "tool:\n  tools:\n"+
+		"    - {name: documents, executor: \"go:echo\", effect: read, coercion: documents, input-schema: "+schema+"}\n"+
+		"    - {name: extended, executor: \"go:echo\", effect: read, coercion: extended, input-schema: "+schema+"}\n"+
+		"    - {name: 'off', executor: \"go:echo\", effect: read, coercion: 'off', input-schema: "+schema+"}\n")
+	for _, r := range []struct{ args, documents, extended, off string }{ // empty: refused
+		{`{"n":"3"}`, `{"n":3}`, `{"n":3}`, ``},
+		{`{"n":9007199254740993}`, `{"n":9007199254740993}`, `{"n":9007199254740993}`, `{"n":9007199254740993}`},
+		{`{"s":3}`, `{"s":"3"}`, `{"s":"3"}`, ``},
+		{`{"tags":"[1,2]"}`, ``, `{"tags":[1,2]}`, ``},
+		{`{"tags":["1",2]}`, `{"tags":[1,2]}`, `{"tags":[1,2]}`, ``},
+		{`{"o":{"x":"1.50"}}`, `{"o":{"x":1.5}}`, `{"o":{"x":1.5}}`, ``},
+		{`{"o":"{\"x\":1}"}`, ``, `{"o":{"x":1}}`, ``},
+		{`{"e":"green"}`, ``, ``, ``},
+		{`{"u":"7"}`, ``, `{"u":7}`, ``},
+		{`{"n":null}`, `{}`, `{}`, ``},
+	} {
+		for tool, want := range map[string]string{"documents": r.documents, "extended": r.extended, "off": r.off} {
+			m := ask(t, h.Conn, "shallot.v1.tool.request."+tool, r.args)
+			if want == "" {
+				require.Equal(t, string(messages.InvalidArguments), m.Header.Get("Shallot-Fault"), "%s %s: %s", tool, r.args, m.Data)
+				require.NotEmpty(t, gjson.GetBytes(m.Data, "error.param").String())
+				continue
+			}
+			require.Equal(t, want, string(m.Data), "%s %s", tool, r.args)
+		}
+	}
+}
+
+// A tool that needs an approval never runs where nobody asks for it.
+func TestApprovalWithoutItsStage(t *testing.T) {
+	t.Parallel()
+	asks := pipeline.Stage{Name: "approval", Kind: messages.Tool, Order: 16, Before: pass}
+	h, err := ownHost(t, []pipeline.Stage{asks}, `
+    - {name: pay, executor: "go:echo", effect: read, approval: always}
+    - {name: asked, executor: "go:echo", effect: read, approval: always, stages: {optional: [approval]}}
+    - {name: free, executor: "go:echo", effect: read, approval: none}
+`)
+	require.NoError(t, err)
+	c := call(t, h, pipeline.Request{Tool: "pay", Body: []byte(`{}`)})
+	require.NotNil(t, c.Fault)
+	require.Equal(t, messages.Blocked, c.Fault.Code)
+	require.Equal(t, 1, c.Slip.Tries)
+	for _, tool := range []string{"asked", "free"} {
+		require.Nil(t, call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)}).Fault)
+	}
+}
