@@ -49,7 +49,11 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 	if p.attached = c.Return.Inbox == ""; !p.attached {
 		n.waiters.put(p)
 	}
-	limit, cancel := context.WithTimeout(ctx, 10*time.Second)
+	until := time.Now().Add(10 * time.Second)
+	if c.Deadline.Before(until) {
+		until = c.Deadline // no store: nobody waits longer than he said
+	}
+	limit, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	if c.Return.Record {
 		if _, err := n.results.Put(limit, submittedKey(c.Tenant, c.ID), []byte("{}"), 0, pipeline.Always()); err != nil {
@@ -80,6 +84,9 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 		return nil, f.From("entry")
 	}
 	n.Cancel(c.ID) // it may have been stored although nobody said so
+	if c.Past(time.Now()) {
+		return nil, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while it waited to be stored: %v; it was not accepted", err).From("entry")
+	}
 	return nil, messages.NewFault(messages.StoreUnavailable, "the call could not be stored: %v; it was not accepted", err).From("entry")
 }
 

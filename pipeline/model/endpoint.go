@@ -190,7 +190,7 @@ func (r *run) do(ctx context.Context) error {
 
 // NoteHeaders holds the answer headers of the provider that are worth passing on: x-ratelimit-*, retry-after-ms and
 // x-upstream-request-id, by lower-case name.
-const NoteHeaders = "provider.headers"
+const NoteHeaders = messages.NoteUpstreamHeaders
 
 func (r *run) timeout(what string, d time.Duration, key string) *messages.Fault {
 	return messages.NewFault(messages.ProviderTimeout, "provider %s: %s within %s (models.timeouts.%s)", r.provider.Name, what, d, key)
