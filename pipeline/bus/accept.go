@@ -32,7 +32,7 @@ func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending
 		return nil, err
 	}
 	if c.IdempotencyKey != "" {
-		attach, err := n.claim(ctx, c)
+		attach, err := n.claimWithin(ctx, c)
 		if err != nil {
 			return nil, err
 		}
@@ -43,13 +43,28 @@ func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending
 	return n.enter(ctx, c, r.Parent != "")
 }
 
+// storeLimit is how long a call may wait to be stored: with no store in reach, nobody waits longer than he said.
+func storeLimit(ctx context.Context, c *messages.Call) (context.Context, context.CancelFunc) {
+	until := time.Now().Add(10 * time.Second)
+	if c.Deadline.Before(until) {
+		until = c.Deadline
+	}
+	return context.WithDeadline(ctx, until)
+}
+
+func (n *Node) claimWithin(ctx context.Context, c *messages.Call) (*pending, error) {
+	limit, cancel := storeLimit(ctx, c)
+	defer cancel()
+	return n.claim(limit, c)
+}
+
 // enter stores generation 0.
 func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pending, error) {
 	p := newPending(n, c)
 	if p.attached = c.Return.Inbox == ""; !p.attached {
 		n.waiters.put(p)
 	}
-	limit, cancel := context.WithTimeout(ctx, 10*time.Second)
+	limit, cancel := storeLimit(ctx, c)
 	defer cancel()
 	if c.Return.Record {
 		if _, err := n.results.Put(limit, submittedKey(c.Tenant, c.ID), []byte("{}"), 0, pipeline.Always()); err != nil {
@@ -80,6 +95,9 @@ func (n *Node) enter(ctx context.Context, c *messages.Call, nested bool) (*pendi
 		return nil, f.From("entry")
 	}
 	n.Cancel(c.ID) // it may have been stored although nobody said so
+	if c.Past(time.Now()) {
+		return nil, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while it waited to be stored: %v; it was not accepted", err).From("entry")
+	}
 	return nil, messages.NewFault(messages.StoreUnavailable, "the call could not be stored: %v; it was not accepted", err).From("entry")
 }
 
@@ -195,7 +213,7 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	if err == nil {
 		return nil, nil
 	}
-	if errors.Is(err, errNoAnswer) {
+	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
 		return n.claim(ctx, c)
 	}
 	unavailable := func(err error) error {

@@ -88,7 +88,7 @@ func keepUpstream(h, up map[string]string) {
 		switch k = strings.ToLower(k); {
 		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
 			h[k] = v
-		case k == "x-request-id", k == "x-upstream-request-id":
+		case k == "x-request-id", k == "x-upstream-request-id": // the model endpoint renames it already
 			h["X-Upstream-Request-Id"] = v
 		}
 	}
