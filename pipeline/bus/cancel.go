@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,10 +117,39 @@ func (n *Node) subscribeCancel() error {
 	})
 }
 
-// Cancel tells every process that works on the call to stop. It may be called for a call that has ended.
+// Cancel tells every process that works on the call to stop, and ends its wait if it is parked on a schedule. It may be
+// called for a call that has ended.
 func (n *Node) Cancel(id string) {
 	n.cancels.cancel(id)
 	if err := n.nc.Publish(n.subj.Cancel(id), nil); err != nil {
 		n.log.Warn("cancel was not sent", "call", id, "err", err)
+	}
+	n.work.Go(func() { n.hasten(id) })
+}
+
+// hasten lets the schedule of a cancelled call fire now (RT-9): the stored message is put in its own place with another
+// time, and the server replaces the one that is there (lease.md 6). If it fires meanwhile, two copies of one generation
+// run to the end, where the first wins.
+func (n *Node) hasten(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := n.js.Stream(ctx, HopsStream)
+	if err != nil {
+		return
+	}
+	waiting, err := s.GetLastMsgForSubject(ctx, n.subj.Delay(id))
+	if err != nil {
+		return // it waits for nothing, which is the ordinary case
+	}
+	m := &nats.Msg{Subject: n.subj.Delay(id), Data: waiting.Data, Header: nats.Header{}}
+	for k, v := range waiting.Header {
+		if !strings.HasPrefix(k, "Nats-") {
+			m.Header[k] = v
+		}
+	}
+	m.Header[hdrSchedule] = []string{"@at " + time.Now().UTC().Format(time.RFC3339Nano)}
+	m.Header[hdrSchedTo] = waiting.Header[hdrSchedTo]
+	if _, err := n.js.PublishMsg(ctx, m); err != nil {
+		n.log.Debug("the wait of a cancelled call was not cut short", "call", id, "err", err)
 	}
 }

@@ -252,3 +252,30 @@ func TestTrap_BusLab4_Schedules(t *testing.T) {
 	require.Less(t, time.Since(begin), 4*time.Second, fmt.Sprintf("the delays of %d calls do not add up, although one lease is allowed at once", len(all)))
 	w.settled()
 }
+
+// RT-9: a caller who leaves during the wait of an Again ends it; the target does not run again.
+func TestCancelCutsAWaitShort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	var runs atomic.Int64
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		runs.Add(1)
+		c.SetReply([]byte(`{}`))
+		return nil
+	})
+	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, again("patient", 10, 5, time.Hour))})
+	p := accept(t, n, chat())
+	parked := func() bool {
+		s, err := w.js.Stream(t.Context(), bus.HopsStream)
+		require.NoError(t, err)
+		_, err = s.GetLastMsgForSubject(t.Context(), messages.Subjects{}.Delay(p.ID()))
+		return err == nil
+	}
+	require.Eventually(t, parked, 10*time.Second, 5*time.Millisecond)
+	p.Leave()
+	c := wait(t, p)
+	require.NotNil(t, c.Fault)
+	require.Equal(t, messages.Cancelled, c.Fault.Code)
+	require.EqualValues(t, 1, runs.Load())
+	w.settled()
+}

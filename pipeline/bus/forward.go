@@ -178,10 +178,14 @@ func (n *Node) delay(h *held, d time.Duration) {
 	if !h.c.Deadline.IsZero() && at.After(h.c.Deadline) {
 		at = h.c.Deadline
 	}
-	n.store(h, n.subj.Delay(h.c.ID), nats.Header{
+	id := h.c.ID
+	n.store(h, n.subj.Delay(id), nats.Header{
 		hdrSchedule: {"@at " + at.UTC().Format(time.RFC3339Nano)},
 		hdrSchedTo:  {n.subj.Route(h.c.Kind)},
 	})
+	if n.cancels.cancelled(id) { // the cancel came while it was stored, and found nothing to cut short
+		n.hasten(id)
+	}
 }
 
 // checkpoint stores the call under the subject; the stored message takes over the lease.
