@@ -138,7 +138,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	case err = <-failed:
 		servers--
 	}
-	stop, cancel := context.WithTimeout(context.Background(), 14*time.Second)
+	stop, cancel := context.WithTimeout(context.Background(), 12*time.Second)
 	defer cancel()
 	err = errors.Join(err, srv.shutdown(stop))
 	for range servers {

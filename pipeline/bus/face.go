@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -70,11 +71,15 @@ func (n *Node) face(subject string, serve func(m *nats.Msg)) error {
 }
 
 func (n *Node) stopFaces() {
+	var wait sync.WaitGroup
 	for _, s := range n.faces {
-		if err := drain(s); err != nil {
-			n.log.Debug("a request subscription did not drain", "subject", s.Subject, "err", err)
-		}
+		wait.Go(func() {
+			if err := drain(n.nc, s); err != nil {
+				n.log.Debug("a request subscription did not drain", "subject", s.Subject, "err", err)
+			}
+		})
 	}
+	wait.Wait()
 }
 
 func (n *Node) serveRequest(m *nats.Msg) {

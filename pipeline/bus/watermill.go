@@ -126,7 +126,7 @@ func (s *hopSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *me
 				case <-wake:
 				case <-ctx.Done():
 					// Drain hands over what the client has already received, so nothing is dropped.
-					if err := drain(sub); err != nil {
+					if err := drain(s.nc, sub); err != nil {
 						s.log.Warn("hop subscription did not drain", "topic", topic, "err", err)
 					}
 					stopping = true
@@ -155,7 +155,12 @@ func (s *hopSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *me
 	return out, nil
 }
 
-func drain(sub *nats.Subscription) error {
+// drain lets a subscription hand over what the client has received, and ends it. Without a server there is nobody to
+// confirm that nothing more comes, and nothing that could.
+func drain(nc *nats.Conn, sub *nats.Subscription) error {
+	if !nc.IsConnected() {
+		return sub.Unsubscribe()
+	}
 	done := sub.StatusChanged(nats.SubscriptionClosed)
 	if err := sub.Drain(); err != nil {
 		return err

@@ -192,7 +192,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	if h.tools != nil {
 		h.tools.http.Close()
 	}
-	if h.publisher != nil {
+	if h.publisher != nil && h.Conn.IsConnected() {
 		select {
 		case <-h.publisher.PublishAsyncComplete():
 		case <-time.After(2 * time.Second):
