@@ -105,6 +105,12 @@ func (n *Node) mustEnd(c *messages.Call, next pipeline.Next) (*messages.Fault, b
 		return nil, false
 	}
 	if c.Past(time.Now()) {
+		if c.Fault != nil && mayTryAgain(c) {
+			f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s, before another attempt could be made; the %s failed with %s: %s",
+				c.Slip.Where(), c.Kind, c.Fault.Code, c.Fault.Message).From("deadline") // FB-13
+			f.Last = c.Fault.Code
+			return f, true
+		}
 		if c.Fault != nil {
 			return c.Fault, true // the stage or target whose time ran out has said so
 		}
@@ -119,6 +125,12 @@ func (n *Node) mustEnd(c *messages.Call, next pipeline.Next) (*messages.Fault, b
 		return messages.NewFault(messages.Cancelled, "the caller left while the call was at %s", c.Slip.Where()).From("caller"), true
 	}
 	return nil, false
+}
+
+// mayTryAgain reports whether a stage that is still to come could have had the failed target tried again, or another
+// one: then it is the time that ended the call, not the failure.
+func mayTryAgain(c *messages.Call) bool {
+	return c.Fault.OfTarget() && c.Fault.Code.Info().Fallback && slices.ContainsFunc(c.Slip.Frames, func(f messages.Frame) bool { return c.Slip.Stops[f.Stop].Keep })
 }
 
 // hop sends the call to the phase that its slip names, over core NATS. If nobody is there, the server says so at once

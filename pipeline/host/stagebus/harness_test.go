@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -34,6 +35,13 @@ type row struct {
 	script []any
 	// summary is what the model says to a summary call: a text or an error.
 	summary any
+	// own are stages of the test beside those, and model is what answers instead of the script.
+	own   []pipeline.Stage
+	model func(t testing.TB) pipeline.Target
+	// provider is what the stages know of a model's provider.
+	provider func(model string) string
+	// refused is what the error of making the stages says; such a row has no calls.
+	refused string
 	calls   int // times that the model ran, summaries apart
 	check   func(t *testing.T, o outcome)
 }
@@ -44,13 +52,26 @@ type made struct{ name, yaml string }
 type turn struct {
 	session, run string
 	body         []byte
+	stream       bool
+	time         time.Duration // until the deadline; 30 s
+	leave        chan struct{} // when it is closed, the caller goes away
+	held         bool          // the call is parked instead of ending
+}
+
+func (u turn) deadline() time.Time {
+	if u.time == 0 {
+		return time.Now().Add(30 * time.Second)
+	}
+	return time.Now().Add(u.time)
 }
 
 // outcome is what happened, in order.
 type outcome struct {
 	seen      [][]byte         // requests that reached the model
 	summaries [][]byte         // and those of summaries
-	got       []*messages.Call // ends
+	got       []*messages.Call // ends; nil of a parked call
+	path      []string         // the last call's trace, with the names of the stages as they are in one process
+	shown     string           // text that the last caller saw, if it read a stream
 }
 
 func (o outcome) last() *messages.Call { return o.got[len(o.got)-1] }
@@ -62,18 +83,37 @@ type scripted struct {
 }
 
 type played struct {
-	row row
+	row   row
+	model pipeline.Target
 	outcome
 }
 
-func (m *scripted) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+func (m *scripted) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+	p, line := m.next(c)
+	switch line := line.(type) {
+	case pipeline.Target: // not under the lock: it may wait
+		return line.Do(ctx, c, emit)
+	case error:
+		return line
+	case []byte:
+		c.SetReply(line)
+	case string:
+		c.SetReply(messages.TextReply("x", "m", line, 1))
+	default:
+		return fmt.Errorf("row %s has no line for this call", p)
+	}
+	return nil
+}
+
+// next notes the call and says what the model says to it.
+func (m *scripted) next(c *messages.Call) (id string, line any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.rows[c.User]
 	if p == nil {
-		return fmt.Errorf("no row %q", c.User)
+		return c.User, fmt.Errorf("no row %q", c.User)
 	}
-	line := p.row.summary
+	line = p.row.summary
 	if c.Parent != "" {
 		p.summaries = append(p.summaries, bytes.Clone(c.Request()))
 	} else {
@@ -82,24 +122,21 @@ func (m *scripted) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) erro
 			line = s[min(len(p.seen), len(s)-1)]
 		}
 		p.seen = append(p.seen, bytes.Clone(c.Request()))
+		if p.model != nil {
+			line = p.model
+		}
 	}
-	switch line := line.(type) {
-	case error:
-		return line
-	case []byte:
-		c.SetReply(line)
-	case string:
-		c.SetReply(messages.TextReply("x", "m", line, 1))
-	default:
-		return fmt.Errorf("row %s has no line for this call", p.row.id)
-	}
-	return nil
+	return p.row.id, line
 }
 
-func (m *scripted) play(key string, r row) {
+func (m *scripted) play(t testing.TB, key string, r row) {
+	p := &played{row: r}
+	if r.model != nil {
+		p.model = r.model(t)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rows[key] = &played{row: r}
+	m.rows[key] = p
 }
 
 func (m *scripted) outcome(key string) outcome {
@@ -112,6 +149,7 @@ func (m *scripted) outcome(key string) outcome {
 func build(t testing.TB, r row, suffix string, d stages.Deps) []pipeline.Stage {
 	t.Helper()
 	var out []pipeline.Stage
+	d.Provider = r.provider
 	for _, m := range r.with {
 		i := slices.IndexFunc(stages.All(), func(s stages.Spec) bool { return s.Name == m.name && s.Kind == messages.Model })
 		require.GreaterOrEqual(t, i, 0, m.name)
@@ -122,7 +160,15 @@ func build(t testing.TB, r row, suffix string, d stages.Deps) []pipeline.Stage {
 			require.NoError(t, yaml.UnmarshalWithOptions([]byte(m.yaml), cfg, yaml.Strict()), r.id)
 		}
 		s, _, err := spec.Make(cfg, d)
+		if r.refused != "" {
+			require.ErrorContains(t, err, r.refused, r.id)
+			continue
+		}
 		require.NoError(t, err, r.id)
+		out = append(out, s)
+	}
+	for _, s := range r.own {
+		s.Name += suffix
 		out = append(out, s)
 	}
 	slices.SortStableFunc(out, func(a, b pipeline.Stage) int { return a.Order - b.Order })
@@ -145,6 +191,9 @@ func (u turn) in(key string) (session, run string) {
 func judge(t *testing.T, r row, o outcome) {
 	t.Helper()
 	require.Len(t, o.seen, r.calls, "calls of the model")
+	if r.refused != "" {
+		return
+	}
 	for _, raw := range o.seen {
 		require.Empty(t, unpaired(raw), "an upstream would refuse this")
 	}
@@ -155,22 +204,71 @@ func judge(t *testing.T, r row, o outcome) {
 func inProcess(t *testing.T, r row) {
 	t.Helper()
 	m := &scripted{rows: map[string]*played{}}
-	m.play(r.id, r)
+	m.play(t, r.id, r)
 	stores := memories()
 	d := stages.Deps{Store: stores, Caller: pipeline.Chain(nil, m)}
 	chain := build(t, r, "", d)
-	var got []*messages.Call
+	var o outcome
 	for _, u := range r.turns {
 		c := messages.NewCall(messages.Model, "t1", u.body)
-		c.User, c.Deadline = r.id, time.Now().Add(30*time.Second)
+		c.User, c.Deadline, c.Stream = r.id, u.deadline(), u.stream
 		c.Session, c.Run = u.in("s")
-		c, err := pipeline.Chain(chain, m).Call(t.Context(), c)
-		require.NoError(t, err)
-		got = append(got, c)
+		ctx, leave := context.WithCancelCause(t.Context())
+		var caller sync.WaitGroup
+		if u.leave != nil {
+			caller.Go(func() { <-u.leave; leave(pipeline.ErrCancelled) })
+		}
+		seen, n := newReader(u), map[int]int{}
+		l := pipeline.Chain(chain, m)
+		l.Emit = func(chunk []byte) error {
+			run := len(m.outcome(r.id).seen)
+			n[run]++
+			seen.delta(pipeline.Delta{Source: fmt.Sprint(run), N: n[run], Chunk: chunk})
+			return nil
+		}
+		c, err := l.Call(ctx, c)
+		caller.Wait()
+		leave(nil)
+		o.add(t, u, c, err, seen, "")
 	}
-	o := m.outcome(r.id)
-	o.got = got
+	was := m.outcome(r.id)
+	o.seen, o.summaries = was.seen, was.summaries
 	judge(t, r, o)
+}
+
+// reader is the caller of a stream.
+type reader struct {
+	*pipeline.Follower
+	text string
+}
+
+func newReader(u turn) *reader { return &reader{Follower: pipeline.NewFollower(u.body)} }
+
+func (r *reader) delta(d pipeline.Delta) { r.read(r.Delta(d)) }
+
+func (r *reader) read(chunks [][]byte) {
+	for _, c := range chunks {
+		r.text += gjson.GetBytes(c, "choices.0.delta.content").String()
+	}
+}
+
+// add notes the end of one turn.
+func (o *outcome) add(t *testing.T, u turn, c *messages.Call, err error, seen *reader, suffix string) {
+	t.Helper()
+	if u.held {
+		require.ErrorIs(t, err, pipeline.ErrHeld)
+		o.got = append(o.got, nil)
+		return
+	}
+	require.NoError(t, err)
+	if u.stream {
+		rest, _ := seen.End(c)
+		seen.read(rest)
+	}
+	o.got, o.shown, o.path = append(o.got, c), seen.text, nil
+	for _, p := range c.Slip.Path {
+		o.path = append(o.path, strings.Replace(p, suffix+".", ".", 1))
+	}
 }
 
 func memories() func(string) pipeline.Store {
@@ -224,11 +322,23 @@ func (w *world) conn(t testing.TB) *nats.Conn {
 
 func (w *world) node(t testing.TB, m *pipeline.Manager, target pipeline.Target) *bus.Node {
 	t.Helper()
-	n, err := bus.New(t.Context(), bus.Options{Config: w.cfg, Conn: w.conn(t), Manager: m, Entry: true,
-		Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
+	return w.start(t, bus.Options{Manager: m, Entry: true, Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
+}
+
+// start starts a node on a connection of its own, if it has none; it is stopped when the test is over.
+func (w *world) start(t testing.TB, o bus.Options) *bus.Node {
+	t.Helper()
+	o.Config = w.cfg
+	if o.Conn == nil {
+		o.Conn = w.conn(t)
+	}
+	n, err := bus.New(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
 	t.Cleanup(func() {
+		if o.Conn.IsClosed() {
+			return // died
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		require.NoError(t, n.Stop(ctx))
@@ -257,7 +367,7 @@ func onBus(t *testing.T, rows []row, fused bool) {
 	names := map[string][]string{}
 	for i, r := range rows {
 		key := fmt.Sprint("r", i)
-		m.play(key, r)
+		m.play(t, key, r)
 		for _, s := range build(t, r, "-"+key, d) {
 			require.NoError(t, manager.Register(s, true))
 			names[key] = append(names[key], s.Name)
@@ -271,22 +381,36 @@ func onBus(t *testing.T, rows []row, fused bool) {
 				t.Parallel()
 				key := fmt.Sprint("r", i)
 				others := slices.DeleteFunc(slices.Clone(caller.skip), func(s string) bool { return slices.Contains(names[key], s) })
-				var got []*messages.Call
+				var o outcome
 				for _, u := range r.turns {
-					q := pipeline.Request{Kind: messages.Model, Tenant: "t1", User: key, Body: u.body, Skip: others, Deadline: time.Now().Add(30 * time.Second)}
+					q := pipeline.Request{Kind: messages.Model, Tenant: "t1", User: key, Body: u.body, Stream: u.stream, Skip: others, Deadline: u.deadline()}
 					q.Session, q.Run = u.in(key)
 					p, err := caller.node.Accept(t.Context(), q)
 					require.NoError(t, err)
-					c, err := p.Wait(t.Context(), nil)
-					require.NoError(t, err)
-					got = append(got, c)
+					if u.leave != nil {
+						<-u.leave
+						p.Leave()
+					}
+					seen := newReader(u)
+					c, err := p.Wait(t.Context(), seen.delta)
+					o.add(t, u, c, err, seen, "-"+key)
 				}
-				o := m.outcome(key)
-				o.got = got
+				was := m.outcome(key)
+				o.seen, o.summaries = was.seen, was.summaries
 				judge(t, r, o)
 			})
 		}
 	})
+	// What goes on behind a caller's back is over when no lease is left: no row has called the model once more.
+	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+		require.Eventually(t, func() bool {
+			s, err := w.js.Stream(t.Context(), name)
+			return err == nil && s.CachedInfo().State.Msgs == 0
+		}, 10*time.Second, 5*time.Millisecond, name)
+	}
+	for i, r := range rows {
+		require.Len(t, m.outcome(fmt.Sprint("r", i)).seen, r.calls, r.id)
+	}
 }
 
 // The helpers of the rows.

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 
 func rows() []row {
 	var out []row
-	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(), piiRows(), limitRows(), fallbackRows()} {
+	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(), piiRows(), limitRows(), fallbackRows(), fallbackEdgeRows()} {
 		out = append(out, family...)
 	}
 	return out
