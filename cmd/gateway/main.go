@@ -107,7 +107,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if embedded {
 		roles = host.Everything()
 	}
-	h, err = host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 4 * time.Second})
+	h, err = host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	case err = <-failed:
 		servers--
 	}
-	stop, cancel := context.WithTimeout(context.Background(), 12*time.Second)
+	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err = errors.Join(err, srv.shutdown(stop))
 	for range servers {

@@ -43,14 +43,14 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		return err
 	}
 	log := host.NewLog(errOut, os.Getenv)
-	h, err := host.Start(ctx, host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles), Log: log, Drain: 6 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles), Log: log, Drain: 5 * time.Second})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "shallot worker %s: %s on %s\n", host.Version(), describe(roles), h.URL)
 	<-ctx.Done()
 	log.Info("stopping: what is under way is finished, or stored and handed back")
-	stop, cancel := context.WithTimeout(context.Background(), 12*time.Second)
+	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return h.Stop(stop)
 }
