@@ -383,7 +383,8 @@ func onBus(t *testing.T, rows []row, fused bool) {
 				others := slices.DeleteFunc(slices.Clone(caller.skip), func(s string) bool { return slices.Contains(names[key], s) })
 				var o outcome
 				for _, u := range r.turns {
-					q := pipeline.Request{Kind: messages.Model, Tenant: "t1", User: key, Body: u.body, Stream: u.stream, Skip: others, Deadline: u.deadline()}
+					// A tenant for each row: summaries of one history are shared within a tenant.
+					q := pipeline.Request{Kind: messages.Model, Tenant: key, User: key, Body: u.body, Stream: u.stream, Skip: others, Deadline: u.deadline()}
 					q.Session, q.Run = u.in(key)
 					p, err := caller.node.Accept(t.Context(), q)
 					require.NoError(t, err)
