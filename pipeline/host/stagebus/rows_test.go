@@ -1,6 +1,7 @@
 package stagebus
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -13,6 +14,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "12")                                  // they mostly wait: for deadlines, lost leases, and nodes that stop
 	_ = os.Setenv("SHALLOT_PII_KEY", "0123456789abcdef0123456789abcdef") // PI-3
 	os.Exit(m.Run())
 }
