@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,6 +134,9 @@ func TestHouseRules(t *testing.T) {
 					require.Contains(t, tests, strings.TrimSuffix(name, ".go")+"_test.go", "a stage has a test beside it")
 				}
 				checkCalls(t, strings.TrimPrefix(p.ImportPath, module+"/"), isTest, parse(t, path, src))
+				if isTest && !imports(parse(t, path, src), "testing/synctest") {
+					checkWaits(t, src)
+				}
 			})
 		}
 	}
@@ -163,6 +167,23 @@ func imports(f *ast.File, path string) bool {
 	return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote(path) })
 }
 
+var (
+	realWait = regexp.MustCompile(`(?m)^.*(\btime\.Sleep\(|^\s*<-time\.After\().*$`)
+	// A wait may stand for something else that takes time: work, an outage, a client's back-off. It says so.
+	simulated = regexp.MustCompile(`// simulated: .+$`)
+)
+
+// checkWaits refuses waits on the real clock, however they are spelled, unless they are what is simulated and not how
+// the test finds out that something has happened.
+func checkWaits(t *testing.T, src []byte) {
+	t.Helper()
+	for _, line := range realWait.FindAll(src, -1) {
+		if !simulated.Match(line) {
+			t.Errorf("no waits on the clock in tests: wait for the event, or use testing/synctest: %s", bytes.TrimSpace(line))
+		}
+	}
+}
+
 func checkCalls(t *testing.T, pkg string, isTest bool, f *ast.File) {
 	t.Helper()
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -172,9 +193,6 @@ func checkCalls(t *testing.T, pkg string, isTest bool, f *ast.File) {
 				t.Error("no init(): what a package needs is made where it is used")
 			}
 		case *ast.CallExpr:
-			if isTest && !imports(f, "testing/synctest") && isCall(n, "time", "Sleep") {
-				t.Error("no time.Sleep in tests: wait for the event, or use testing/synctest, whose clock is not real")
-			}
 			if pkg != "messages" && !isTest && isCall(n, "fmt", "Sprintf") && len(n.Args) > 0 && looksLikeSubject(n.Args[0]) {
 				t.Error("subjects are built by messages.Subjects only, so that no input reaches into another token")
 			}

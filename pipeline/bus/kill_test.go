@@ -113,7 +113,7 @@ func (x *install) strike(who string, s os.Signal) {
 			require.NoError(x.t, p.err, "a graceful end")
 		}
 	}
-	<-time.After(500 * time.Millisecond) // nobody is there for a while: that is the case
+	time.Sleep(500 * time.Millisecond) // simulated: an outage
 	if who == "nats-server" {
 		x.srv.start()
 		return
@@ -149,7 +149,7 @@ func (x *install) ask(ctx context.Context, key string) (reply, error) {
 		}
 		if err == nil {
 			err = fmt.Errorf("%v %s", got.Header, got.Data)
-			<-time.After(100 * time.Millisecond) // a client's back-off
+			time.Sleep(100 * time.Millisecond) // simulated: a client's back-off
 		}
 		last = err
 	}

@@ -130,7 +130,7 @@ func TestToolConcurrency(t *testing.T) {
 				break
 			}
 		}
-		<-time.After(20 * time.Millisecond) // the work itself
+		time.Sleep(20 * time.Millisecond) // simulated: the work itself
 		var in struct{ N int }
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		_, _ = w.Write([]byte(strconv.Itoa(in.N)))
