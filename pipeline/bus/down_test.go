@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestAcceptWhileTheServerIsDown(t *testing.T) {
 	w := newWorldOn(t, bus.Config{}, embed.Options{Port: -1})
 	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), URL: w.srv.ClientURL(), Log: w.log})
 	require.NoError(t, err)
-	n := w.node(bus.Options{Conn: nc, Entry: true, Targets: roles(pipeline.TargetFunc(echo))})
+	n := w.start(bus.Options{Conn: nc, Entry: true, Targets: roles(pipeline.TargetFunc(echo))})
 	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
 	w.srv.Stop()
 	for name, key := range map[string]string{"without a key": "", "with a key": "k"} {
@@ -32,4 +33,14 @@ func TestAcceptWhileTheServerIsDown(t *testing.T) {
 		require.Contains(t, []messages.Code{messages.DeadlineExceeded, messages.StoreUnavailable}, f.Code, name)
 		require.Less(t, time.Since(begin), 8*time.Second, "%s: the default is 10 s", name)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() { _ = n.Stop(ctx); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a stop does not end with its context while the server is away")
+	}
+	nc.Close()
 }

@@ -261,19 +261,20 @@ func (n *Node) Stop(ctx context.Context) error {
 	limit := time.AfterFunc(n.cfg.Drain, func() { n.cancels.handBack(); n.unface() })
 	defer limit.Stop()
 	defer n.unface()
-	if len(n.subs) > 0 && n.router != nil {
-		err = n.router.Close()
-	}
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
+		var err error
+		if len(n.subs) > 0 && n.router != nil {
+			err = n.router.Close()
+		}
 		for _, sub := range n.subs {
 			_ = sub.Close() // the router does not wait for a message that it took while it closed
 		}
 		n.work.Wait()
+		done <- err
 	}()
 	select {
-	case <-done:
+	case err = <-done:
 	case <-ctx.Done():
 		err = errors.Join(err, errors.New("bus: some leases were not settled; their calls are redelivered"))
 	}
@@ -281,11 +282,20 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.stopLoop != nil {
 		n.stopLoop()
 	}
-	n.loops.Wait()
+	loops := make(chan struct{})
+	go func() { n.loops.Wait(); close(loops) }()
+	select {
+	case <-loops:
+	case <-ctx.Done(): // the router's own loop ends when its handlers do, and one of them may still ask a server that is away
+		err = errors.Join(err, errors.New("bus: stopped with work still waiting for the server"))
+	}
 	if n.marker != nil {
 		n.marker.stop()
 	}
-	return errors.Join(err, n.nc.FlushTimeout(time.Second))
+	if n.nc.IsConnected() {
+		err = errors.Join(err, n.nc.FlushTimeout(time.Second))
+	}
+	return err
 }
 
 // JetStream returns the node's JetStream handle, for host and tests.
