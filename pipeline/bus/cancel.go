@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -141,7 +143,7 @@ func (n *Node) Cancel(id string) {
 	n.work.Go(func() { n.hasten(id) })
 }
 
-// hasten ends the wait of a cancelled call (RT-9): its message is stored where its schedule would have put it, and that
+// hasten ends the wait of a cancelled call (RT-9), also of one that is held: its message is stored where its schedule would have put it, and that
 // one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two copies of one generation run to
 // the end, where the first wins.
 func (n *Node) hasten(id string) {
@@ -151,13 +153,19 @@ func (n *Node) hasten(id string) {
 	if err != nil {
 		return
 	}
-	waiting, err := s.GetLastMsgForSubject(ctx, n.subj.Delay(id))
+	for _, subject := range []string{n.subj.Delay(id), n.subj.HeldDelay(id)} {
+		n.fireNow(ctx, s, subject, id)
+	}
+}
+
+func (n *Node) fireNow(ctx context.Context, s jetstream.Stream, subject, id string) {
+	waiting, err := s.GetLastMsgForSubject(ctx, subject)
 	if err != nil {
 		return // it waits for nothing, which is the ordinary case
 	}
 	m := &nats.Msg{Subject: waiting.Header.Get(hdrSchedTo), Data: waiting.Data, Header: nats.Header{
-		hdrScheduler: {n.subj.Delay(id)}, hdrSchedNext: {"purge"},
-		hdrMsgID: {waiting.Header.Get(hdrMsgID) + ".now"}, // whoever hastens it too stores nothing
+		hdrScheduler: {subject}, hdrSchedNext: {"purge"},
+		hdrMsgID: {cmp.Or(waiting.Header.Get(hdrMsgID), id+".held") + ".now"}, // whoever hastens it too stores nothing
 	}}
 	for k, v := range waiting.Header {
 		if !strings.HasPrefix(k, "Nats-") {

@@ -42,9 +42,28 @@ func (n *Node) handleRoute(m *message.Message) {
 	if !ok {
 		return
 	}
+	var hold uint64
+	if h.c.Noted(noteWake, &hold) {
+		n.woken(h, hold) // it is no generation of the call, so it is never handed back
+		return
+	}
 	if n.draining.Load() {
 		n.handBack(h)
 		return
+	}
+	if h.c.Noted(noteResumed, &hold) {
+		ctx, cancel := n.until(h.c)
+		mine, err := n.claimResumed(ctx, h.c, h.lease, hold)
+		cancel()
+		switch {
+		case err != nil:
+			n.log.Error("an answered call could not be claimed; its lease brings it back", "call", h.c.ID, "err", err)
+			return
+		case !mine:
+			n.settleLater(h.lease) // a second copy, after a decision was carried out twice
+			return
+		}
+		h.c.Unnote(noteResumed)
 	}
 	n.forward(h, pipeline.Resume(h.c))
 }

@@ -8,6 +8,7 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,6 +48,10 @@ type Options struct {
 	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
 	// to the request. It runs for one call at a time, for many at once; nil does nothing.
 	Prepare func(c *messages.Call) error
+	// Decide checks an answer to a held call, before anything is decided, and returns it as the stage that asked takes
+	// it; by says who answers. An error refuses the answer, nil says that nothing was decided: the call waits on. Nil
+	// takes every answer as it is.
+	Decide func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
 	// Verbs are further request subjects of the entry role.
 	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
@@ -307,7 +312,11 @@ func (n *Node) Held() int { return n.marker.count() }
 func (n *Node) watchBacklog(ctx context.Context) {
 	for ctx.Err() == nil {
 		if s, err := n.js.Stream(ctx, HopsStream); err == nil {
-			n.backlog.Store(s.CachedInfo().State.Msgs)
+			msgs := s.CachedInfo().State.Msgs
+			if held, err := n.js.Stream(ctx, "KV_"+ApprovalsBucket); err == nil { // calls that wait for a person are no work
+				msgs -= min(msgs, held.CachedInfo().State.Msgs)
+			}
+			n.backlog.Store(msgs)
 		}
 		pause(ctx, time.Second)
 	}

@@ -29,10 +29,13 @@ type Question struct {
 	Tool        string          `json:"tool"`
 	Version     string          `json:"version,omitempty"`
 	Description string          `json:"description,omitempty"`
-	Arguments   json.RawMessage `json:"arguments"`
-	Policy      string          `json:"policy"`
-	Note        string          `json:"note,omitempty"`
-	Decisions   []string        `json:"decisions"`
+	Arguments   json.RawMessage `json:"arguments,omitempty"`
+	// Bytes and Preview stand in for arguments that are too long to be shown: their size and how they begin.
+	Bytes     int      `json:"arguments_bytes,omitempty"`
+	Preview   string   `json:"arguments_preview,omitempty"`
+	Policy    string   `json:"policy"`
+	Note      string   `json:"note,omitempty"`
+	Decisions []string `json:"decisions"`
 	// Session, Run, User and Agent say for whom the call is made.
 	Session string `json:"session,omitempty"`
 	Run     string `json:"run,omitempty"`
@@ -45,10 +48,24 @@ type Question struct {
 }
 
 func newQuestion(p Policy, d *toolspec.Definition, c *messages.Call) *Question {
-	return &Question{
-		Tool: d.Name, Version: d.Version, Description: d.Description, Arguments: arguments(c), Policy: p.label(), Decisions: p.Decisions,
+	q := &Question{
+		Tool: d.Name, Version: d.Version, Description: clip(d.Description, 4096), Arguments: arguments(c), Policy: p.label(), Decisions: p.Decisions,
 		Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent, Expires: p.Expires, Hash: d.Fingerprint(),
 	}
+	if n := len(q.Arguments); n > maxShown {
+		q.Bytes, q.Preview, q.Arguments = n, clip(string(q.Arguments), 4096), nil
+	}
+	return q
+}
+
+// maxShown bounds the arguments in a question: it is stored and listed, and a person has to read it.
+const maxShown = 64 << 10
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "")
 }
 
 // arguments are the call's, as the tool gets them.

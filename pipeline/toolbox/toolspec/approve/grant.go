@@ -13,7 +13,7 @@ import (
 // NoteGrant holds the grant of a call: that its arguments, as they were then, passed the approval.
 const NoteGrant = "approval.grant"
 
-// NoteDecision says how a call passed that had to wait: {decision, by, at, reason}.
+// NoteDecision says how a call passed that had to wait: {decision, by, at}.
 const NoteDecision = "approval.decision"
 
 // Grant binds a yes to one call and its arguments (contracts 9): sha256 over tenant, run, call id, tool and canonical
