@@ -132,6 +132,7 @@ func (n *Node) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
 // HeldCall returns one call that waits; of any tenant if that is empty.
 func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
 	none := messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
+	key := messages.Key(tenant, id)
 	if tenant == "" {
 		keys, err := n.approvals.Keys(ctx, "")
 		if err != nil {
@@ -141,12 +142,9 @@ func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) 
 		if i < 0 {
 			return Parked{}, none
 		}
-		own, _, _ := strings.Cut(keys[i], ".")
-		if tenant, _ = messages.Untoken(own); tenant == "" {
-			return Parked{}, none
-		}
+		key = keys[i]
 	}
-	p, _, _, err := n.parked(ctx, messages.Key(tenant, id))
+	p, _, _, err := n.parked(ctx, key)
 	switch {
 	case errors.Is(err, pipeline.ErrNotFound), err == nil && p.Decided != nil:
 		return p, none

@@ -100,10 +100,10 @@ func (n *Node) park(h *held, next pipeline.Next) {
 
 // ask makes the record of a question. If it is there already, or was and is answered, that one counts.
 func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Parked, fresh bool, err error) {
-	if err := n.shelve(ctx, c); err != nil {
-		return p, false, err
-	}
 	m, err := n.codec.encode(ctx, c)
+	if err == nil {
+		err = n.shelve(ctx, m.Data)
+	}
 	if err != nil {
 		return p, false, err
 	}

@@ -26,8 +26,9 @@ func shelfKey(c *messages.Call, ref string, piece int) string {
 }
 
 // shelve copies the large bodies of a call beside its record.
-func (n *Node) shelve(ctx context.Context, c *messages.Call) error {
-	if _, err := n.codec.encode(ctx, c); err != nil { // what is too large gets its reference now
+func (n *Node) shelve(ctx context.Context, wire []byte) error {
+	c, err := n.codec.decode(wire)
+	if err != nil {
 		return err
 	}
 	for _, ref := range c.Refs() {
