@@ -7,7 +7,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // Loose arguments in each mode of coercion, over the bus.
@@ -40,24 +39,5 @@ func TestCoercionModes(t *testing.T) {
 			}
 			require.Equal(t, want, string(m.Data), "%s %s", tool, r.args)
 		}
-	}
-}
-
-// A tool that needs an approval never runs where nobody asks for it.
-func TestApprovalWithoutItsStage(t *testing.T) {
-	t.Parallel()
-	asks := pipeline.Stage{Name: "approval", Kind: messages.Tool, Order: 16, Before: pass}
-	h, err := ownHost(t, []pipeline.Stage{asks}, `
-    - {name: pay, executor: "go:echo", effect: read, approval: always}
-    - {name: asked, executor: "go:echo", effect: read, approval: always, stages: {optional: [approval]}}
-    - {name: free, executor: "go:echo", effect: read, approval: none}
-`)
-	require.NoError(t, err)
-	c := call(t, h, pipeline.Request{Tool: "pay", Body: []byte(`{}`)})
-	require.NotNil(t, c.Fault)
-	require.Equal(t, messages.Blocked, c.Fault.Code)
-	require.Equal(t, 1, c.Slip.Tries)
-	for _, tool := range []string{"asked", "free"} {
-		require.Nil(t, call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)}).Fault)
 	}
 }
