@@ -25,11 +25,22 @@ func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMes
 // Decide gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
 // hold.answer. The first answer wins; a later one is the fault conflict, which says whose the first was and when. An
 // answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is not_found.
+// An empty tenant means any.
 func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	unavailable := func(err error) error {
 		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v; the call waits on", err).From("entry")
+	}
+	if tenant == "" {
+		p, err := n.HeldCall(ctx, "", id)
+		if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.NotFound {
+			return n.answered(ctx, "", id, nil)
+		}
+		if err != nil {
+			return p, err
+		}
+		tenant = p.Tenant
 	}
 	var mine *Decided
 	for {

@@ -154,18 +154,20 @@ func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.Ent
 	return p, e, wire, nil
 }
 
-// decidedKey is what is remembered of an answered question, as long as a result.
-func decidedKey(tenant, id string) string { return messages.Key(tenant, id) + ".decided" }
+// decidedKey is what is remembered of an answered question, as long as a result. The tenant stands in the value.
+func decidedKey(id string) string { return messages.Key(id, "decided") }
 
+// decided finds an answered question of the tenant, or of any if that is empty.
 func (n *Node) decided(ctx context.Context, tenant, id string) (p Parked, ok bool, err error) {
-	e, err := n.results.Get(ctx, decidedKey(tenant, id))
+	e, err := n.results.Get(ctx, decidedKey(id))
 	if errors.Is(err, pipeline.ErrNotFound) {
 		return p, false, nil
 	}
 	if err != nil {
 		return p, false, err
 	}
-	return p, json.Unmarshal(e.Value, &p) == nil && p.Decided != nil, nil
+	ok = json.Unmarshal(e.Value, &p) == nil && p.Decided != nil && (tenant == "" || tenant == p.Tenant)
+	return p, ok, nil
 }
 
 // heldNow reports whether a call is parked.
@@ -307,7 +309,7 @@ func (n *Node) goOn(ctx context.Context, p Parked, rev uint64, wire []byte) erro
 	if err := n.storeNext(c, n.subj.Route(c.Kind), nil); err != nil {
 		return err
 	}
-	if _, err := n.results.Put(ctx, decidedKey(p.Tenant, p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
+	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
 		return err
 	}
 	return n.approvals.clear(ctx, messages.Key(p.Tenant, p.Call), rev)

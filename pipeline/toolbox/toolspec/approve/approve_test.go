@@ -182,6 +182,8 @@ func TestDecisions(t *testing.T) {
 		{`{"decision":"maybe"}`, messages.InvalidRequest, pay, "approve, edit, reject, respond"},
 		{`{"decision":"approve","by":"me"}`, messages.InvalidRequest, pay, "by"},
 		{`{"decision":"approve"} {}`, messages.InvalidRequest, pay, "more than one"},
+		{`{"decision":"reject","decision":"approve"}`, messages.InvalidRequest, pay, "twice"},
+		{`{"Decision":"approve"}`, messages.InvalidRequest, pay, "case"},
 		{`[1]`, messages.InvalidRequest, pay, "cannot be read"},
 		{`{"decision":"approve","arguments":{}}`, messages.InvalidRequest, pay, "edit only"},
 		{`{"decision":"edit"}`, messages.InvalidRequest, pay, "needs arguments"},

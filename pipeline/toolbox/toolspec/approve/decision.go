@@ -109,7 +109,10 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 	}{}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
-	if err = dec.Decode(&in); err == nil {
+	if err = plainKeys(raw); err == nil {
+		err = dec.Decode(&in)
+	}
+	if err == nil {
 		if _, err = dec.Token(); errors.Is(err, io.EOF) {
 			err = nil
 		} else {
@@ -126,6 +129,18 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 		return d, false, invalid("reason", "the reason has %d bytes; at most %d", len(in.Reason), maxReason)
 	}
 	return Decision{Decision: *in.Decision, Arguments: in.Arguments, Content: in.Content, Reason: in.Reason}, true, nil
+}
+
+// plainKeys refuses a key that comes twice or in another case: two readers might take two decisions.
+func plainKeys(raw []byte) (err error) {
+	seen := map[string]bool{}
+	messages.EachField(raw, func(key string, _ []byte) {
+		if seen[key] || key != strings.ToLower(key) {
+			err = fmt.Errorf("key %q is given twice, or in another case", clip(key, 64))
+		}
+		seen[key] = true
+	})
+	return err
 }
 
 func invalid(param, format string, args ...any) error {
