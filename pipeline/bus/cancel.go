@@ -143,9 +143,9 @@ func (n *Node) Cancel(id string) {
 	n.work.Go(func() { n.hasten(id) })
 }
 
-// hasten ends the wait of a cancelled call (RT-9), also of one that is held: its message is stored where its schedule would have put it, and that
-// one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two copies of one generation run to
-// the end, where the first wins.
+// hasten ends the wait of a cancelled call (RT-9), also of one that is held: its message is stored where its schedule
+// would have put it, and that one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two
+// copies of one generation run to the end, where the first wins.
 func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

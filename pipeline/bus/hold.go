@@ -215,7 +215,7 @@ func (n *Node) wakeAt(ctx context.Context, c *messages.Call, p Parked, at time.T
 }
 
 // soon is when a decision is looked at again that nobody may have carried out.
-const soon = 10 * time.Second
+const soon = 3 * time.Second
 
 // woken handles the small message of a parked call: its time is over, or it was cancelled, or a decision may not have
 // been carried out. Without a record there is nothing left to do.
