@@ -257,7 +257,7 @@ func TestHeldCallCrashPoints(t *testing.T) {
 	t.Parallel()
 	t.Run("decided, not carried out", func(t *testing.T) {
 		t.Parallel()
-		g := newGates(t, bus.Config{}, 2*time.Second)
+		g := newGates(t, bus.Config{}, 8*time.Second) // long enough for the stop
 		n := g.start(g.options())
 		p := g.call(n)
 		require.NoError(t, stop(n))
