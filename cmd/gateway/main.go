@@ -122,6 +122,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer face.Close()
+	face.desk = h
 	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
 	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)

@@ -38,6 +38,8 @@ type mcpFace struct {
 	gracefulIsError bool
 	local           identity // of callers without HTTP
 
+	desk mcpDesk // calls that wait for a person; nil: they are only told so
+
 	server *mcp.Server
 	behind *behind
 	listed map[string]string // tool -> what was listed of it
@@ -217,6 +219,9 @@ const (
 
 // call carries one tools/call through the chain.
 func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	if state, ours := carried(req); ours {
+		return f.attach(ctx, d, req, state)
+	}
 	r, err := f.request(d, req)
 	if err != nil {
 		return nil, err
@@ -229,8 +234,7 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 	c, err := pending.Wait(ctx, f.progress(ctx, req))
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		return mcpText("The call waits for an approval; its result will be at "+resultPath(pending.ID())+".",
-			map[string]any{"shallot/status": "approval_pending", "shallot/call": pending.ID()}), nil
+		return f.held(ctx, req, heldState{Call: pending.ID(), Tenant: r.Tenant}, "")
 	case err != nil:
 		return nil, err
 	}

@@ -50,8 +50,9 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
 	if err == nil {
+		face.desk = h // the person at the client started this process
 		err = face.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 		if ctx.Err() != nil || errors.Is(err, io.EOF) {
 			err = nil // the client closed stdin, or we were told to stop

@@ -56,3 +56,8 @@ func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMes
 	}
 	return h.tools.desk.Decide(ctx, p.Question, answer, by)
 }
+
+// StateKey is the key with which every gateway of the installation signs what MCP clients carry between two requests.
+func (h *Host) StateKey(ctx context.Context) ([]byte, error) {
+	return h.Node.Secret(ctx, "mcp-request-state")
+}
