@@ -52,9 +52,7 @@ func (n *Node) handleRoute(m *message.Message) {
 		return
 	}
 	if h.c.Noted(noteResumed, &hold) {
-		ctx, cancel := n.until(h.c)
-		mine, err := n.claimResumed(ctx, h.c, h.lease, hold)
-		cancel()
+		mine, err := n.resumed(h.c, h.lease, hold)
 		switch {
 		case err != nil:
 			n.log.Error("an answered call could not be claimed; its lease brings it back", "call", h.c.ID, "err", err)

@@ -90,7 +90,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 		return
 	}
 	if fresh {
-		_ = n.nc.Publish(n.subj.Event("held", string(h.c.Kind), messages.Token(name)), messages.Encode(p))
+		n.tell("held", p)
 	}
 	if inbox != "" {
 		_ = n.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {name}}})
@@ -170,15 +170,15 @@ func (n *Node) decided(ctx context.Context, tenant, id string) (p Parked, ok boo
 	return p, ok, nil
 }
 
-// heldNow reports whether a call is parked.
-func (n *Node) heldNow(ctx context.Context, tenant, id string) bool {
-	_, err := n.approvals.Get(ctx, messages.Key(tenant, id))
-	return err == nil
+// heldNow reports whether a call is parked, and whether nobody has decided yet.
+func (n *Node) heldNow(ctx context.Context, tenant, id string) (parked, open bool) {
+	p, _, _, err := n.parked(ctx, messages.Key(tenant, id))
+	return err == nil, err == nil && p.Decided == nil
 }
 
 // wasHeld reports whether a call is parked or was: then it may end long after the deadline that it began with.
 func (n *Node) wasHeld(ctx context.Context, tenant, id string) bool {
-	if n.heldNow(ctx, tenant, id) {
+	if parked, _ := n.heldNow(ctx, tenant, id); parked {
 		return true
 	}
 	_, ok, _ := n.decided(ctx, tenant, id)
@@ -214,6 +214,27 @@ func (n *Node) wakeAt(ctx context.Context, c *messages.Call, p Parked, at time.T
 	return err
 }
 
+// tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.
+func (n *Node) tell(what string, p Parked) {
+	type event struct {
+		Call     string        `json:"call"`
+		Tenant   string        `json:"tenant"`
+		Kind     messages.Kind `json:"kind"`
+		Tool     string        `json:"tool,omitempty"`
+		Stage    string        `json:"stage"`
+		Since    time.Time     `json:"since"`
+		Expires  time.Time     `json:"expires"`
+		Decision string        `json:"decision,omitempty"`
+		By       string        `json:"by,omitempty"`
+		At       time.Time     `json:"at,omitzero"`
+	}
+	e := event{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires}
+	if d := p.Decided; d != nil {
+		e.Decision, e.By, e.At = d.what(), d.By, d.At
+	}
+	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), messages.Encode(e))
+}
+
 // soon is when a decision is looked at again that nobody may have carried out.
 const soon = 3 * time.Second
 
@@ -234,7 +255,7 @@ func (n *Node) woken(h *held, generation uint64) {
 			err = nil
 		case err != nil:
 		case p.Decided != nil:
-			err = n.goOn(ctx, p, e.Revision, wire)
+			err = n.goOn(ctx, p, wire, nil)
 		case n.cancels.cancelled(p.Call):
 			err = n.decide(ctx, &p, e, wire, Decided{By: "the caller", Fault: messages.NewFault(messages.Cancelled,
 				"the caller cancelled while the call waited for an answer at stage %s; it was not run", p.Stage).From("caller")})
@@ -272,20 +293,20 @@ func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []b
 		return err
 	}
 	p.Decided = &d
-	rev, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision))
-	if err != nil {
+	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
 		return err
 	}
-	_ = n.nc.Publish(n.subj.Event("answered", string(p.Kind), messages.Token(p.Stage)), messages.Encode(p))
-	if err := n.goOn(ctx, *p, rev, wire); err != nil {
+	n.tell("answered", *p)
+	unwake := nats.Header{hdrScheduler: {n.subj.HeldDelay(p.Call)}, hdrSchedNext: {"purge"}} // one store does both
+	if err := n.goOn(ctx, *p, wire, unwake); err != nil {
 		n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 	}
 	return nil
 }
 
 // goOn lets an answered call go on where it was held, with the time that it had left. It may be done twice: of two
-// copies of the call only one is claimed.
-func (n *Node) goOn(ctx context.Context, p Parked, rev uint64, wire []byte) error {
+// copies of the call only one is claimed. Its record stays until then.
+func (n *Node) goOn(ctx context.Context, p Parked, wire []byte, extra nats.Header) error {
 	c, err := n.codec.decode(wire)
 	if err != nil {
 		return fmt.Errorf("held call %s: %w", p.Call, err)
@@ -306,16 +327,32 @@ func (n *Node) goOn(ctx context.Context, p Parked, rev uint64, wire []byte) erro
 		c.Note(NoteAnswer, p.Decided.Answer)
 	}
 	c.Note(noteResumed, p.Generation)
-	if err := n.storeNext(c, n.subj.Route(c.Kind), nil); err != nil {
-		return err
-	}
-	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
-		return err
-	}
-	return n.approvals.clear(ctx, messages.Key(p.Tenant, p.Call), rev)
+	return n.storeNext(c, n.subj.Route(c.Kind), extra)
 }
 
-// claim reports whether this message is the one copy of a resumed call that goes on. A second delivery of it is.
+// resumed claims the one copy of an answered call that goes on, and clears the question away; what was decided is
+// remembered as long as a result. A second delivery of the same copy finds its own claim.
+func (n *Node) resumed(c *messages.Call, l Lease, generation uint64) (mine bool, err error) {
+	ctx, cancel := n.until(c)
+	defer cancel()
+	if mine, err = n.claimResumed(ctx, c, l, generation); err != nil || !mine {
+		return mine, err
+	}
+	key := messages.Key(c.Tenant, c.ID)
+	p, e, _, err := n.parked(ctx, key)
+	switch {
+	case errors.Is(err, pipeline.ErrNotFound), err == nil && (p.Generation != generation || p.Decided == nil):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
+		return false, err
+	}
+	return true, n.approvals.clear(ctx, key, e.Revision)
+}
+
+// claimResumed reports whether this message is the one copy of a resumed call that goes on. A second delivery of it is.
 func (n *Node) claimResumed(ctx context.Context, c *messages.Call, l Lease, generation uint64) (bool, error) {
 	key := "hold." + messages.Key(c.Tenant, c.ID, strconv.FormatUint(generation, 10))
 	mine := []byte(l.Stream + "." + strconv.FormatUint(l.Seq, 10))

@@ -174,8 +174,10 @@ func (p *pending) look(ctx context.Context) {
 		p.n.log.Debug("result record not readable yet", "call", p.call.ID, "err", err)
 	}
 	if c == nil {
-		if (p.attached || p.polls()) && p.n.heldNow(try, p.call.Tenant, p.call.ID) {
-			p.hold()
+		if p.attached || p.polls() {
+			if _, open := p.n.heldNow(try, p.call.Tenant, p.call.ID); open {
+				p.hold()
+			}
 		}
 		return
 	}
