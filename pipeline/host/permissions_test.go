@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,6 +59,7 @@ func TestPermissionsSample(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`
 tool:
   tools:
+    - {name: spell, executor: "nats:tools.spell", effect: read}
     - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read}
 `), 0o600))
 	start := func(user, provision string, roles host.Roles) *host.Host {
@@ -95,6 +97,12 @@ tool:
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = svc.Stop() })
+	require.NoError(t, svc.AddEndpoint("spell", micro.HandlerFunc(func(r micro.Request) {
+		for i, letter := range []string{"o", "n", "i", "o", "n"} {
+			_ = r.Respond([]byte(letter), micro.WithHeaders(micro.Headers{"Shallot-Chunk": {strconv.Itoa(i + 1)}}))
+		}
+		_ = r.Respond(nil, micro.WithHeaders(micro.Headers{"Shallot-Chunks": {"5"}}))
+	}), micro.WithEndpointSubject("tools.spell")))
 	require.NoError(t, tool.Flush())
 
 	acme := dial("acme", nats.CustomInboxPrefix("_INBOX_acme"))
@@ -106,6 +114,8 @@ tool:
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nil), `"content":"hello"`)
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
+	data, _ := natsStream(t, acme, "shallot.v1.tenant.acme.tool.request.spell", `{}`)
+	require.Equal(t, "onion", data, "a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI"}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
 	_, err = gateway.Control().Switch(t.Context(), "logging", false, "", "test")
