@@ -241,6 +241,7 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
+	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}

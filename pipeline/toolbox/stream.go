@@ -108,11 +108,13 @@ func (s *stream) reply(c *messages.Call, content string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.SetReply([]byte(content))
-	if !s.show {
+	if !s.show && !s.shown {
 		return
 	}
 	if out, text, _ := c.ReplyOut(); !text && (out != content || out[0] != '{' && out[0] != '[') {
 		c.SetReplyText(content) // what was shown must be its beginning
 	}
-	s.send(pipeline.FlushText(s.filters, resultKey))
+	if rest := pipeline.FlushText(s.filters, resultKey); s.show {
+		s.send(rest)
+	}
 }

@@ -42,7 +42,7 @@ var _ pipeline.Target = (*Target)(nil)
 const settle = 5 * time.Second
 
 // Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
-// stream_cut, but for an unknown outcome.
+// stream_cut, but for an unknown outcome and the end of the call's own time.
 func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	d, err := t.Tools.Get(ctx, t.name(c))
 	if err != nil {
@@ -128,10 +128,11 @@ func (a *attempt) ended(err error) error {
 		return err
 	}
 	a.c.Note(messages.NoteStreamShown, true)
-	if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code != messages.OutcomeUnknown {
-		return pipeline.ToolCut(f)
+	f, ok := errors.AsType[*messages.Fault](err)
+	if !ok || f.Code == messages.OutcomeUnknown || f.Code == messages.Cancelled || f.Code == messages.DeadlineExceeded {
+		return err // these say more, and nobody acts on them either
 	}
-	return err
+	return pipeline.ToolCut(f)
 }
 
 // run runs the executor in the slot that was acquired. The timer is the context's, not a worker of the pool.
