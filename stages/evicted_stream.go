@@ -66,8 +66,8 @@ func (f *evictionFilter) Text(_ pipeline.ChunkKey, piece string) string {
 // Flush implements pipeline.ChunkFilter: the result is whole.
 func (f *evictionFilter) Flush(pipeline.ChunkKey) string {
 	rest := f.held.String()
-	if f.chars > f.most || utf8.RuneCountInString(textOf(largest(f.c))) > f.most {
-		rest = "" // the after replaces it
+	if utf8.RuneCountInString(textOf(largest(f.c))) > f.most {
+		rest = "" // the after replaces it, because of the structured content
 	}
 	f.passed += utf8.RuneCountInString(rest)
 	f.c.Note(notePassed, f.passed)

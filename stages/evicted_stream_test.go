@@ -301,6 +301,18 @@ func TestFailuresOfStreams(t *testing.T) {
 		require.Equal(t, 1, c.Runs("t"))
 		require.Equal(t, first.before, second.before, "the same beginning: the caller, who has it, gets the rest")
 	})
+	t.Run("a stage that fails after it", func(t *testing.T) {
+		t.Parallel()
+		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), "the whole result", 3, nil))
+		c.Stages = append(c.Stages, pipeline.Stage{Name: "strict", Kind: messages.Tool, Order: 60, FailClosed: true, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+			return pipeline.Verdict{}, errors.New("no licence")
+		}})
+		s := c.Stream(t, toolCall("t", `{}`))
+		require.Equal(t, "the whole result", s.whole)
+		require.Equal(t, []any{messages.StreamCut, messages.StageError}, []any{s.fault.Code, s.fault.Last})
+		require.Contains(t, s.fault.Message, "no licence")
+		require.Empty(t, fallbackOf(s.call), "no stand-in is pasted after it")
+	})
 	t.Run("a stand-in is shown as a whole", func(t *testing.T) {
 		t.Parallel()
 		d := reading("t")

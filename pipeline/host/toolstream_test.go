@@ -227,7 +227,7 @@ func TestStreamedTools(t *testing.T) {
 				_, _, _, fault := h.read(t, "worker", feed{Text: "d", N: 100, Step: 10, Lose: true}, nil)
 				require.NotNil(t, fault)
 				require.Equal(t, []any{messages.StreamCut, messages.ToolNetwork}, []any{fault.Code, fault.Last})
-				whole := feed{Text: "e", N: 100, Step: 10, Lose: true, Whole: true}
+				whole := feed{Text: "0123456789", N: 10, Step: 7, Lose: true, Whole: true}
 				_, got, _, fault := h.read(t, "worker", whole, nil)
 				require.Nil(t, fault, "the answer has all of it")
 				require.Equal(t, whole.all(), got)
