@@ -72,7 +72,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 	defer n.work.Done()
 	ctx, cancel := n.until(h.c)
 	defer cancel()
-	h.c.Return.Record = true
+	h.c.Return.Record, h.c.Stream = true, false // who waited comes back for the result: nobody reads chunks
 	name, phase := h.c.Slip.Stage()
 	now := time.Now().UTC()
 	p := Parked{

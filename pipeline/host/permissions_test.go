@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,6 +59,7 @@ func TestPermissionsSample(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`
 tool:
   tools:
+    - {name: spell, executor: "nats:tools.spell", effect: read}
     - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read}
     - {name: careful, executor: "nats:tools.upper", effect: write, approval: always}
 `), 0o600))
@@ -96,6 +98,12 @@ tool:
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = svc.Stop() })
+	require.NoError(t, svc.AddEndpoint("spell", micro.HandlerFunc(func(r micro.Request) {
+		for i, letter := range []string{"o", "n", "i", "o", "n"} {
+			_ = r.Respond([]byte(letter), micro.WithHeaders(micro.Headers{"Shallot-Chunk": {strconv.Itoa(i + 1)}}))
+		}
+		_ = r.Respond(nil, micro.WithHeaders(micro.Headers{"Shallot-Chunks": {"5"}}))
+	}), micro.WithEndpointSubject("tools.spell")))
 	require.NoError(t, tool.Flush())
 
 	acme := dial("acme", nats.CustomInboxPrefix("_INBOX_acme"))
@@ -107,6 +115,8 @@ tool:
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nil), `"content":"hello"`)
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
+	data, _ := natsStream(t, acme, "shallot.v1.tenant.acme.tool.request.spell", `{}`)
+	require.Equal(t, "onion", data, "a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI"}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
 	// A call that waits: the caller does not decide about it, and gets his result where results are.
