@@ -24,8 +24,8 @@ tool:
     - {name: shout, description: Says it loud, executor: "go:echo", effect: read, approval: strict, input-schema: {type: object, properties: {text: {type: string}}, required: [text]}}
 `
 
-// installation starts a whole one with an embedded server.
-func installation(t *testing.T, config string) *host.Host {
+// waitingHost starts a whole one with an embedded server.
+func waitingHost(t *testing.T, config string) *host.Host {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+config), 0o600))
@@ -56,7 +56,7 @@ func withApprovals(t *testing.T, h *host.Host, edit func(*settings, *parts)) *te
 // on the control surface, the decision, and the result.
 func TestApprovalsOverHTTP(t *testing.T) {
 	t.Parallel()
-	h := installation(t, waitingTools)
+	h := waitingHost(t, waitingTools)
 	g := withApprovals(t, h, nil)
 	const body = `{"a":9007199254740993,"b":"1"}`
 	first := g.do(t, "POST", "/v1/tools/add/call", body, "Idempotency-Key: k1")
@@ -106,7 +106,7 @@ func TestApprovalsOverHTTP(t *testing.T) {
 // reach, and no page of another site.
 func TestApprovalsAreControl(t *testing.T) {
 	t.Parallel()
-	h := installation(t, waitingTools)
+	h := waitingHost(t, waitingTools)
 	g := withApprovals(t, h, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	asOp, asAcme := authOp, authA
 	held := g.do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, asAcme)

@@ -67,7 +67,7 @@ func addBig() *mcp.CallToolParams {
 // the model's, and all four are carried out.
 func TestMCPApprovalIsAskedFor(t *testing.T) {
 	t.Parallel()
-	h := installation(t, waitingTools)
+	h := waitingHost(t, waitingTools)
 	g := mcpGateway(t, h, nil)
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 // the result of the one call that he made.
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
-	h := installation(t, waitingTools)
+	h := waitingHost(t, waitingTools)
 	keys := func(_ *settings, p *parts) { p.Keys = twoTenants(t) }
 	one, other := mcpGateway(t, h, keys), mcpGateway(t, h, keys)
 	manual := func(g *testGateway, key string) *mcp.ClientSession {
@@ -176,7 +176,7 @@ func TestMCPApprovalByState(t *testing.T) {
 // A client of an older revision that cannot be asked gets a text that says how to go on, and goes on so.
 func TestMCPApprovalForOlderClients(t *testing.T) {
 	t.Parallel()
-	h := installation(t, waitingTools)
+	h := waitingHost(t, waitingTools)
 	g := mcpGateway(t, h, nil)
 	s := mcpClient(t, g.URL, "", "2025-11-25", nil)
 	offered(t, s, "add")
@@ -214,7 +214,7 @@ func TestMCPApprovalOnStdio(t *testing.T) {
 // The key that states are signed with is one for the installation, whoever asks first.
 func TestStateKeyIsShared(t *testing.T) {
 	t.Parallel()
-	h := installation(t, "")
+	h := waitingHost(t, "")
 	keys := make(chan []byte, 8)
 	for range cap(keys) {
 		go func() {
