@@ -28,7 +28,7 @@ type gates struct {
 	expires            time.Duration
 	outer, asked, runs atomic.Int64
 	answered           atomic.Int64 // how often the gate got an answer
-	bodies             sync.Map // call -> request that the target saw
+	bodies             sync.Map     // call -> request that the target saw
 }
 
 func newGates(t *testing.T, cfg bus.Config, expires time.Duration) *gates {
