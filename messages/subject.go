@@ -50,10 +50,6 @@ func (s Subjects) Route(kind Kind) string { return s.at("call", "route", string(
 // Delay is the schedule of one call: the one subject with an id in it besides cancel and result.
 func (s Subjects) Delay(call string) string { return s.at("delay", Token(call)) }
 
-// HeldDelay is the schedule of a call that waits for an answer; it is apart from Delay, because one message of a subject
-// replaces the other.
-func (s Subjects) HeldDelay(call string) string { return s.at("delay", Token(call+"/held")) }
-
 // HopSpace is the subject space of SHALLOT_HOPS (contracts 26).
 func (s Subjects) HopSpace() []string {
 	return []string{

@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 func main() {
@@ -241,10 +242,14 @@ func runConfig(args []string, out io.Writer) error {
 		if len(args) > 1 {
 			file = args[1]
 		}
-		if _, err := host.Load(file, os.Environ(), nil); err != nil {
+		l, err := host.Load(file, os.Environ(), nil)
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(out, "the configuration is well formed")
+		if _, err := stages.NewApprovalDesk(l.Sections["approval"], stages.Deps{}); err != nil {
+			return fmt.Errorf("agent.interceptor.approval: %w", err)
+		}
+		_, err = fmt.Fprintln(out, "the configuration is well formed")
 		return err
 	}
 	return fmt.Errorf("config %q; known: schema, example, check [FILE]", verb)

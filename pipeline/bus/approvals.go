@@ -52,7 +52,7 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
 		}
 		if p.Decided != nil {
-			if err := n.goOn(ctx, p, wire, nil); err != nil {
+			if err := n.goOn(ctx, p, wire); err != nil {
 				n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", id, "err", err)
 			}
 			return p, conflict(p, mine)

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -143,29 +141,24 @@ func (n *Node) Cancel(id string) {
 	n.work.Go(func() { n.hasten(id) })
 }
 
-// hasten ends the wait of a cancelled call (RT-9), also of one that is held: its message is stored where its schedule
-// would have put it, and that one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two
-// copies of one generation run to the end, where the first wins.
+// hasten ends the wait of a cancelled call (RT-9): its message is stored where its schedule would have put it, and that
+// one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two copies of one generation run to
+// the end, where the first wins. A call that waits for an answer ends at once.
 func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	n.waitlist.due(id)
 	s, err := n.js.Stream(ctx, HopsStream)
 	if err != nil {
 		return
 	}
-	for _, subject := range []string{n.subj.Delay(id), n.subj.HeldDelay(id)} {
-		n.fireNow(ctx, s, subject, id)
-	}
-}
-
-func (n *Node) fireNow(ctx context.Context, s jetstream.Stream, subject, id string) {
-	waiting, err := s.GetLastMsgForSubject(ctx, subject)
+	waiting, err := s.GetLastMsgForSubject(ctx, n.subj.Delay(id))
 	if err != nil {
 		return // it waits for nothing, which is the ordinary case
 	}
 	m := &nats.Msg{Subject: waiting.Header.Get(hdrSchedTo), Data: waiting.Data, Header: nats.Header{
-		hdrScheduler: {subject}, hdrSchedNext: {"purge"},
-		hdrMsgID: {cmp.Or(waiting.Header.Get(hdrMsgID), id+".held") + ".now"}, // whoever hastens it too stores nothing
+		hdrScheduler: {n.subj.Delay(id)}, hdrSchedNext: {"purge"},
+		hdrMsgID: {waiting.Header.Get(hdrMsgID) + ".now"}, // whoever hastens it too stores nothing
 	}}
 	for k, v := range waiting.Header {
 		if !strings.HasPrefix(k, "Nats-") {

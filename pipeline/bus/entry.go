@@ -42,15 +42,11 @@ func (n *Node) handleRoute(m *message.Message) {
 	if !ok {
 		return
 	}
-	var hold uint64
-	if h.c.Noted(noteWake, &hold) {
-		n.woken(h, hold) // it is no generation of the call, so it is never handed back
-		return
-	}
 	if n.draining.Load() {
 		n.handBack(h)
 		return
 	}
+	var hold uint64
 	if h.c.Noted(noteResumed, &hold) {
 		mine, err := n.resumed(h.c, h.lease, hold)
 		switch {

@@ -25,9 +25,8 @@ const NoteAnswer = pipeline.NoteAnswer
 //
 // The record is made once for each hold, by its generation: a second delivery of the lease finds it and asks nobody
 // again. It changes once more, when something is decided, and that is the one moment which decides: what follows from
-// it may be done again by anybody. Until then a schedule, which the server holds, stands for the end of its time; when
-// somebody decides, the schedule is set to a few seconds from then, so that a decision whose process dies on the spot is
-// carried out all the same.
+// it may be done again by anybody. Every process with the entry role watches the records (waitlist): one of them ends the
+// question in its time, and carries out what somebody decided and did not live to carry out.
 type Parked struct {
 	Call     string          `json:"call"`
 	Tenant   string          `json:"tenant"`
@@ -83,7 +82,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 	h.c.Return.Inbox, h.c.Return.Caller = "", "" // whoever waits is told that it is held, and asks for the end later
 	p, fresh, err := n.ask(ctx, h.c, p)
 	if err == nil && p.Decided == nil {
-		err = errors.Join(n.wakeAt(ctx, h.c, p, p.Expires), n.keepKey(ctx, h.c, true))
+		err = n.keepKey(ctx, h.c, true)
 	}
 	if err != nil {
 		n.log.Error("a held call could not be parked; its lease brings it back", "call", h.c.ID, "err", err)
@@ -185,34 +184,8 @@ func (n *Node) wasHeld(ctx context.Context, tenant, id string) bool {
 	return ok
 }
 
-// noteWake marks the small message that a schedule of a parked call is; its value is the generation of the hold.
-const noteWake = "hold.wake"
-
 // noteResumed marks a call that goes on after its hold, until it is claimed; its value is the generation of the hold.
 const noteResumed = "hold.resumed"
-
-// wakeAt lets the server send the small message about a parked call at that time; an earlier one is replaced. It needs
-// no message id: there is one for a call, and to have it twice does no harm.
-func (n *Node) wakeAt(ctx context.Context, c *messages.Call, p Parked, at time.Time) error {
-	w := c.Clone()
-	w.SetRequest([]byte("{}"))
-	w.DropReply()
-	for _, stop := range w.Slip.Stops {
-		w.Forget(stop.Name)
-	}
-	w.Notes = nil
-	w.Note(noteWake, p.Generation)
-	w.Deadline = at.Add(p.Left)
-	m, err := n.codec.encode(ctx, w)
-	if err != nil {
-		return err
-	}
-	m.Subject = n.subj.HeldDelay(p.Call)
-	m.Header[hdrSchedule] = []string{"@at " + at.UTC().Format(time.RFC3339Nano)}
-	m.Header[hdrSchedTo] = []string{n.subj.Route(p.Kind)}
-	_, err = n.publishStored(ctx, m)
-	return err
-}
 
 // tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.
 func (n *Node) tell(what string, p Parked) {
@@ -235,47 +208,6 @@ func (n *Node) tell(what string, p Parked) {
 	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), messages.Encode(e))
 }
 
-// soon is when a decision is looked at again that nobody may have carried out.
-const soon = 3 * time.Second
-
-// woken handles the small message of a parked call: its time is over, or it was cancelled, or a decision may not have
-// been carried out. Without a record there is nothing left to do.
-func (n *Node) woken(h *held, generation uint64) {
-	n.work.Add(1)
-	defer n.work.Done()
-	leave := n.marker.enter(h.lease, h.fresh, time.Time{})
-	defer leave()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	key := messages.Key(h.c.Tenant, h.c.ID)
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		p, e, wire, err := n.parked(ctx, key)
-		switch {
-		case errors.Is(err, pipeline.ErrNotFound), err == nil && p.Generation != generation:
-			err = nil
-		case err != nil:
-		case p.Decided != nil:
-			err = n.goOn(ctx, p, wire, nil)
-		case n.cancels.cancelled(p.Call):
-			err = n.decide(ctx, &p, e, wire, Decided{By: "the caller", Fault: messages.NewFault(messages.Cancelled,
-				"the caller cancelled while the call waited for an answer at stage %s; it was not run", p.Stage).From("caller")})
-		case !time.Now().Before(p.Expires):
-			err = n.decide(ctx, &p, e, wire, Decided{By: "nobody", Fault: expired(p)})
-		default:
-			err = n.wakeAt(ctx, h.c, p, p.Expires)
-		}
-		if err == nil {
-			n.settleLater(h.lease)
-			return
-		}
-		if ctx.Err() != nil {
-			n.log.Error("a held call could not be looked after; its lease brings it back", "call", h.c.ID, "err", err)
-			return
-		}
-		pause(ctx, wait)
-	}
-}
-
 func expired(p Parked) *messages.Fault {
 	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; it was not run",
 		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage).From(p.Stage)
@@ -284,21 +216,13 @@ func expired(p Parked) *messages.Fault {
 // decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries
 // it out.
 func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []byte, d Decided) error {
-	c, err := n.codec.decode(wire)
-	if err != nil {
-		return fmt.Errorf("held call %s: %w", p.Call, err)
-	}
 	d.At = time.Now().UTC()
-	if err := n.wakeAt(ctx, c, *p, d.At.Add(soon)); err != nil {
-		return err
-	}
 	p.Decided = &d
 	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
 		return err
 	}
 	n.tell("answered", *p)
-	unwake := nats.Header{hdrScheduler: {n.subj.HeldDelay(p.Call)}, hdrSchedNext: {"purge"}} // one store does both
-	if err := n.goOn(ctx, *p, wire, unwake); err != nil {
+	if err := n.goOn(ctx, *p, wire); err != nil {
 		n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 	}
 	return nil
@@ -306,7 +230,7 @@ func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []b
 
 // goOn lets an answered call go on where it was held, with the time that it had left. It may be done twice: of two
 // copies of the call only one is claimed. Its record stays until then.
-func (n *Node) goOn(ctx context.Context, p Parked, wire []byte, extra nats.Header) error {
+func (n *Node) goOn(ctx context.Context, p Parked, wire []byte) error {
 	c, err := n.codec.decode(wire)
 	if err != nil {
 		return fmt.Errorf("held call %s: %w", p.Call, err)
@@ -327,7 +251,7 @@ func (n *Node) goOn(ctx context.Context, p Parked, wire []byte, extra nats.Heade
 		c.Note(NoteAnswer, p.Decided.Answer)
 	}
 	c.Note(noteResumed, p.Generation)
-	return n.storeNext(c, n.subj.Route(c.Kind), extra)
+	return n.storeNext(c, n.subj.Route(c.Kind), nil)
 }
 
 // resumed claims the one copy of an answered call that goes on, and clears the question away; what was decided is

@@ -92,20 +92,21 @@ type TargetRole struct {
 // Node is one process's part of the bus. Make it with New, run it with Start, end it with Stop. It is safe for
 // concurrent use between the two.
 type Node struct {
-	opts    Options
-	cfg     Config
-	log     *slog.Logger
-	subj    messages.Subjects
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	pub     message.Publisher
-	codec   *codec
-	marker  *marker
-	cancels *cancels
-	waiters *waiters
-	unheard *unheard
-	later   chores
-	inbox   string
+	opts     Options
+	cfg      Config
+	log      *slog.Logger
+	subj     messages.Subjects
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	pub      message.Publisher
+	codec    *codec
+	marker   *marker
+	cancels  *cancels
+	waiters  *waiters
+	unheard  *unheard
+	later    chores
+	waitlist waitlist
+	inbox    string
 
 	results     *Bucket
 	idempotency *Bucket
@@ -209,6 +210,10 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.watchBacklog(loop) })
 	n.loops.Go(func() { n.later.run(loop) })
 	n.loops.Go(func() { n.waiters.sweep(loop) })
+	if n.opts.Entry {
+		n.loops.Go(func() { n.watchHeld(loop) })
+		n.loops.Go(func() { n.tendHeld(loop) })
+	}
 	n.sweepStages(loop)
 	if len(n.subs) > 0 {
 		failed := make(chan error, 1)
@@ -312,11 +317,7 @@ func (n *Node) Held() int { return n.marker.count() }
 func (n *Node) watchBacklog(ctx context.Context) {
 	for ctx.Err() == nil {
 		if s, err := n.js.Stream(ctx, HopsStream); err == nil {
-			msgs := s.CachedInfo().State.Msgs
-			if held, err := n.js.Stream(ctx, "KV_"+ApprovalsBucket); err == nil { // calls that wait for a person are no work
-				msgs -= min(msgs, held.CachedInfo().State.Msgs)
-			}
-			n.backlog.Store(msgs)
+			n.backlog.Store(s.CachedInfo().State.Msgs)
 		}
 		pause(ctx, time.Second)
 	}
