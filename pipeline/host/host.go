@@ -148,6 +148,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.stages(o, stores); err != nil {
 		return h, err
 	}
+	if err := h.provisionDurable(ctx, js); err != nil {
+		return h, err
+	}
 	if err := h.addStageTools(ctx); err != nil {
 		return h, err
 	}
