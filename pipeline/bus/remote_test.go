@@ -172,3 +172,42 @@ func TestAskerTellsThatItGivesUp(t *testing.T) {
 	require.Equal(t, messages.TooLarge, messages.AsFault(err, "x").Code)
 	require.ErrorContains(t, err, "reads")
 }
+
+// Bodies that do not fit into one question: an optional stage is passed, a closed one fails the call, and one that says
+// what it reads is asked. Bodies behind claim checks are fetched for the question, and stay there for one that reads none.
+func TestRemoteStageAndLargeBodies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	ask := bus.Asker{Conn: w.conn()}
+	open, closed, reads, blind := spec("open", 20), spec("closed", 30), spec("reads", 40), spec("blind", 50)
+	closed.OnError, reads.Reads, blind.Reads = remotestage.CloseErr, []string{"reply"}, []string{"call"}
+	reads.Writes = []string{"reply.seen"}
+	for _, name := range []string{"open", "closed", "blind"} {
+		w.program("programs."+name, through(name, 1))
+	}
+	nc := w.conn()
+	_, err := nc.Subscribe("programs.reads", func(m *nats.Msg) {
+		if strings.Contains(string(m.Data), `"phase":"before"`) {
+			_ = m.Respond(nil)
+			return
+		}
+		_ = m.Respond([]byte(`{"verdict":"continue","set":{"reply.seen":true}}`))
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t,
+		remotestage.Stage(open, ask, w.log), remotestage.Stage(closed, ask, w.log), remotestage.Stage(reads, ask, w.log), remotestage.Stage(blind, ask, w.log))})
+	r := chat()
+	r.Body = []byte(`{"model":"m","x":"` + strings.Repeat("y", 600<<10) + `"}`)
+	r.Skip = []string{"closed"}
+	c := wait(t, accept(t, n, r))
+	require.Nil(t, c.Fault, "%v", c.Fault)
+	require.True(t, string(c.ReplyBytes()) == `{"echo":`+string(r.Body)+`,"seen":true}`)
+	require.Contains(t, c.Slip.Stops[0].Tally.Err, "does not fit")
+
+	r.Skip = nil
+	c = wait(t, accept(t, n, r))
+	require.Equal(t, messages.TooLarge, c.Fault.Code)
+	require.Equal(t, "closed", c.Fault.Origin)
+	w.settled()
+}

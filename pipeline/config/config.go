@@ -63,6 +63,7 @@ type RemoteStage struct {
 	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
 	Subject    string        `yaml:"subject" doc:"NATS subject on which its program answers; empty: shallot.v1.stage.<kind>.<name>, with bus.root for shallot." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
 	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer; the call's deadline may be sooner." min:"1ms" max:"1h"`
+	Tries      int           `yaml:"tries" doc:"How often a question that is not answered in time is put, with the same key, before on-error decides." min:"1" max:"10"`
 	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
 	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
@@ -76,7 +77,7 @@ type RemoteStage struct {
 
 // SetDefaults fills a new entry before the file's keys are read into it.
 func (s *RemoteStage) SetDefaults() {
-	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, OnAbsent: "wait", OnError: "auto"}
+	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 1, OnAbsent: "wait", OnError: "auto"}
 }
 
 // Models holds the providers.

@@ -13,7 +13,7 @@ import (
 // remoteStage makes the stage of an entry of the key stages. Its program is asked by the process that hosts the stage.
 func (h *Host) remoteStage(s config.RemoteStage) pipeline.Stage {
 	spec := remotestage.Spec{
-		Name: s.Name, Kind: messages.Kind(s.Kind), Order: s.Order, Tier: tiers[s.Tier], Timeout: s.Timeout,
+		Name: s.Name, Kind: messages.Kind(s.Kind), Order: s.Order, Tier: tiers[s.Tier], Timeout: s.Timeout, Tries: s.Tries,
 		SkipAbsent: s.OnAbsent == "skip", OnError: s.OnError, Again: s.Again, Jumps: s.Jumps, ApplyTo: s.ApplyTo,
 		Durable: s.Durable, Idempotent: s.Idempotent, Reads: s.Reads, Writes: s.Writes,
 	}

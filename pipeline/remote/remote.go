@@ -34,7 +34,9 @@ type Spec struct {
 	Phases  []messages.Phase // empty: both
 	Subject string
 	// Timeout is the time for one answer; the call's deadline may be sooner.
-	Timeout    time.Duration
+	Timeout time.Duration
+	// Tries is how often a question that is not answered in time is put; 0 means once.
+	Tries      int
 	SkipAbsent bool
 	// OnError says what becomes of a call when the program cannot be asked or does not answer in time.
 	OnError string
@@ -96,10 +98,7 @@ func (r *stage) has(p messages.Phase) bool { return len(r.Phases) == 0 || slices
 
 // run asks the program and does what it says. It changes the call only by a good answer, and may run twice.
 func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase) (pipeline.Verdict, error) {
-	asking, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	r.counts.asked.Add(1)
-	reply, err := r.ask.Ask(asking, r.Subject, r.header(asking, c, phase), r.question(c, phase))
+	reply, late, err := r.put(ctx, c, phase)
 	var f *messages.Fault
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -108,9 +107,9 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 		return pipeline.Verdict{}, r.absent()
 	case errors.As(err, &f):
 		return pipeline.Verdict{}, r.trouble(c, f)
-	case err != nil && asking.Err() != nil:
+	case late:
 		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError,
-			"stage %s: its program gave no answer within %s%s; see whether it hangs or has died, or raise the stage's timeout", r.Name, r.Timeout, r.where()))
+			"stage %s: its program gave no answer within %s%s%s; see whether it hangs or has died, or raise the stage's timeout", r.Name, r.Timeout, times(r.Tries), r.where()))
 	case err != nil:
 		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError, "stage %s: its program could not be asked%s: %v", r.Name, r.where(), err))
 	}
@@ -135,6 +134,29 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 		return r.bad(phase, err)
 	}
 	return v, apply()
+}
+
+// put puts the question, and again with the same key while there is no answer in time. late says that the last one had
+// none.
+func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Asked, late bool, err error) {
+	question := r.question(c, phase)
+	for try := 1; ; try++ {
+		asking, cancel := context.WithTimeout(ctx, r.Timeout)
+		r.counts.asked.Add(1)
+		reply, err = r.ask.Ask(asking, r.Subject, r.header(asking, c, phase), question)
+		late = err != nil && asking.Err() != nil
+		cancel()
+		if !late || ctx.Err() != nil || try >= r.Tries {
+			return reply, late, err
+		}
+	}
+}
+
+func times(n int) string {
+	if n < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", %d times", n)
 }
 
 // over reports whether the call's own time is over; its timer may be a moment late.

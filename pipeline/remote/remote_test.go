@@ -461,6 +461,32 @@ func TestTrouble(t *testing.T) {
 	require.Contains(t, c.Fault.Message, "shallot.v1.stage.model.mine")
 }
 
+// A question that nobody answers in time is put again, with the same key: another program of the same stage may live.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	for dead := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			s := spec()
+			s.Tries, s.OnError, s.Phases = 3, remote.CloseErr, []messages.Phase{messages.Before}
+			var keys []string
+			begin := time.Now()
+			c, _ := run(t, s, asker(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+				if keys = append(keys, string(q["key"])); len(keys) <= dead {
+					<-ctx.Done()
+					return pipeline.Asked{}, ctx.Err()
+				}
+				return pipeline.Asked{}, nil
+			}))
+			for _, key := range keys {
+				require.Equal(t, keys[0], key)
+			}
+			require.Len(t, keys, min(dead+1, 3))
+			require.Equal(t, time.Duration(min(dead, 3))*s.Timeout, time.Since(begin))
+			require.Equal(t, dead == 3, c.Fault != nil)
+		})
+	}
+}
+
 // A micro service error is the stage's error; its body may give a code of ours.
 func TestServiceError(t *testing.T) {
 	t.Parallel()
