@@ -157,7 +157,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.checkOwnStages(ctx); err != nil {
 		return h, err
 	}
-	if err := h.checkRoute(); err != nil {
+	if err := h.checkRoute(o.Config); err != nil {
 		return h, err
 	}
 	h.Node, err = bus.New(ctx, h.node(o))
