@@ -211,3 +211,46 @@ func TestRemoteStageAndLargeBodies(t *testing.T) {
 	require.Equal(t, "closed", c.Fault.Origin)
 	w.settled()
 }
+
+// A worker that stops, or dies, while a program has its question: another worker puts the question again, with the same
+// key, so that the program can tell that it is the same one; the target runs once.
+func TestRemoteQuestionOutlivesItsWorker(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		t.Run(map[bool]string{false: "stops", true: "dies"}[dies], func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, bus.Config{AckWait: time.Second, Drain: 50 * time.Millisecond})
+			nc, asked := w.conn(), make(chan *nats.Msg, 8)
+			_, err := nc.ChanSubscribe("programs.slow", asked)
+			require.NoError(t, err)
+			require.NoError(t, nc.Flush())
+			s := spec("slow", 20)
+			s.Timeout, s.Phases = 20*time.Second, []messages.Phase{messages.Before}
+			theirs := w.conn()
+			stages := func(nc *nats.Conn) *pipeline.Manager {
+				return manager(t, remotestage.Stage(s, bus.Asker{Conn: nc}, w.log))
+			}
+			worker := w.start(bus.Options{Manager: stages(theirs), Conn: theirs, Hosts: only("slow")})
+			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc), Hosts: nobody})
+			p := accept(t, n, chat())
+			first := <-asked
+			if dies {
+				theirs.Close()
+			} else {
+				require.NoError(t, stop(worker))
+			}
+			other := w.conn()
+			w.node(bus.Options{Manager: stages(other), Conn: other, Hosts: only("slow")})
+			second := <-asked
+			require.Equal(t, first.Header.Get("Idempotency-Key"), second.Header.Get("Idempotency-Key"))
+			require.NoError(t, second.Respond(nil))
+			c := wait(t, p)
+			require.Nil(t, c.Fault, "%v", c.Fault)
+			require.Equal(t, 1, c.Slip.Tries)
+			if dies {
+				_ = stop(worker) // what is left of it
+			}
+			w.settled()
+		})
+	}
+}

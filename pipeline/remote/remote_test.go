@@ -316,8 +316,6 @@ func TestAgain(t *testing.T) {
 func TestQuestion(t *testing.T) {
 	t.Parallel()
 	var keys []string
-	var first, second string
-	header := map[string]string{}
 	ask := &recorder{answer: func(n int) string {
 		if n == 1 {
 			return `{"verdict":"again"}`
@@ -336,7 +334,7 @@ func TestQuestion(t *testing.T) {
 	})
 	require.Nil(t, c.Fault)
 	require.Len(t, ask.bodies, 3)
-	first, second, header = ask.bodies[0], ask.bodies[1], ask.headers[0]
+	first, second, header := ask.bodies[0], ask.bodies[1], ask.headers[0]
 	require.Contains(t, first, `"request":`+body, "verbatim")
 	require.Contains(t, second, `"reply":`+reply, "verbatim")
 	for _, part := range []string{`"version":1`, `"stage":"mine"`, `"phase":"before"`, `"tenant":"acme"`, `"session":"s-1"`, `"user":"u-1"`, `"attempt":1`,
