@@ -43,5 +43,5 @@ func (a *Absent) fault() *messages.Fault {
 
 // AbsentText says whose program is missing and what to do.
 func AbsentText(stage, subject string) string {
-	return fmt.Sprintf("the program of remote stage %s does not run: nobody answers on %s; start it, or set enabled: false for the stage", stage, subject)
+	return fmt.Sprintf("the program of remote stage %s does not run: nobody answers on %s; start it, or take the stage off the route", stage, subject)
 }
