@@ -93,13 +93,13 @@ func (n *Node) serveRequest(m *nats.Msg) {
 	}
 	r, err := n.readRequest(in, m)
 	if err != nil {
-		n.refuse(m, err)
+		n.refuse(in, m, err)
 		return
 	}
 	ctx := n.facing
 	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		n.refuse(m, err)
+		n.refuse(in, m, err)
 		return
 	}
 	if in.Submit {
@@ -116,9 +116,10 @@ func (n *Node) serveRequest(m *nats.Msg) {
 
 // refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
 // one here too.
-func (n *Node) refuse(m *nats.Msg, err error) {
+func (n *Node) refuse(in messages.Intake, m *nats.Msg, err error) {
 	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-	if raw, _ := messages.Field(m.Data, "stream"); string(raw) == "true" {
+	raw, _ := messages.Field(m.Data, "stream")
+	if in.Kind == messages.Tool && m.Header.Get(intake.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
 		n.reply(m, &nats.Msg{Subject: m.Reply})
 	}
 }
@@ -135,14 +136,14 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 		}
 		return
 	}
-	follow := pipeline.NewFollower(r.Body)
+	follow := followerOf(r.Kind, r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		first := !follow.Released()
-		chunks := follow.Delta(d)
-		if !first {
+		if follow.Released() {
 			d.Degraded = ""
 		}
-		n.replyChunks(m, chunks, d.Degraded)
+		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, n.largest()) {
+			n.reply(m, out)
+		}
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
 		n.reply(m, pendingAnswer(m.Reply, p.ID()))
@@ -152,29 +153,8 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 	if err != nil {
 		return
 	}
-	degraded := ""
-	if !follow.Released() {
-		c.Noted(messages.NoteDegraded, &degraded)
-	}
-	chunks, fault := follow.End(c)
-	n.replyChunks(m, chunks, degraded)
-	if fault != nil {
-		n.reply(m, refusal(m.Reply, fault))
-	}
-	n.reply(m, &nats.Msg{Subject: m.Reply})
-}
-
-// replyChunks sends chunks to the caller. The first carries the mark of a degraded reply, if there is one.
-func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte, degraded string) {
-	for _, chunk := range chunks {
-		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
-			out := &nats.Msg{Subject: m.Reply, Data: piece}
-			if degraded != "" {
-				out.Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
-				degraded = ""
-			}
-			n.reply(m, out)
-		}
+	for _, out := range streamEnd(m.Reply, follow, c, n.largest()) {
+		n.reply(m, out)
 	}
 }
 
@@ -255,7 +235,13 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	if f != nil {
 		return r, f
 	}
+	if in.Kind == messages.Tool {
+		if r.Stream, f = intake.WantsStream(headers); f != nil {
+			return r, f
+		}
+	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
+	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
 	if r.IdempotencyKey == "" {
 		r.IdempotencyKey = m.Header.Get(hdrMsgID)
 	}
@@ -293,23 +279,4 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 func pendingAnswer(subject, id string) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
 		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
-}
-
-// streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.
-func streamAnswer(subject string, c *messages.Call, largest int) []*nats.Msg {
-	chunks, fault := pipeline.NewFollower(c.Request()).End(c)
-	var out []*nats.Msg
-	for _, chunk := range chunks {
-		for _, piece := range messages.SplitChunk(chunk, largest) {
-			out = append(out, &nats.Msg{Subject: subject, Data: piece})
-		}
-	}
-	degraded := ""
-	if len(out) > 0 && c.Noted(messages.NoteDegraded, &degraded) {
-		out[0].Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
-	}
-	if fault != nil {
-		out = append(out, refusal(subject, fault))
-	}
-	return append(out, &nats.Msg{Subject: subject})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -56,10 +57,11 @@ func TestPermissionsSample(t *testing.T) {
 	log := &lines{}
 	file := t.TempDir() + "/shallot.yaml"
 	require.NoError(t, os.WriteFile(file, []byte(`
-stages: [{name: mine, kind: tool, phases: [after], order: 60, writes: [reply]}]
+stages: [{name: mine, kind: tool, enabled: false, phases: [after], order: 60, writes: [reply]}]
 tool:
   tools:
-    - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read}
+    - {name: spell, executor: "nats:tools.spell", effect: read}
+    - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read, stages: {optional: [mine]}}
 `), 0o600))
 	start := func(user, provision string, roles host.Roles) *host.Host {
 		l, err := host.Load(file, nil, map[string]string{"nats.url": url(user), "nats.provision": provision})
@@ -96,6 +98,12 @@ tool:
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = svc.Stop() })
+	require.NoError(t, svc.AddEndpoint("spell", micro.HandlerFunc(func(r micro.Request) {
+		for i, letter := range []string{"o", "n", "i", "o", "n"} {
+			_ = r.Respond([]byte(letter), micro.WithHeaders(micro.Headers{"Shallot-Chunk": {strconv.Itoa(i + 1)}}))
+		}
+		_ = r.Respond(nil, micro.WithHeaders(micro.Headers{"Shallot-Chunks": {"5"}}))
+	}), micro.WithEndpointSubject("tools.spell")))
 	require.NoError(t, tool.Flush())
 	stage := dial("stage")
 	_, err = stage.QueueSubscribe("shallot.v1.stage.tool.mine", "mine", func(m *nats.Msg) {
@@ -113,6 +121,8 @@ tool:
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nil), `"content":"hello"`)
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
+	data, _ := natsStream(t, acme, "shallot.v1.tenant.acme.tool.request.spell", `{}`)
+	require.Equal(t, "onion", data, "a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI","seen":true}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
 	_, err = gateway.Control().Switch(t.Context(), "logging", false, "", "test")
