@@ -77,7 +77,7 @@ type RemoteStage struct {
 
 // SetDefaults fills a new entry before the file's keys are read into it.
 func (s *RemoteStage) SetDefaults() {
-	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 1, OnAbsent: "wait", OnError: "auto"}
+	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
 }
 
 // Models holds the providers.

@@ -79,7 +79,7 @@ const ownYAML = `
 bus: {ack-wait: 1s}
 agent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {enabled: false}}}
 stages:
-  - {name: my-audit, kind: tool, enabled: false, timeout: 1s, reads: [call]}
+  - {name: my-audit, kind: tool, enabled: false, timeout: 1s, tries: 1, reads: [call]}
   - {name: my-limit, kind: tool, enabled: false, timeout: 1s, phases: [before], reads: [call]}
 tool:
   tools:
