@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
+)
+
+// envelope is what the face itself reads of a JSON-RPC message, before the SDK does.
+type envelope struct {
+	method      string
+	id          json.RawMessage // nil for a notification, a response, a batch
+	standsAlone bool            // it carries its revision in _meta, as requests do since 2026-07-28
+}
+
+// readEnvelope reads a body that must be JSON. A batch has none of its own.
+func readEnvelope(body []byte) (envelope, *messages.Fault) {
+	if fault := intake.JSONText(body); fault != nil {
+		return envelope{}, fault
+	}
+	in := envelope{method: gjson.GetBytes(body, "method").String()}
+	in.standsAlone = gjson.GetBytes(body, `params._meta.io\.modelcontextprotocol/protocolVersion`).Exists()
+	if id := gjson.GetBytes(body, "id"); in.method != "" && (id.Type == gjson.String || id.Type == gjson.Number) {
+		in.id = json.RawMessage(id.Raw)
+	}
+	return in, nil
+}
+
+// wireError answers with an error of JSON-RPC. An error that belongs to no request has no id.
+func wireError(w http.ResponseWriter, status int, id json.RawMessage, code int64, message string) {
+	writeJSON(w, status, append(messages.Encode(struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id,omitempty"`
+		Error   *jsonrpc.Error  `json:"error"`
+	}{"2.0", id, &jsonrpc.Error{Code: code, Message: message}}), '\n'))
+}
+
+// mcpWriteTimeout is how long one write to an MCP client may take.
+const mcpWriteTimeout = 30 * time.Second
+
+// wireWriter passes on what the SDK answers. A refusal in plain text goes out as JSON-RPC, with what to do about it;
+// and a client that does not read ends its own connection only.
+type wireWriter struct {
+	http.ResponseWriter
+	in   envelope
+	held int // the status of a refusal in plain text
+	text bytes.Buffer
+}
+
+// Unwrap lets http.ResponseController reach deadlines and Flush.
+func (w *wireWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *wireWriter) WriteHeader(status int) {
+	if status >= http.StatusBadRequest && strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
+		w.held = status
+		return
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *wireWriter) Write(b []byte) (int, error) {
+	if w.held != 0 {
+		return w.text.Write(b)
+	}
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(mcpWriteTimeout))
+	return w.ResponseWriter.Write(b)
+}
+
+// end sends a refusal that was held.
+func (w *wireWriter) end() {
+	if w.held == 0 {
+		return
+	}
+	w.Header().Del("X-Content-Type-Options")
+	text := strings.TrimSpace(w.text.String())
+	status, code := w.held, int64(jsonrpc.CodeInvalidRequest)
+	switch {
+	case strings.Contains(text, "JSON RPC not handled"):
+		if w.in.id == nil { // nothing is answered to a notification that nobody knows
+			w.ResponseWriter.WriteHeader(http.StatusAccepted)
+			return
+		}
+		status, code, text = http.StatusOK, jsonrpc.CodeMethodNotFound, "method not found: "+w.in.method
+	case status == http.StatusNotFound:
+		code, text = codeNoSession, text+"; it has ended, or another gateway has it: begin a new one with initialize"
+	case status == http.StatusMethodNotAllowed:
+		text += ": requests are sent with POST; GET and DELETE need the Mcp-Session-Id of a session"
+	case status == http.StatusForbidden:
+		text += ": a session belongs to the key that began it"
+	case status >= http.StatusInternalServerError:
+		code = jsonrpc.CodeInternalError
+	case strings.HasPrefix(text, "Accept must"):
+		text += "; send Accept: application/json, text/event-stream"
+	case strings.HasPrefix(text, "missing id"):
+		text += "; a request has an id that is a string or a number"
+	}
+	wireError(w.ResponseWriter, status, w.in.id, code, text)
+}
+
+// codeNoSession is what clients of older revisions read beside the status 404.
+const codeNoSession = -32001
