@@ -46,6 +46,7 @@ type mcpFace struct {
 	work   sync.WaitGroup
 	halted context.Context // ends when waiting calls must be answered, because the process stops
 	halt   context.CancelFunc
+	posts  busy // requests that end with an answer
 
 	mu      sync.Mutex
 	touched map[string]bool // MCP servers that said that their tools changed
@@ -94,9 +95,10 @@ func (f *mcpFace) Close() {
 	f.work.Wait()
 }
 
-// endSessions answers whoever waits for a call, and ends all sessions.
+// endSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
 func (f *mcpFace) endSessions() {
 	f.halt()
+	f.posts.wait(time.Second)
 	for s := range f.server.Sessions() {
 		_ = s.Close()
 	}

@@ -69,6 +69,9 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError, fmt.Sprintf("there are %d sessions open; end those that are not used with DELETE, or use revision %s, which has none", maxMCPSessions, firstSessionless))
 			return
 		}
+		if in.id != nil && in.method != "subscriptions/listen" {
+			defer f.posts.begin()()
+		}
 		out := &wireWriter{ResponseWriter: w, in: in}
 		defer out.end()
 		handler.ServeHTTP(out, r)
