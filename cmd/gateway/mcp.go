@@ -47,6 +47,7 @@ type mcpFace struct {
 	halted context.Context // ends when waiting calls must be answered, because the process stops
 	halt   context.CancelFunc
 	posts  busy // requests that end with an answer
+	logs   logLevels
 
 	mu      sync.Mutex
 	touched map[string]bool // MCP servers that said that their tools changed
@@ -286,17 +287,18 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	return messages.Encode(out)
 }
 
-// progress passes on signs of life, if the caller gave a token. They only ever grow: a tool that is run again begins
-// anew, which is not shown.
+// progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever
+// grows: a tool that is run again begins anew, which is not shown.
 func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
 	token := req.Params.GetProgressToken()
-	if token == nil {
-		return nil
-	}
 	last := -1.0
 	return func(d pipeline.Delta) {
 		p := gjson.GetBytes(d.Chunk, "progress")
-		if !p.IsObject() || p.Get("progress").Float() <= last {
+		if log := p.Get("log"); log.IsObject() {
+			f.logs.pass(ctx, req.Session, log, f.log)
+			return
+		}
+		if token == nil || !p.IsObject() || p.Get("progress").Float() <= last {
 			return
 		}
 		last = p.Get("progress").Float()

@@ -27,6 +27,12 @@ func (f *mcpFace) gate(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return res, nextStep(method, err)
 		}
+		//lint:ignore SA1019 sessions of older revisions still set it
+		if set, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
+			if session, ok := req.GetSession().(*mcp.ServerSession); ok {
+				f.logs.set(session, string(set.Level))
+			}
+		}
 		switch r := res.(type) {
 		case *mcp.ListToolsResult:
 			r.Tools = keep(r.Tools, func(t *mcp.Tool) bool { return id.MayTool(t.Name) })

@@ -49,6 +49,8 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 	note := toolspec.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
 	if d.Executor.Kind == toolspec.ExecMCP {
 		note.Capabilities = inputCapabilities(req)
+		note.LogLevel = f.logs.level(req)
+		note.Progress = note.Progress || note.LogLevel != "" // they go the same way
 	}
 	if len(req.Params.InputResponses) > 0 {
 		raw, err := json.Marshal(req.Params.InputResponses)
