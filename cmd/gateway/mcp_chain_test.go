@@ -26,6 +26,23 @@ import (
 // a client to the face.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
+	return chainFace(t, servers...).client(t, o, nil)
+}
+
+// client connects one to the face.
+func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessionOptions) *mcp.ClientSession {
+	t.Helper()
+	ours, theirs := mcp.NewInMemoryTransports()
+	_, err := f.server.Connect(t.Context(), theirs, nil)
+	require.NoError(t, err)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), ours, so)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func chainFace(t *testing.T, servers ...map[string]any) *mcpFace {
+	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
 		"version": 1,
@@ -47,10 +64,7 @@ func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.C
 		defer cancel()
 		require.NoError(t, h.Stop(stop))
 	})
-	ours, theirs := mcp.NewInMemoryTransports()
-	_, err = face.server.Connect(t.Context(), theirs, nil)
-	require.NoError(t, err)
-	return session(t, ours, o)
+	return face
 }
 
 func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
@@ -165,6 +179,78 @@ func TestMCPThroughTheChain(t *testing.T) {
 	case <-time.After(15 * time.Second):
 		t.Fatal("the cancel did not reach the MCP server behind")
 	}
+}
+
+// A log message reaches the caller of the call on whose stream it came, at his level, and nobody else; where streams are
+// shared it reaches nobody.
+//
+//lint:ignore SA1019 logging is deprecated and still there
+func TestMCPLogMessages(t *testing.T) {
+	t.Parallel()
+	both := make(chan struct{})
+	running := make(chan string, 8)
+	up := mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}}})
+	up.AddTool(&mcp.Tool{Name: "say", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		running <- string(r.Params.Arguments)
+		<-both // every call is under way when the first message is sent
+		for _, level := range []mcp.LoggingLevel{"debug", "error"} {
+			_ = r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "l", Data: json.RawMessage(r.Params.Arguments)})
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "ok"}}}, nil
+	})
+	serve := func(o *mcp.StreamableHTTPOptions) string {
+		web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up }, o))
+		t.Cleanup(web.Close)
+		return web.URL
+	}
+	face := chainFace(t, map[string]any{"name": "now", "url": serve(&mcp.StreamableHTTPOptions{Stateless: true})},
+		map[string]any{"name": "older", "url": serve(nil)})
+	type heard struct{ who, level, data string }
+	got := make(chan heard, 64)
+	client := func(who, level, revision string) func(server string) error {
+		s := face.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+			got <- heard{who, string(r.Params.Level), string(messages.Encode(r.Params.Data))}
+		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+		offered(t, s, "now_say")
+		offered(t, s, "older_say")
+		meta := mcp.Meta{}
+		if revision == firstSessionless && level != "" {
+			meta[mcp.MetaKeyLogLevel] = level
+		} else if level != "" {
+			require.NoError(t, s.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: mcp.LoggingLevel(level)}))
+		}
+		return func(server string) error {
+			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: server + "_say", Arguments: map[string]string{"who": who, "server": server}, Meta: meta})
+			return err
+		}
+	}
+	callers := []func(string) error{client("all", "debug", firstSessionless), client("errors", "error", "2025-06-18"), client("nothing", "", "2025-11-25")}
+	done := make(chan error, 8)
+	for _, call := range callers {
+		for _, server := range []string{"now", "older"} {
+			go func() { done <- call(server) }()
+		}
+	}
+	for range 6 {
+		<-running
+	}
+	close(both)
+	for range 6 {
+		require.NoError(t, <-done)
+	}
+	want := map[heard]bool{}
+	for _, server := range []string{"now", "older"} {
+		data := func(who string) string { return `{"server":"` + server + `","who":"` + who + `"}` }
+		want[heard{"all", "debug", data("all")}], want[heard{"all", "error", data("all")}], want[heard{"errors", "error", data("errors")}] = true, true, true
+	}
+	seen := map[heard]bool{}
+	require.Eventually(t, func() bool {
+		for len(got) > 0 {
+			seen[<-got] = true
+		}
+		return len(seen) >= len(want)
+	}, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, want, seen)
 }
 
 // TestMCPStdio speaks to "gateway mcp" as a client that starts it does.
