@@ -216,6 +216,9 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 		says    string
 	}{
 		"no JSON":            {`{"jsonrpc`, []string{accept, now}, 400, -32700, false, "not valid JSON"},
+		"deep":               {`{"id":1,"method":"x","params":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, []string{accept, now}, 413, -32600, false, "nested"},
+		"id above 2^53":      {strings.Replace(post("tools/list", ""), `"q7"`, "9007199254740993", 1), []string{accept, now, list}, 400, -32600, false, "2^53"},
+		"broken id":          {strings.Replace(post("tools/list", ""), `"q7"`, "1.5", 1), []string{accept, now, list}, 400, -32600, false, "string"},
 		"nothing":            {``, []string{accept, now}, 400, -32700, false, "empty"},
 		"too large":          {`"` + strings.Repeat("a", 1<<20) + `"`, []string{accept, now}, 413, -32600, false, "http.body-limit"},
 		"form":               {"a=1", []string{accept, now, "Content-Type: multipart/form-data; boundary=x"}, 415, -32600, false, "application/json"},
@@ -352,10 +355,10 @@ func TestMCPStdioBadLines(t *testing.T) {
 	s.say(t, sayHello, sayReady)
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
+		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: {"-32600", `"id":9007199254740993`, "2^53"},
 		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
 		`{"x":"` + strings.Repeat("y", 2000) + `"}`: {"-32600", "1000 bytes"},
 		sayPing + "   \r": {`"id":"p"`, `"result":{}`},
-		`[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`: {`[{`, `"id":8`, `"id":9`},
 	} {
 		s.say(t, "", line)
 		got := s.next(t)
@@ -364,6 +367,10 @@ func TestMCPStdioBadLines(t *testing.T) {
 			require.Contains(t, got, w, line)
 		}
 	}
+	s.say(t, `[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
+	require.Contains(t, s.next(t), "an id of its own")
+	batch := s.next(t)
+	require.ElementsMatch(t, []any{8.0, 9.0}, gjson.Get(batch, "#.id").Value(), "one array has the answers")
 	require.NoError(t, s.in.Close())
 	require.NoError(t, <-s.ended)
 }

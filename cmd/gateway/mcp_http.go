@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
@@ -43,7 +44,11 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 				return
 			}
 			if in, fault = readEnvelope(body); fault != nil {
-				wireError(w, http.StatusBadRequest, nil, jsonrpc.CodeParseError, fault.Message)
+				code := int64(jsonrpc.CodeParseError)
+				if fault.Code == messages.TooLarge || fault.Param == "id" {
+					code = jsonrpc.CodeInvalidRequest
+				}
+				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)
 				return
 			}
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

@@ -157,17 +157,16 @@ func (c *lineConn) take(line []byte) {
 	}
 	b := &lineBatch{}
 	for _, p := range parts {
-		if gjson.GetBytes(p, "method").Exists() && gjson.GetBytes(p, "id").Exists() {
-			b.left++
-		}
-	}
-	for _, p := range parts {
 		c.message(p, b)
 	}
 }
 
 func (c *lineConn) message(raw []byte, b *lineBatch) {
 	m, err := jsonrpc.DecodeMessage(raw)
+	if id := idOf(raw); !keptID(id) {
+		c.refuse(id, jsonrpc.CodeInvalidRequest, "this id would not come back as it is; use a string, or a whole number up to 2^53")
+		return
+	}
 	if err != nil {
 		c.refuse(idOf(raw), jsonrpc.CodeInvalidRequest, "the message cannot be read: "+err.Error())
 		return
@@ -179,6 +178,9 @@ func (c *lineConn) message(raw []byte, b *lineBatch) {
 			_, twice := c.open[key]
 			if !twice {
 				c.open[key] = &lineCall{batch: b}
+				if b != nil {
+					b.left++ // nothing is answered before the whole batch is read
+				}
 			}
 			c.mu.Unlock()
 			if twice {
@@ -219,14 +221,6 @@ func (c *lineConn) cancelled(params json.RawMessage) {
 
 // keyOf tells the id 1 from the id "1".
 func keyOf(id jsonrpc.ID) string { return fmt.Sprintf("%T %v", id.Raw(), id.Raw()) }
-
-// idOf is the id of what is no proper message, if it has one.
-func idOf(raw []byte) json.RawMessage {
-	if id := gjson.GetBytes(raw, "id"); id.Type == gjson.String || id.Type == gjson.Number {
-		return json.RawMessage(id.Raw)
-	}
-	return nil
-}
 
 // Write implements mcp.Connection.
 func (c *lineConn) Write(_ context.Context, m jsonrpc.Message) error {

@@ -1,5 +1,7 @@
 package main
 
+//lint:file-ignore SA1019 logging is deprecated since 2026-07-28 and kept for at least a year
+
 import (
 	"context"
 	"encoding/json"
@@ -53,9 +55,7 @@ func (l *logLevels) pass(ctx context.Context, s *mcp.ServerSession, message gjso
 	if !data.Exists() {
 		return // it says nothing
 	}
-	//lint:ignore SA1019 deprecated since 2026-07-28, and kept for at least a year
 	err := s.Log(ctx, &mcp.LoggingMessageParams{
-		//lint:ignore SA1019 as above
 		Level: mcp.LoggingLevel(message.Get("level").Str), Logger: message.Get("logger").Str, Data: json.RawMessage(data.Raw),
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,10 +30,31 @@ func readEnvelope(body []byte) (envelope, *messages.Fault) {
 	}
 	in := envelope{method: gjson.GetBytes(body, "method").String()}
 	in.standsAlone = gjson.GetBytes(body, `params._meta.io\.modelcontextprotocol/protocolVersion`).Exists()
-	if id := gjson.GetBytes(body, "id"); in.method != "" && (id.Type == gjson.String || id.Type == gjson.Number) {
-		in.id = json.RawMessage(id.Raw)
+	if in.id = idOf(body); in.method == "" {
+		in.id = nil // a response's id is not ours to answer
+	}
+	if !keptID(in.id) {
+		return envelope{}, invalid("id", "the id %s would not come back as it is; use a string, or a whole number up to 2^53", in.id)
 	}
 	return in, nil
+}
+
+// idOf is the id of a message; nil if it has none that is a string or a number.
+func idOf(raw []byte) json.RawMessage {
+	if id := gjson.GetBytes(raw, "id"); id.Type == gjson.String || id.Type == gjson.Number {
+		return json.RawMessage(id.Raw)
+	}
+	return nil
+}
+
+// keptID reports whether the SDK, which reads numbers as floating point, gives an id back unchanged. A caller would wait
+// in vain for the answer to another one.
+func keptID(id json.RawMessage) bool {
+	if len(id) == 0 || id[0] == '"' {
+		return true
+	}
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	return err == nil && n >= -(1<<53) && n <= 1<<53
 }
 
 // wireError answers with an error of JSON-RPC. An error that belongs to no request has no id.

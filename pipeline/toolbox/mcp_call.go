@@ -52,11 +52,7 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		s.listen(mark, inv.Progress)
 		defer s.listen(mark, nil)
 	}
-	if inv.MCP != nil && inv.MCP.LogLevel != "" && s.URL != "" {
-		params.Meta[mcp.MetaKeyLogLevel] = inv.MCP.LogLevel
-		s.listen(logMark+mark, inv.Progress)
-		defer s.listen(logMark+mark, nil)
-	}
+	defer s.askLogs(params, mark, inv)()
 	s.seen.expect(mark)
 	defer s.seen.take(mark)
 	res, err := session.CallTool(ctx, params)

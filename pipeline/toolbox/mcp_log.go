@@ -1,5 +1,7 @@
 package toolbox
 
+//lint:file-ignore SA1019 logging is deprecated since 2026-07-28 and kept for at least a year
+
 import (
 	"context"
 	"encoding/json"
@@ -21,6 +23,17 @@ const logMark = "log/"
 // maxLog is the largest log message that is passed on, in bytes.
 const maxLog = 32 << 10
 
+// askLogs asks for the log messages of one call, at the level that its caller wants, where they can be told from those of
+// others. Stop ends the listening.
+func (s *mcpServer) askLogs(params *mcp.CallToolParams, mark string, inv Invocation) (stop func()) {
+	if inv.MCP == nil || inv.MCP.LogLevel == "" || s.URL == "" {
+		return func() {}
+	}
+	params.Meta[mcp.MetaKeyLogLevel] = inv.MCP.LogLevel
+	s.listen(logMark+mark, inv.Progress)
+	return func() { s.listen(logMark+mark, nil) }
+}
+
 // heardLog passes a log message on to the call whose stream it came on.
 func (s *mcpServer) heardLog(mark string, message json.RawMessage) {
 	s.mu.Lock()
@@ -36,13 +49,11 @@ func (s *mcpServer) heardLog(mark string, message json.RawMessage) {
 // session; since 2026-07-28 each request says what it wants.
 func (s *mcpServer) wantLogs(ctx context.Context, session *mcp.ClientSession) {
 	info := session.InitializeResult()
-	//lint:ignore SA1019 older servers still log, and older callers still ask for it
 	if s.URL == "" || info == nil || info.ProtocolVersion >= "2026-07-28" || info.Capabilities == nil || info.Capabilities.Logging == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
 	defer cancel()
-	//lint:ignore SA1019 as above
 	if err := session.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
 		s.log.Debug("the MCP server does not take a log level", "err", err)
 	}
