@@ -1,6 +1,7 @@
 package toolspec
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 
@@ -73,6 +74,10 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 		fs.add(Issue{Code: CodeBadSchema, Path: s.at, Message: "the tool's own schema cannot be used: " + s.err.Error()})
 		return nil, fs
 	}
+	if s.weigh(s.root, root, maxCost) > maxCost {
+		fs.add(tooMuch(""))
+		return nil, fs
+	}
 	if o.Coercion == "" {
 		o.Coercion = Documents
 	}
@@ -91,6 +96,7 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 }
 
 func parseRoot(raw []byte) (*value, error) {
+	raw = bytes.TrimPrefix(raw, []byte("\ufeff")) // some editors and shells write one
 	if len(raw) == 0 {
 		return &value{kind: kObject}, nil
 	}

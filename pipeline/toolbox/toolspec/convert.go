@@ -138,6 +138,9 @@ func means(v, member *value) bool {
 // extended rules each branch is tried on a copy, and the only one that then fits is taken.
 func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	all := slices.Concat(sub.AnyOf, sub.OneOf)
+	if !r.afford(sub, v) {
+		return v // what is wrong is said in the end
+	}
 	x := v.plain()
 	var real []*jsonschema.Schema
 	for _, b := range all {
@@ -171,7 +174,7 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	var taken *value
 	var with *run
 	for _, b := range discriminate(real, v) {
-		if r.budget.used++; r.budget.used > maxTrials {
+		if r.budget.used++; r.budget.used > maxTrials || !r.afford(b, v) {
 			return v
 		}
 		try := &run{s: r.s, o: r.o, extended: true, budget: r.budget}
@@ -187,7 +190,7 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	if taken == nil {
 		return v
 	}
-	r.changes = append(r.changes, with.changes...)
+	r.changes, r.defaults = append(r.changes, with.changes...), append(r.defaults, with.defaults...)
 	return taken
 }
 
