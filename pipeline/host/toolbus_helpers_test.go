@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -115,6 +116,16 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 		return toolbox.Result{Content: s.Say}, nil
 	}
 	return toolbox.Result{Content: fmt.Appendf(nil, `{"run":%d}`, n)}, nil
+}
+
+// kv opens a bucket as `nats kv` would.
+func (b *rowBus) kv(t testing.TB, bucket string) jetstream.KeyValue {
+	t.Helper()
+	js, err := jetstream.New(b.Conn)
+	require.NoError(t, err)
+	kv, err := js.KeyValue(t.Context(), bucket)
+	require.NoError(t, err)
+	return kv
 }
 
 func (b *rowBus) count(row string) int {

@@ -151,6 +151,12 @@ func TestRowsDir(t *testing.T) {
 		require.Equal(t, 500, ms)
 		require.Equal(t, 2, b.details("tool-retry")["maxRetries"])
 		require.Equal(t, int64(500), b.details("tool-retry")["baseDelayMs"])
+		m := ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
+		require.Equal(t, []string{"true", "500", "true", "500", "1"}, []string{m.Header.Get("Shallot-Should-Retry"), m.Header.Get("Shallot-Suggested-Delay-Ms"),
+			m.Header.Get("X-Should-Retry"), m.Header.Get("Retry-After-Ms"), m.Header.Get("Retry-After")}, "the marks are answer headers")
+		m = ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
+		require.Equal(t, `{"run":2}`, string(m.Data), "the caller tried again")
+		require.Empty(t, m.Header.Get("Shallot-Should-Retry")+m.Header.Get("X-Should-Retry"))
 	})
 	evictionRows(t, b, dir)
 }
