@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,7 @@ type rowBus struct {
 	runs   map[string][]time.Time
 	broken map[string]bool // rows whose runs all fail from now on
 	busy   atomic.Int64
+	logs   logs
 }
 
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
@@ -47,7 +49,7 @@ func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.
 	require.NoError(t, err)
 	b.Host, err = host.Start(t.Context(), host.Options{
 		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list,
+		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list, Log: slog.New(slog.NewTextHandler(&b.logs, nil)),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -77,6 +79,7 @@ type script struct {
 	Ms    int             `json:"ms"`
 	Chars int             `json:"chars"`
 	Text  string          `json:"text"`
+	Deaf  bool            `json:"deaf"`
 	Say   json.RawMessage `json:"say"`
 }
 
@@ -95,9 +98,13 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 	}
 	b.mu.Unlock()
 	if s.Ms > 0 {
+		done := ctx.Done()
+		if s.Deaf {
+			done = nil
+		}
 		select {
 		case <-time.After(time.Duration(s.Ms) * time.Millisecond):
-		case <-ctx.Done():
+		case <-done:
 			return toolbox.Result{}, ctx.Err()
 		}
 	}
