@@ -43,6 +43,21 @@ func TestCoercionModes(t *testing.T) {
 	}
 }
 
+// A single value becomes an array of one only where that is asked for.
+func TestWrapScalars(t *testing.T) {
+	t.Parallel()
+	tool := "  tools:\n    - {name: echo_tags, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {tags: {type: array, items: {type: string}}}}}\n"
+	for arguments, want := range map[string]string{"coercion: extended, wrap-scalars: true": `{"tags":["7"]}`, "coercion: extended": ``, "wrap-scalars: true": ``} {
+		h := toolHost(t, "tool:\n  arguments: {"+arguments+"}\n"+tool)
+		m := ask(t, h.Conn, "shallot.v1.tool.request.echo_tags", `{"tags":7}`)
+		if want == "" {
+			require.Equal(t, string(messages.InvalidArguments), m.Header.Get("Shallot-Fault"), arguments)
+			continue
+		}
+		require.Equal(t, want, string(m.Data), arguments)
+	}
+}
+
 // A tool that needs an approval never runs where nobody asks for it.
 func TestApprovalWithoutItsStage(t *testing.T) {
 	t.Parallel()

@@ -78,12 +78,7 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 		fs.add(tooMuch(""))
 		return nil, fs
 	}
-	if o.Coercion == "" {
-		o.Coercion = Documents
-	}
-	if def.Coercion != "" {
-		o.Coercion = def.Coercion
-	}
+	o.Coercion = def.coercion(o.Coercion)
 	o.AllowBlank = append(o.AllowBlank[:len(o.AllowBlank):len(o.AllowBlank)], def.AllowBlank...)
 	r := &run{s: s, o: o, extended: o.Coercion == Extended, budget: new(trialBudget)}
 	root = r.arguments(root)

@@ -185,6 +185,19 @@ func (d *Definition) Fingerprint() string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
+// coercion is the tool's own mode, else the global one. The wide rules guess, and a tool that says of itself that it
+// destroys is not called on a guess: for it they hold only if it is named with them.
+func (d *Definition) coercion(global string) string {
+	a := d.Annotations
+	switch {
+	case d.Coercion != "":
+		return d.Coercion
+	case global == "", global == Extended && a != nil && is(a.Destructive) && !is(a.ReadOnly):
+		return Documents
+	}
+	return global
+}
+
 // Ref is name@version.
 func (d *Definition) Ref() string { return d.Name + "@" + d.Version }
 
