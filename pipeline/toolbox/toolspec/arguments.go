@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -91,7 +92,8 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 }
 
 func parseRoot(raw []byte) (*value, error) {
-	raw = bytes.TrimPrefix(raw, []byte("\ufeff")) // some editors and shells write one
+	const mark = "\ufeff" // some editors and shells write one
+	raw = bytes.TrimPrefix(raw, []byte(mark))
 	if len(raw) == 0 {
 		return &value{kind: kObject}, nil
 	}
@@ -103,7 +105,7 @@ func parseRoot(raw []byte) (*value, error) {
 		if blank(v.str) {
 			return &value{kind: kObject}, nil
 		}
-		v, err = parseValue([]byte(v.str))
+		v, err = parseValue([]byte(strings.TrimPrefix(v.str, mark)))
 	}
 	if err == nil && v.kind == kNull {
 		v = &value{kind: kObject}

@@ -1,6 +1,7 @@
 package toolspec
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
@@ -77,6 +78,13 @@ type sized struct {
 	bulk   map[*jsonschema.Schema]int
 	rings  bool
 	err    error
+	at     string
+}
+
+func (m *sized) refuse(sub *jsonschema.Schema, why string) {
+	if m.err == nil {
+		m.at, m.err = place(sub), errors.New(why)
+	}
 }
 
 // measure refuses a schema that refers to itself without going into the value, and one that unfolds beyond measure.
@@ -85,7 +93,7 @@ func (s *schema) measure() {
 	s.bulk = m.count(s.root)
 	s.rings = m.rings
 	if m.err != nil {
-		s.err = m.err
+		s.at, s.err = m.at, m.err
 	}
 }
 
@@ -94,15 +102,15 @@ func (m *sized) wide(sub *jsonschema.Schema) int {
 	case n > 0:
 		return n
 	case n < 0:
-		m.err = fmt.Errorf("the subschema at %q refers to itself without end", place(sub))
+		m.refuse(sub, "the subschema refers to itself without end")
 		return 1
 	}
 	m.spread[sub] = -1
 	n := 1
 	onward(sub, func(x *jsonschema.Schema) { n = min(n+m.wide(x), maxSpread+1) })
 	m.spread[sub] = n
-	if n > maxSpread && m.err == nil {
-		m.err = fmt.Errorf("the subschema at %q unfolds to more than %d others", place(sub), maxSpread)
+	if n > maxSpread {
+		m.refuse(sub, fmt.Sprintf("the subschema unfolds to more than %d others", maxSpread))
 	}
 	return n
 }

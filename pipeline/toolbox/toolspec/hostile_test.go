@@ -71,8 +71,9 @@ func TestSchemaBombs(t *testing.T) {
 			_, err := p.CheckSchema([]byte(schema), true)
 			require.NoError(t, err, "it can be used with small arguments")
 		}
-		_, err := p.CheckSchema([]byte(laughs.String()), true)
+		at, err := p.CheckSchema([]byte(laughs.String()), true)
 		require.ErrorContains(t, err, "unfolds")
+		require.Regexp(t, `^/\$defs/d\d+$`, at)
 	})
 }
 
@@ -110,6 +111,7 @@ func TestWhatModelsSend(t *testing.T) {
 		"name in escapes":             {`{"properties":{"ab":{"type":"integer"}}}`, `{"\u0061b":"1"}`, `{"ab":1}`, ``},
 		"a name twice":                {`{"properties":{"o":{"type":"object","properties":{"n":{"type":"integer"}}}}}`, `{"o":{"n":"1","n":"2"}}`, `{"o":{"n":2}}`, ``},
 		"byte order mark":             {`{"properties":{"a":{"type":"integer"}}}`, "\ufeff{\"a\":\"1\"}", `{"a":1}`, ``},
+		"byte order mark in a text":   {`{"properties":{"a":{"type":"integer"}}}`, `"\ufeff{\"a\":\"1\"}"`, `{"a":1}`, ``},
 		"quoted twice":                {`{"properties":{"a":{"type":"integer"}}}`, `"{\"a\":\"1\"}"`, `{"a":1}`, ``},
 		"invalid UTF-8":               {`{"properties":{"a":{"type":"string"}}}`, "{\"a\":\"x\xff\"}", "{\"a\":\"x\ufffd\"}", ``},
 		"words of others":             {`{"properties":{"region":{"type":"string","x-mcp-header":"Region","examples":[{"type":"date"}],"default":"eu"}}}`, `{}`, `{"region":"eu"}`, ``},
