@@ -33,6 +33,7 @@ type rowBus struct {
 	*host.Host
 	mu     sync.Mutex
 	runs   map[string][]time.Time
+	now    map[string]int  // runs of a row that have not ended
 	broken map[string]bool // rows whose runs all fail from now on
 	busy   atomic.Int64
 	logs   logs
@@ -41,7 +42,7 @@ type rowBus struct {
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
 func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
 	t.Helper()
-	b := &rowBus{runs: map[string][]time.Time{}, broken: map[string]bool{}}
+	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{}}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
 		"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
@@ -92,6 +93,8 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 	}
 	b.mu.Lock()
 	b.runs[s.Row] = append(b.runs[s.Row], time.Now())
+	b.now[s.Row]++
+	defer func() { b.mu.Lock(); b.now[s.Row]--; b.mu.Unlock() }()
 	n := len(b.runs[s.Row])
 	if b.broken[s.Row] {
 		s.Fail, s.Text = n, "broken by now"
@@ -139,6 +142,13 @@ func (b *rowBus) count(row string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.runs[row])
+}
+
+// running counts the runs of a row that have not ended.
+func (b *rowBus) running(row string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now[row]
 }
 
 func (b *rowBus) gaps(row string) (out []time.Duration) {

@@ -201,6 +201,7 @@ func timeRows(t *testing.T, b *rowBus) {
 		}
 		wg.Wait()
 		require.Equal(t, 100, b.count("TO-4"))
+		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond, "the work is a minute long and watches cancellation")
 	})
 	t.Run("TO-6", func(t *testing.T) {
 		t.Parallel()
