@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,4 +113,11 @@ func TestSeveralWorkers(t *testing.T) {
 	for _, h := range append(hosts, startRoles(t, yaml, host.Everything())) {
 		require.True(t, blocked(h))
 	}
+
+	// Removed, it comes back held: to remove it is not to approve it.
+	require.NoError(t, hosts[0].RemoveTool(t.Context(), "found", "me"))
+	everywhere("removed and seen again", func(h *host.Host) bool {
+		i, err := h.GetTool(t.Context(), "found")
+		return err == nil && strings.Contains(i.Policy.Held, "removed")
+	})
 }

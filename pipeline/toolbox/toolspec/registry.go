@@ -87,6 +87,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
 		case strangers(old, &d) && !gone:
 			return false, taken(&d, old)
+		case gone && rec.Approved == "":
+			why = "it was removed, and its source still offers it"
 		case strangers(old, &d):
 			rec.Approved, why = "", fmt.Sprintf("it came from '%s' and comes from '%s' now", owner(old), owner(&d))
 		}
@@ -226,57 +228,6 @@ func (r *Registry) List(context.Context) ([]*Definition, error) {
 	}
 	slices.SortFunc(out, func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
-}
-
-// Remove takes out a tool (all versions), or one version of it, and forgets what was approved, also of a tool that was
-// withdrawn. One that is not there is tool_not_found.
-func (r *Registry) Remove(ctx context.Context, name string) error {
-	return r.drop(ctx, name, func(d *Definition) error { return r.store.Delete(ctx, messages.Key(d.Name, d.Version)) })
-}
-
-// Withdraw takes out a discovered tool that its source no longer offers. What was approved is kept: if it comes back
-// changed, or from elsewhere, it is held.
-func (r *Registry) Withdraw(ctx context.Context, name string) error {
-	return r.drop(ctx, name, func(d *Definition) error {
-		if d.Source != Discovered {
-			return messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s", d.Ref(), d.Source).From("registry")
-		}
-		_, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
-			was := rec.Gone || rec.Definition == nil
-			rec.Gone = rec.Definition != nil
-			return !was, nil
-		})
-		return err
-	})
-}
-
-func (r *Registry) drop(ctx context.Context, name string, one func(*Definition) error) error {
-	base, version, pinned := strings.Cut(name, "@")
-	all, err := r.records(ctx, base)
-	if err != nil {
-		return err
-	}
-	gone := 0
-	for _, rec := range all {
-		if pinned && rec.Definition.Version != version {
-			continue
-		}
-		if err := one(rec.Definition); err != nil {
-			return wrap(err, "remove", name)
-		}
-		gone++
-	}
-	if gone == 0 {
-		return notFound(name)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.edits++
-	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool { return !pinned || d.Version == version })
-	if len(r.defs[base]) == 0 {
-		delete(r.defs, base)
-	}
-	return nil
 }
 
 // Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
