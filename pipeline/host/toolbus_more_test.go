@@ -53,6 +53,10 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 		t.Parallel()
 		c := b.do(t, "big", `{"row":"EV-1","text":"a","chars":80000}`)
 		require.Equal(t, `"`+strings.Repeat("a", 80000)+`"`, string(c.ReplyBytes()))
+		for chars, whole := range map[int]bool{80000: true, 80003: true, 80004: false} { // characters, whatever their bytes
+			c = b.do(t, "big", fmt.Sprintf(`{"row":"EV-1 %d","text":"中","chars":%d}`, chars, chars))
+			require.Equal(t, whole, string(c.ReplyBytes()) == `"`+strings.Repeat("中", chars)+`"`, "%d", chars)
+		}
 	})
 	t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
 		t.Parallel()
@@ -201,6 +205,9 @@ func TestRowsLimited(t *testing.T) {
 		text, _ := c.ReplyText()
 		require.True(t, strings.HasPrefix(text, strings.Repeat("a", 2000)+"...\n["), "%.60s", text)
 		require.NotContains(t, text, file)
+		require.NotContains(t, text, "已保存至", "no path is claimed")
+		require.Contains(t, text, "已截断")
+		require.Contains(t, text, "[原始大小: 85000 chars, Token≈21250]")
 	})
 }
 
