@@ -78,8 +78,10 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	if err != nil {
 		return nil, err
 	}
+	replaced := false
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
 		old, gone, next := rec.Definition, rec.Gone, d
+		replaced = old != nil && old.Source == Operator && string(messages.Encode(old)) != string(messages.Encode(&next))
 		why := "its description or schema changed after it was approved"
 		switch {
 		case old == nil:
@@ -103,6 +105,9 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	})
 	if err != nil {
 		return nil, wrap(err, "register", d.Name)
+	}
+	if replaced {
+		r.log.InfoContext(ctx, "tool definition of the configuration replaced; a process with another configuration runs this one too from now on", "tool", d.Ref())
 	}
 	if rec.Definition.Held != "" {
 		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Held)
