@@ -143,6 +143,23 @@ func TestFeatureRows(t *testing.T) {
 			require.True(t, gjson.GetBytes(second.Notes["tool.metadata"], "from_cache").Bool())
 			require.True(t, second.Flag("caching.tool.cacheHit"), "S0-CTX-2")
 		})
+		row("S0-CACHE-3 S0-CACHE-4 Shallot-Cache", func(t *testing.T) {
+			run := func(header ...string) (answer, cache string) {
+				m := ask(t, b.Conn, "shallot.v1.tool.request.cached", `{"row":"Shallot-Cache"}`, header...)
+				return string(m.Data), m.Header.Get("Shallot-Cache")
+			}
+			for i, c := range []struct{ wish, answer, cache string }{
+				{"", `{"run":1}`, "miss"}, {"", `{"run":1}`, "hit"}, {"use", `{"run":1}`, "hit"}, {"off", `{"run":2}`, ""},
+				{"", `{"run":1}`, "hit"}, {"refresh", `{"run":3}`, "miss"}, {"", `{"run":3}`, "hit"},
+			} {
+				var header []string
+				if c.wish != "" {
+					header = []string{"Shallot-Cache", c.wish}
+				}
+				answer, cache := run(header...)
+				require.Equal(t, []string{c.answer, c.cache}, []string{answer, cache}, "%d %s", i, c.wish)
+			}
+		})
 		row("S2-CHAIN-5 X-51", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
 			for range 5 {
 				require.Empty(t, fallback(b.do(t, "limited", `{"row":"S2-CHAIN-5"}`)))
