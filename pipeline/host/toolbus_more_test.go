@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // evictedPath is the path that a summary names.
@@ -209,6 +211,21 @@ func TestRowsLimited(t *testing.T) {
 		require.Contains(t, text, "已截断")
 		require.Contains(t, text, "[原始大小: 85000 chars, Token≈21250]")
 	})
+}
+
+// TestRowsStoreGone: EV-6 where the object store is the one that fails.
+func TestRowsStoreGone(t *testing.T) {
+	t.Parallel()
+	b := startRows(t, "", "", "    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n")
+	js, err := jetstream.New(b.Conn)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteObjectStore(t.Context(), bus.EvictedObjects))
+	c := b.do(t, "a", `{"row":"EV-6","text":"中","chars":85000}`)
+	require.Nil(t, c.Fault)
+	text, _ := c.ReplyText()
+	require.True(t, strings.HasPrefix(text, strings.Repeat("中", 2000)+"...\n["), "%.60s", text)
+	require.NotContains(t, text, "已保存至")
+	require.Contains(t, text, "已截断")
 }
 
 // TO-7 over the bus is TestToolConcurrency; AR over the bus: the arguments as the tool gets them.

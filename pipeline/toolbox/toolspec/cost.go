@@ -161,7 +161,7 @@ func (w *weigher) weigh(sub *jsonschema.Schema, v *value) int {
 	if n, ok := w.known[key]; ok {
 		return n
 	}
-	if w.tasks++; w.tasks > maxCost/4 {
+	if w.tasks++; w.tasks > maxCost {
 		return maxCost + 1
 	}
 	n := 1
