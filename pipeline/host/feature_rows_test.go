@@ -160,6 +160,15 @@ func TestFeatureRows(t *testing.T) {
 				require.Equal(t, []string{c.answer, c.cache}, []string{answer, cache}, "%d %s", i, c.wish)
 			}
 		})
+		row("S0-CACHE-5 CA-5", func(t *testing.T) { // an error result is the tool's own words, and no success
+			args := `{"row":"S0-CACHE-5","fail":3,"with":"error result"}`
+			m := ask(t, b.Conn, "shallot.v1.tool.request.cached", args)
+			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")}, "contracts 13: passed on unchanged")
+			c := b.do(t, "cached", args)
+			require.False(t, hit(c))
+			require.Equal(t, `{"run":4}`, string(c.ReplyBytes()))
+			require.True(t, hit(b.do(t, "cached", args)))
+		})
 		row("S2-CHAIN-5 X-51", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
 			for range 5 {
 				require.Empty(t, fallback(b.do(t, "limited", `{"row":"S2-CHAIN-5"}`)))
