@@ -165,7 +165,7 @@ func TestParseKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(7, 11))
 	good, changed, refused := 0, 0, 0
-	for i := range 2000 {
+	for i := range 800 {
 		schema := `{"type":"object","properties":{"a":` + randomSchema(rnd, 3) + `,"b":` + randomSchema(rnd, 2) + `}}`
 		in := `{"a":` + randomValue(rnd, 3) + `,"b":` + randomValue(rnd, 2) + `}`
 		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(schema))
@@ -204,9 +204,9 @@ func TestParseKeepsTheRules(t *testing.T) {
 			changed++
 		}
 	}
-	require.Greater(t, good, 100)
-	require.Greater(t, changed, 50)
-	require.Greater(t, refused, 100)
+	require.Greater(t, good, 40)
+	require.Greater(t, changed, 20)
+	require.Greater(t, refused, 40)
 }
 
 func randomSchema(r *rand.Rand, depth int) string {
