@@ -15,13 +15,20 @@ func Pin(name, version string) string {
 	return base + "@" + version
 }
 
-// versions says which version is the newer one, by the rules of semantic versions as far as they go: part by part,
+// versions says which version is the one to run, by the rules of semantic versions as far as they go: part by part,
 // numbers as numbers (1.10 is newer than 1.9), a release newer than what led to it (1.0 than 1.0-rc.10, and that than
-// 1.0-rc.9), a leading v and what follows a + without weight. The order is total: two that are spelled differently are
-// never equal, so that all processes choose the same.
+// 1.0-rc.9), a leading v and what follows a + without weight. Any release goes before any pre-release (1.9 before
+// 2.0-rc1), because a call that pins nothing must not be moved by a trial. The order is total: two that are spelled
+// differently are never equal, so that all processes choose the same.
 func versions(a, b string) int {
 	coreA, preA, hasA := parts(a)
 	coreB, preB, hasB := parts(b)
+	if trialA, trialB := hasA && class(preA[0]) == 2, hasB && class(preB[0]) == 2; trialA != trialB {
+		if trialA {
+			return -1
+		}
+		return 1
+	}
 	if c := inTurn(coreA, coreB, "0"); c != 0 {
 		return c
 	}
