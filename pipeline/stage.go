@@ -234,6 +234,15 @@ func Jump(target string) Verdict { return Verdict{kind: jump, target: target} }
 // Question is what a Hold asks.
 func (v Verdict) Question() json.RawMessage { return v.question }
 
+// Target is where a Jump goes.
+func (v Verdict) Target() string { return v.target }
+
+// Delay is how long an Again waits.
+func (v Verdict) Delay() time.Duration { return v.delay }
+
+// Request is the request of an AgainWith; nil otherwise.
+func (v Verdict) Request() []byte { return v.request }
+
 // Target is what the stages surround: a model, a tool, the agent loop.
 type Target interface {
 	// Do runs the call's request and sets its reply, or returns an error: a *messages.Fault, or any error, which

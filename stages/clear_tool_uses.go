@@ -19,6 +19,8 @@ type ClearToolUses struct {
 	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs" doc:"Clears the arguments of the cleared calls too."`
 	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty" doc:"Tools whose results are never cleared."`
 	Placeholder     string   `yaml:"placeholder" json:"placeholder" doc:"What stands in place of a cleared result."`
+	// Excludes says of further tools whether their results stay (clearable: false in the definition); nil: of none.
+	Excludes func(tool string) bool `yaml:"-" json:"-"`
 	// Counter is used for the trigger and for each candidate (CU-14); nil means Chars.
 	Counter TokenCounter `yaml:"-" json:"-"`
 }
@@ -105,7 +107,11 @@ func (e ClearToolUses) candidates(msgs []messages.Msg, p *pairing, marked map[st
 		if r := p.roles[i]; r != "tool" && r != "function" {
 			continue
 		}
-		if excluded[p.tool(i, m)] || marked[m.ToolCallID()] && m.Text() == e.Placeholder {
+		tool := p.tool(i, m)
+		if _, asked := excluded[tool]; !asked && e.Excludes != nil {
+			excluded[tool] = e.Excludes(tool)
+		}
+		if excluded[tool] || marked[m.ToolCallID()] && m.Text() == e.Placeholder {
 			continue
 		}
 		out = append(out, i)

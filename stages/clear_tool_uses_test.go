@@ -2,12 +2,14 @@ package stages_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -168,4 +170,30 @@ func TestClearToolUsesStage(t *testing.T) {
 	require.True(t, c.Restore("outer"))
 	require.Equal(t, kept, string(c.Request()), "CU-11 what was kept is unchanged")
 	require.Equal(t, first, run(), "the next attempt of an outer stage is cleared like the first")
+}
+
+// someTools are the definitions of tools by name.
+type someTools map[string]toolspec.Definition
+
+func (s someTools) Get(_ context.Context, name string) (*toolspec.Definition, error) {
+	d, ok := s[name]
+	if !ok {
+		return nil, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
+	}
+	return &d, nil
+}
+
+// TestClearableIsTheToolsToSay: clearable: false in a definition keeps its results, as exclude-tools does.
+func TestClearableIsTheToolsToSay(t *testing.T) {
+	t.Parallel()
+	no, yes := false, true
+	tools := someTools{"x": {Policy: toolspec.Policy{Clearable: &no}}, "y": {Policy: toolspec.Policy{Clearable: &yes}}}
+	s := mustShape(t, "context-editing", stages.Deps{Tools: tools}, func(c *editing) {
+		c.Strategy = stages.Strategies{stages.ClearToolUsing}
+		c.ClearToolUses.Trigger, c.ClearToolUses.Keep = 100, 0
+	})
+	c := call(request(uses("x", "y", "z")...))
+	_, err := s.Before(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, []string{"c2", "c3"}, cleared(messages.Messages(c.Request()), "[cleared]"))
 }

@@ -190,7 +190,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).
 func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []messages.Msg) (out []messages.Msg, ed Edited, acted bool) {
 	if strategy == ClearToolUsing {
-		return e.clear(c, model, msgs)
+		return e.clear(ctx, c, model, msgs)
 	}
 	ed = Edited{Strategy: strategy, Before: e.counter.Count(model, msgs)}
 	ed.After = ed.Before
@@ -227,15 +227,29 @@ func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, mod
 	return out, ed, true
 }
 
+// stays reports whether the tool's definition says that its results must not be cleared. A tool that is not known here
+// is the caller's own and says nothing.
+func (e *contextEditor) stays(ctx context.Context, tool string) bool {
+	if e.deps.Tools == nil {
+		return false
+	}
+	ctx, cancel := openStore(ctx)
+	defer cancel()
+	def, err := e.deps.Tools.Get(ctx, tool)
+	return err == nil && def.Clearable != nil && !*def.Clearable
+}
+
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
-func (e *contextEditor) clear(c *messages.Call, model string, msgs []messages.Msg) ([]messages.Msg, Edited, bool) {
+func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []messages.Msg) ([]messages.Msg, Edited, bool) {
 	var ids []string
 	c.Noted(NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		marked[id] = true
 	}
-	out, done := e.conf.ClearToolUses.Apply(model, msgs, marked)
+	edit := e.conf.ClearToolUses
+	edit.Excludes = func(tool string) bool { return e.stays(ctx, tool) }
+	out, done := edit.Apply(model, msgs, marked)
 	ed := Edited{Strategy: ClearToolUsing, Before: done.Before, After: done.After, Cleared: len(done.IDs), Skipped: done.Why}
 	ed.Over = ed.After > e.conf.ClearToolUses.Trigger
 	if done.Before <= e.conf.ClearToolUses.Trigger {

@@ -63,7 +63,16 @@ func evictedName(tenant, agent, tool string, ms int64, n int) string {
 	return name
 }
 
-// evictedOf reports whether the name is one that evictedName makes for the tenant.
+// sharedTenant stands for the tenant of a result that all of them may read: that of a tool whose cache they share. No
+// token of a tenant can be it.
+const sharedTenant = "=shared"
+
+// sharedName is evictedName for such a result. It does not say whose call it was.
+func sharedName(tool string, ms int64, n int) string {
+	return sharedTenant + "/" + evictedName("", "", tool, ms, n)
+}
+
+// evictedOf reports whether the name is one that evictedName makes for the tenant, or sharedName for all.
 func evictedOf(name, tenant string) bool {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -77,6 +86,8 @@ func evictedOf(name, tenant string) bool {
 	switch {
 	case !strings.HasSuffix(name, ".txt"):
 		return false
+	case len(parts) == 3 && parts[0] == sharedTenant:
+		return true
 	case tenant == "" || tenant == "default":
 		return len(parts) == 2
 	}

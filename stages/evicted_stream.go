@@ -41,8 +41,11 @@ const policyTime = 5 * time.Second
 // reserve is the room of the lines that stand after what was let pass, with the longest numbers.
 func (l *largeResultEviction) reserve(c *messages.Call) int {
 	tool, _, _ := cutVersion(c.Tool)
-	path := l.keep.path(evictedName(c.Tenant, c.Agent, tool, longestMs, longestSuffix))
-	return utf8.RuneCountInString(savedLines(path) + sizeLine(longestMs))
+	longest := 0
+	for _, name := range []string{evictedName(c.Tenant, c.Agent, tool, longestMs, longestSuffix), sharedName(tool, longestMs, longestSuffix)} {
+		longest = max(longest, utf8.RuneCountInString(savedLines(l.keep.path(name))+sizeLine(longestMs)))
+	}
+	return longest
 }
 
 const (

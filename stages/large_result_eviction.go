@@ -64,7 +64,8 @@ type largeResultEviction struct {
 // cache, so that a hit is never larger than a miss.
 //
 // The path is <agent>/<tool>_<milliseconds>.txt, with the tenant before it where it is not the default one; each part
-// passes messages.Token. ReadEvicted reads parts back. If the whole cannot be saved, four times as many characters and
+// passes messages.Token. A result of a tool whose cache the tenants share lies under =shared/ instead, for all of them.
+// ReadEvicted reads parts back. If the whole cannot be saved, four times as many characters and
 // a marker stay, and no path is named (EV-6).
 func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.Stage, error) {
 	if err := cfg.validate(); err != nil {
@@ -159,8 +160,13 @@ func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text s
 	ctx, cancel := settleContext(ctx)
 	defer cancel()
 	tool, _, _ := cutVersion(c.Tool)
+	_, e, err := l.tools.of(ctx, c)
+	shared := err == nil && e.CacheScope == toolspec.ScopeShared // a hit of another tenant names the same path
 	for n := range 1000 {
 		name := evictedName(c.Tenant, c.Agent, tool, time.Now().UnixMilli(), n)
+		if shared {
+			name = sharedName(tool, time.Now().UnixMilli(), n)
+		}
 		path, taken, err := l.keep.save(ctx, name, c.ID, []byte(text))
 		if !taken || err != nil {
 			return path, err

@@ -23,13 +23,8 @@ type ToolCacheConfig struct {
 }
 
 const (
-	toolCachePrefix  = "tool."
-	toolFlightPrefix = "flight."
-	metaFromCache    = "from_cache"
-	// flightGrace is what a call that runs a tool for others may take beyond the tool's time limit.
-	flightGrace = 2 * time.Second
-	// mostWaiting bounds the calls that wait for another one's result in this process; the next ones run the tool.
-	mostWaiting = 64
+	toolCachePrefix = "tool."
+	metaFromCache   = "from_cache"
 	// evictedCacheTTL keeps an entry that names an evicted result from outliving it (contracts 14).
 	evictedCacheTTL = 23 * time.Hour
 )
@@ -40,7 +35,7 @@ type toolCache struct {
 	store   func(string) pipeline.Store
 	log     *slog.Logger
 	bound   *storeBound
-	waiting chan struct{}
+	flights flights
 	hits    atomic.Int64
 	misses  atomic.Int64
 }
@@ -50,12 +45,6 @@ type toolCacheState struct {
 	Key    string        `json:"key"`
 	TTL    time.Duration `json:"ttl"`
 	Flight bool          `json:"flight,omitempty"` // this call runs the tool for all equal ones
-}
-
-// flight says which call runs a tool for all equal ones, and until when that is believed.
-type flight struct {
-	Call  string    `json:"call"`
-	Until time.Time `json:"until"`
 }
 
 // newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
@@ -84,7 +73,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	t := &toolCache{
 		cfg: *cfg, tools: tools, store: d.Store, log: d.Log,
-		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries), waiting: make(chan struct{}, mostWaiting),
+		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
 		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
@@ -128,7 +117,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), nil
 	}
 	if c.Cache != "refresh" {
-		r := t.look(ctx, c, id)
+		r := t.look(ctx, c.ID, id)
 		if r == nil {
 			r, st.Flight = t.join(ctx, c, id, e.Timeout)
 		}
@@ -145,14 +134,14 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 }
 
 // look returns a fresh result, and drops one that is too old (S0-CACHE-4).
-func (t *toolCache) look(ctx context.Context, c *messages.Call, id identity) *toolResult {
+func (t *toolCache) look(ctx context.Context, call string, id identity) *toolResult {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store, key := t.store("cache"), toolCachePrefix+id.key()
 	e, err := store.Get(ctx, key)
 	if err != nil {
 		if !errors.Is(err, pipeline.ErrNotFound) {
-			t.log.WarnContext(ctx, "tool cache not readable; taken as a miss", "call", c.ID, "err", err)
+			t.log.WarnContext(ctx, "tool cache not readable; taken as a miss", "call", call, "err", err)
 		}
 		return nil
 	}
@@ -162,81 +151,11 @@ func (t *toolCache) look(ctx context.Context, c *messages.Call, id identity) *to
 	}
 	if !r.fresh(time.Now()) {
 		if err := store.Delete(ctx, key); err != nil {
-			t.log.WarnContext(ctx, "old entry of the tool cache not dropped", "call", c.ID, "err", err)
+			t.log.WarnContext(ctx, "old entry of the tool cache not dropped", "call", call, "err", err)
 		}
 		return nil
 	}
 	return &r
-}
-
-// join returns the result of an equal call that is under way, if it comes in time; else whether this call is now the
-// one that others wait for.
-func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, timeout time.Duration) (r *toolResult, leads bool) {
-	key := toolFlightPrefix + id.key()
-	limit := timeout + flightGrace
-	mine, theirs := t.take(ctx, c, key, limit)
-	if mine || theirs == nil {
-		return nil, mine
-	}
-	wait := min(time.Until(theirs.Until), limit)
-	if !c.Deadline.IsZero() {
-		left := time.Until(c.Deadline)
-		wait = min(wait, max(left-timeout, left/2))
-	}
-	select {
-	case t.waiting <- struct{}{}:
-		defer func() { <-t.waiting }()
-	default:
-		return nil, false
-	}
-	poll(ctx, wait, func(ctx context.Context) bool {
-		if r = t.look(ctx, c, id); r != nil {
-			return true
-		}
-		e, err := t.store("cache").Get(ctx, key)
-		var now flight
-		return err != nil || json.Unmarshal(e.Value, &now) != nil || now.Call != theirs.Call // nobody waits twice
-	})
-	if r == nil && ctx.Err() == nil {
-		// It may have come between the last look and the end of the mark.
-		if r = t.look(ctx, c, id); r == nil {
-			leads, _ = t.take(ctx, c, key, limit)
-		}
-	}
-	return r, leads
-}
-
-// take makes this call the one that runs the tool for others, unless another one does. A redelivery finds its own mark.
-// Neither means that the store does not answer.
-func (t *toolCache) take(ctx context.Context, c *messages.Call, key string, limit time.Duration) (mine bool, theirs *flight) {
-	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
-	defer cancel()
-	when := pipeline.IfAbsent()
-	for range 2 {
-		n := flight{Call: c.ID, Until: time.Now().Add(limit).UTC()}
-		_, err := t.store("cache").Put(ctx, key, messages.Encode(n), limit, when)
-		if err == nil {
-			return true, nil
-		}
-		if !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) {
-			return false, nil
-		}
-		e, err := t.store("cache").Get(ctx, key)
-		var old flight
-		switch {
-		case errors.Is(err, pipeline.ErrNotFound):
-			when = pipeline.IfAbsent()
-		case err != nil:
-			return false, nil
-		case json.Unmarshal(e.Value, &old) == nil && old.Call == c.ID:
-			return true, nil
-		case time.Now().Before(old.Until):
-			return false, &old
-		default:
-			when = pipeline.IfRevision(e.Revision) // its holder is late or dead
-		}
-	}
-	return false, nil
 }
 
 func (t *toolCache) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -278,19 +197,6 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
 	return nil
-}
-
-// land lets those who wait look. What it cannot remove ends by itself.
-func (t *toolCache) land(ctx context.Context, c *messages.Call, st toolCacheState) {
-	key := toolFlightPrefix + st.Key
-	e, err := t.store("cache").Get(ctx, key)
-	var f flight
-	if err != nil || json.Unmarshal(e.Value, &f) != nil || f.Call != c.ID {
-		return
-	}
-	if err := t.store("cache").Delete(ctx, key); err != nil {
-		t.log.WarnContext(ctx, "mark of a running tool not removed; equal calls wait until it ends", "call", c.ID, "err", err)
-	}
 }
 
 // sweep drops what is too old and was not asked for again (S0-CACHE-6). Most stores end entries by themselves; this

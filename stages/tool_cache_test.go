@@ -198,12 +198,13 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 		}}
 	}
 	for name, row := range map[string]struct {
-		tool tool
-		runs int
-		took time.Duration
+		tool  tool
+		calls int
+		runs  int
+		took  time.Duration
 	}{
-		"one runs, the others wait for it": {slow(nil), 1, 2 * time.Second},
-		"each waits once, then runs":       {slow(errors.New("boom")), 20, 3 * time.Second},
+		"one runs, the others wait for it": {slow(nil), 240, 1, 2 * time.Second},
+		"each waits once, then runs":       {slow(errors.New("boom")), 20, 20, 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,8 +212,14 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 				c := newToolChain(t, stages.Deps{}, nil, row.tool)
 				begin := time.Now()
 				var wg sync.WaitGroup
-				for range 20 {
-					wg.Go(func() { c.Plain(t, toolCall("x", `{"a":1}`)) })
+				for i := range row.calls {
+					wg.Go(func() {
+						call := toolCall("x", `{"a":1}`)
+						if i%2 == 1 {
+							call.Deadline = time.Now().Add(5 * time.Second) // some have less patience; the others keep theirs
+						}
+						c.Plain(t, call)
+					})
 				}
 				wg.Wait()
 				require.Equal(t, row.runs, c.Runs("x"))

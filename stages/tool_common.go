@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -34,16 +35,21 @@ func newToolPolicies(d Deps) (toolPolicies, error) {
 	return p, nil
 }
 
-// of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy.
-func (p toolPolicies) of(ctx context.Context, c *messages.Call) (*toolspec.Definition, toolspec.Effective, error) {
+// of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy. A resolver
+// of the program's own that panics has not found it (RP-9): none of the stages that ask here is worth a call.
+func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *toolspec.Definition, e toolspec.Effective, err error) {
+	defer func() {
+		if x := recover(); x != nil {
+			err = fmt.Errorf("panic: %v", x)
+		}
+	}()
 	name := c.Tool
 	var version string
 	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
 		name = toolspec.Pin(name, version)
 	}
-	def, err := p.tools.Get(ctx, name)
-	if err != nil {
-		return nil, toolspec.Effective{}, err
+	if def, err = p.tools.Get(ctx, name); err != nil {
+		return nil, e, err
 	}
 	return def, p.rules.Effective(def), nil
 }

@@ -107,11 +107,6 @@ func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 }
 
 func (r *toolRetry) policy(ctx context.Context, c *messages.Call) (st toolRetryState, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
 	def, e, err := r.tools.of(ctx, c)
 	if err != nil {
 		return st, err

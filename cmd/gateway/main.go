@@ -20,7 +20,6 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 func main() {
@@ -246,8 +245,8 @@ func runConfig(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if _, err := stages.NewApprovalDesk(l.Sections["approval"], stages.Deps{}); err != nil {
-			return fmt.Errorf("agent.interceptor.approval: %w", err)
+		if err := host.CheckChains(l); err != nil {
+			return err
 		}
 		_, err = fmt.Fprintln(out, "the configuration is well formed")
 		return err

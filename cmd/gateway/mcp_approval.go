@@ -220,7 +220,7 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case c != nil:
-			return f.result(d, c)
+			return f.result(d, c, standsAlone(req.Params))
 		case limit.Err() != nil:
 			return f.held(ctx, req, s, "")
 		case err != nil && !errors.Is(err, pipeline.ErrHeld):

@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -67,7 +68,7 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 		writeFault(w, fault)
 		return
 	}
-	req.Kind, req.Tool, req.Body = messages.Tool, r.PathValue("name"), intake.Arguments(body)
+	req.Kind, req.Tool, req.Body = messages.Tool, s.toolName(r), intake.Arguments(body)
 	req.Stream, fault = wantsStream(r.Header)
 	switch {
 	case fault != nil:
@@ -83,6 +84,26 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 	s.run(w, r, req)
 }
 
+// toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
+func (s *server) toolName(r *http.Request) string {
+	name := r.PathValue("name")
+	if !toolspec.MayBeModelName(name) {
+		return name
+	}
+	all, err := s.Tools.ListTools(r.Context())
+	if err != nil {
+		return name // whoever is asked next says what is wrong
+	}
+	names := make([]string, len(all))
+	for i, t := range all {
+		names[i] = t.Function.Name
+	}
+	if own, ok := toolspec.OfModelName(name, names); ok {
+		return own
+	}
+	return name
+}
+
 // heldTool is a tool that waits for a person, as an operator sees it.
 type heldTool struct {
 	Name   string `json:"name"`
@@ -91,8 +112,9 @@ type heldTool struct {
 	host.ToolFunction
 }
 
-// listTools is GET /v1/tools. Data can stand as tools in a chat request; what is known beside it is in policies, by
-// name. A held tool is no data: its words were approved by nobody. Operators find it under held.
+// listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
+// one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
+// own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
 func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) {
 	out := struct {
 		Object   string                     `json:"object"`
@@ -109,7 +131,9 @@ func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) 
 		switch name := t.Function.Name; {
 		case !id.MayTool(name):
 		case t.Policy.Held == "":
-			out.Data = append(out.Data, t.FunctionTool)
+			offered := t.FunctionTool
+			offered.Function.Name = toolspec.ModelName(name)
+			out.Data = append(out.Data, offered)
 			out.Policies[name] = t.Policy
 		case id.Operator():
 			out.Held = append(out.Held, heldTool{name, t.Policy.Hash, t.Policy.Held, t.Function})
@@ -120,7 +144,7 @@ func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) 
 
 // getTool is GET /v1/tools/{name}; a tool that the key may not call is one that there is not.
 func (s *server) getTool(w http.ResponseWriter, r *http.Request, id identity) {
-	name := r.PathValue("name")
+	name := s.toolName(r)
 	t, err := s.Tools.GetTool(r.Context(), name)
 	switch {
 	case err != nil:

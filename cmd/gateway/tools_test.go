@@ -75,7 +75,7 @@ func TestReadEvicted(t *testing.T) {
 	g.do(t, "GET", "/v1/evicted/a?limit=-1", "", authA).isFault(t, messages.InvalidRequest)
 }
 
-func withShelf(s *shelf, keys *keyStore) func(*settings, *parts) {
+func withShelf(s toolShelf, keys *keyStore) func(*settings, *parts) {
 	return func(_ *settings, p *parts) { p.Tools, p.Keys = s, keys }
 }
 
@@ -134,6 +134,44 @@ func TestListTools(t *testing.T) {
 	}
 	g.do(t, "GET", "/v1/tools/add", "", "Authorization: Bearer key-n").isFault(t, messages.ToolNotFound)
 	g.do(t, "POST", "/v1/tools/add/call", "{}", "Authorization: Bearer key-n").isFault(t, messages.Forbidden)
+}
+
+// dotted is a shelf with names that model APIs refuse.
+type dotted struct{ shelf }
+
+func (d *dotted) ListTools(context.Context) ([]host.ToolInfo, error) {
+	return []host.ToolInfo{shelved("a.b", ""), shelved("a_b", ""), shelved(strings.Repeat("n", 100), "")}, nil
+}
+
+func (d *dotted) GetTool(_ context.Context, name string) (host.ToolInfo, error) {
+	return shelved(name, ""), nil
+}
+
+func TestModelNames(t *testing.T) {
+	t.Parallel()
+	d := &localDoor{target: replies(`1`)}
+	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q}\n  - {id: n, hash: %q, tools: [\"a_b*\"]}\n", hashKey("key-a", nil), hashKey("key-n", nil)))
+	g := start(t, d, withShelf(&dotted{}, keys))
+	got := g.do(t, "GET", "/v1/tools", "", authA)
+	names := gjson.Get(got.body, "data.#.function.name").Array()
+	require.Len(t, names, 3)
+	seen := map[string]bool{}
+	for i, own := range []string{"a.b", "a_b", strings.Repeat("n", 100)} {
+		offered := names[i].String()
+		require.Regexp(t, `^[A-Za-z0-9_-]{1,64}$`, offered)
+		require.False(t, seen[offered])
+		seen[offered] = true
+		require.True(t, gjson.Get(got.body, "policies."+strings.ReplaceAll(own, ".", `\.`)).Exists())
+		for _, version := range []string{"", "@2"} {
+			require.Equal(t, 200, g.do(t, "POST", "/v1/tools/"+offered+version+"/call", "{}", authA).StatusCode)
+			require.Equal(t, own+version, d.last(t).Tool, "what a model calls is the tool")
+		}
+		require.Equal(t, own, gjson.Get(g.do(t, "GET", "/v1/tools/"+offered, "", authA).body, "function.name").String())
+	}
+	require.Equal(t, "a_b", names[1].String(), "a name that is taken stays")
+	g.do(t, "POST", "/v1/tools/"+names[0].String()+"/call", "{}", "Authorization: Bearer key-n").isFault(t, messages.Forbidden)
+	g.do(t, "POST", "/v1/tools/a_b_00000000/call", "{}", authA)
+	require.Equal(t, "a_b_00000000", d.last(t).Tool)
 }
 
 func TestRegisterTool(t *testing.T) {

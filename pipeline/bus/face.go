@@ -40,9 +40,12 @@ func (n *Node) serveFaces() error {
 	}
 	if err := n.face(n.subj.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
 		t := strings.Split(m.Subject, ".")
-		if tenant, ok := messages.Untoken(t[len(t)-3]); ok {
-			n.serveResult(m, tenant, t[len(t)-1])
+		tenant, ok := messages.Untoken(t[len(t)-3])
+		if !ok {
+			n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			return
 		}
+		n.serveResult(m, tenant, t[len(t)-1])
 	}); err != nil {
 		return err
 	}
@@ -88,7 +91,7 @@ func (n *Node) stopFaces() {
 func (n *Node) serveRequest(m *nats.Msg) {
 	in, ok := n.subj.ParseIntake(m.Subject)
 	if !ok {
-		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no request", m.Subject)))
+		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	r, err := n.readRequest(in, m)
@@ -107,11 +110,26 @@ func (n *Node) serveRequest(m *nats.Msg) {
 			Call   string `json:"call"`
 			Status string `json:"status"`
 			Result string `json:"result"`
-		}{p.ID(), "accepted", n.subj.Result(p.ID())})}
+		}{p.ID(), "accepted", n.resultSubject(in, r.Tenant, p.ID())})}
 		n.reply(m, out)
 		return
 	}
 	n.serveWait(ctx, m, r, p)
+}
+
+// resultSubject is where the result of a submitted call is asked for. The bare subject knows the calls of the tenant
+// default only; whoever called on a tenant's subject may be allowed no other.
+func (n *Node) resultSubject(in messages.Intake, tenant, id string) string {
+	if in.Tenant == "" && tenant == "default" {
+		return n.subj.Result(id)
+	}
+	return n.subj.Control("tenant", messages.Token(tenant), "result", messages.Token(id))
+}
+
+// noSubject refuses a subject that cannot be read.
+func noSubject(subject string) *messages.Fault {
+	return messages.NewFault(messages.InvalidRequest,
+		"subject %s cannot be read: in the name of a tenant, tool or call every byte but letters, digits, _ and - is written =HH, two hex digits", subject)
 }
 
 // refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
@@ -178,7 +196,7 @@ func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
 func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 	id, ok := messages.Untoken(token)
 	if !ok {
-		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no call", m.Subject)))
+		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -229,9 +247,12 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		if name == "Shallot-Tenant" || name == hdrWire {
 			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
 		}
-		return m.Header[name]
+		return anyCase(m.Header, name)
 	}
 	r, f := intake.Metadata(headers, id, chat, time.Now())
+	if f == nil && r.IdempotencyKey == "" {
+		r.IdempotencyKey, f = intake.OneValue(headers, hdrMsgID)
+	}
 	if f != nil {
 		return r, f
 	}
@@ -242,10 +263,19 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
-	if r.IdempotencyKey == "" {
-		r.IdempotencyKey = m.Header.Get(hdrMsgID)
-	}
 	return r, nil
+}
+
+// anyCase returns a header's values however its name is spelled: NATS keeps the letters of names as they are sent, and
+// an idempotency key must not be lost by a small letter.
+func anyCase(h nats.Header, name string) []string {
+	values := h[name]
+	for k, v := range h {
+		if k != name && strings.EqualFold(k, name) {
+			values = append(values[:len(values):len(values)], v...)
+		}
+	}
+	return values
 }
 
 // answer is the end of a call as a NATS message: the reply or the error body, and the answer headers of contracts T3.

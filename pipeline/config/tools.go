@@ -37,6 +37,7 @@ type ToolTimeouts struct {
 type ToolArguments struct {
 	Coercion    string `yaml:"coercion" doc:"Rules by which values of the wrong type are converted." enum:"documents,extended,off"`
 	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
+	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
 }
 
 // ToolPolicy is what holds for tools that declare none (contracts 11).

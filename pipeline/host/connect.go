@@ -163,5 +163,16 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 	return out, nil
 }
 
+// provisionDurable makes the queues of durable stages, which are known only now that the stages are.
+func (h *Host) provisionDurable(ctx context.Context, js jetstream.JetStream) error {
+	c := h.busConfig()
+	if len(c.Durable) == 0 {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return bus.Provision(limit, js, c)
+}
+
 // inProcess stands for the address of an embedded server that listens nowhere.
 const inProcess = "in-process"

@@ -62,12 +62,15 @@ type discoverer struct {
 	lease pipeline.Store
 	me    string
 	rev   uint64
-	known map[string]string // subject -> metadata that has been registered
+	known map[string]seen   // by subject: what has been registered
 	said  map[string]string // subject -> the last complaint, so that each is logged once
 }
 
+// seen is an endpoint's metadata and the name of its tool.
+type seen struct{ meta, tool string }
+
 func (h *Host) discoverTools(ctx context.Context, lease pipeline.Store) {
-	d := &discoverer{h: h, lease: lease, me: nuid.Next(), known: map[string]string{}, said: map[string]string{}}
+	d := &discoverer{h: h, lease: lease, me: nuid.Next(), known: map[string]seen{}, said: map[string]string{}}
 	t := time.NewTicker(discoverEvery)
 	defer t.Stop()
 	for {
@@ -149,10 +152,20 @@ func (d *discoverer) read(ctx context.Context, m *nats.Msg) {
 		return
 	}
 	for _, e := range info.Endpoints {
-		if meta := e.Metadata[toolMetadata]; meta != "" && d.known[e.Subject] != meta {
+		if meta := e.Metadata[toolMetadata]; meta != "" && !d.has(ctx, e.Subject, meta) {
 			d.complain(e.Subject, info.Name, d.register(ctx, e.Subject, meta))
 		}
 	}
+}
+
+// has reports whether that was registered, and is still there: a tool that an operator removed comes back held.
+func (d *discoverer) has(ctx context.Context, subject, meta string) bool {
+	old := d.known[subject]
+	if old.meta != meta {
+		return false
+	}
+	_, err := d.h.tools.registry.Get(ctx, old.tool)
+	return err == nil || messages.AsFault(err, "registry").Code != messages.ToolNotFound
 }
 
 func (d *discoverer) register(ctx context.Context, subject, meta string) error {
@@ -170,7 +183,7 @@ func (d *discoverer) register(ctx context.Context, subject, meta string) error {
 	if len(d.known) > discoverMost {
 		clear(d.known)
 	}
-	d.known[subject] = meta
+	d.known[subject] = seen{meta, def.Name}
 	if stored.Held != "" {
 		d.h.toolEvent(ctx, "held", stored, "discovery")
 		return nil

@@ -102,10 +102,12 @@ func TestStageTools(t *testing.T) {
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Body: []byte(hello)})
 		require.Nil(t, c.Fault)
 		require.Empty(t, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls())
-		_, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "write_note", Body: []byte(`{"text":"x"}`)})
-		var f *messages.Fault
-		require.ErrorAs(t, err, &f)
-		require.Equal(t, messages.ToolNotFound, f.Code)
+		for _, name := range []string{"write_note", "write_note@1", "write_note@7"} {
+			_, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{"text":"x"}`)})
+			var f *messages.Fault
+			require.ErrorAs(t, err, &f, name)
+			require.Equal(t, messages.ToolNotFound, f.Code, name)
+		}
 	})
 	t.Run("S1-IF-3 the request's own tool of that name stays the caller's", func(t *testing.T) {
 		t.Parallel()

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"), host.Roles{Tool: true})
 	case "everything":
 		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"), host.Everything())
+	case "program":
+		err = programProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

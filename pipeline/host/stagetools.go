@@ -98,7 +98,8 @@ func runStageTool(tool pipeline.Tool) toolbox.ExecutorFunc {
 func (h *Host) prepare(c *messages.Call) error {
 	switch {
 	case c.Kind == messages.Tool && c.Run == "":
-		if stage := h.tools.find.owners[c.Tool]; stage != "" {
+		base, _, _ := strings.Cut(c.Tool, "@") // a version is no way round it
+		if stage := h.tools.find.owners[base]; stage != "" {
 			return messages.NewFault(messages.ToolNotFound, "the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
 		}
 	case c.Kind == messages.Model && c.Run != "":

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -31,14 +33,16 @@ type rowBus struct {
 	*host.Host
 	mu     sync.Mutex
 	runs   map[string][]time.Time
+	now    map[string]int  // runs of a row that have not ended
 	broken map[string]bool // rows whose runs all fail from now on
 	busy   atomic.Int64
+	logs   logs
 }
 
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
 func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
 	t.Helper()
-	b := &rowBus{runs: map[string][]time.Time{}, broken: map[string]bool{}}
+	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{}}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
 		"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
@@ -46,7 +50,7 @@ func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.
 	require.NoError(t, err)
 	b.Host, err = host.Start(t.Context(), host.Options{
 		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list,
+		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list, Log: slog.New(slog.NewTextHandler(&b.logs, nil)),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -76,6 +80,7 @@ type script struct {
 	Ms    int             `json:"ms"`
 	Chars int             `json:"chars"`
 	Text  string          `json:"text"`
+	Deaf  bool            `json:"deaf"`
 	Say   json.RawMessage `json:"say"`
 }
 
@@ -88,15 +93,21 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 	}
 	b.mu.Lock()
 	b.runs[s.Row] = append(b.runs[s.Row], time.Now())
+	b.now[s.Row]++
+	defer func() { b.mu.Lock(); b.now[s.Row]--; b.mu.Unlock() }()
 	n := len(b.runs[s.Row])
 	if b.broken[s.Row] {
 		s.Fail, s.Text = n, "broken by now"
 	}
 	b.mu.Unlock()
 	if s.Ms > 0 {
+		done := ctx.Done()
+		if s.Deaf {
+			done = nil
+		}
 		select {
 		case <-time.After(time.Duration(s.Ms) * time.Millisecond):
-		case <-ctx.Done():
+		case <-done:
 			return toolbox.Result{}, ctx.Err()
 		}
 	}
@@ -117,10 +128,27 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 	return toolbox.Result{Content: fmt.Appendf(nil, `{"run":%d}`, n)}, nil
 }
 
+// kv opens a bucket as `nats kv` would.
+func (b *rowBus) kv(t testing.TB, bucket string) jetstream.KeyValue {
+	t.Helper()
+	js, err := jetstream.New(b.Conn)
+	require.NoError(t, err)
+	kv, err := js.KeyValue(t.Context(), bucket)
+	require.NoError(t, err)
+	return kv
+}
+
 func (b *rowBus) count(row string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.runs[row])
+}
+
+// running counts the runs of a row that have not ended.
+func (b *rowBus) running(row string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now[row]
 }
 
 func (b *rowBus) gaps(row string) (out []time.Duration) {

@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // evictedPath is the path that a summary names.
@@ -53,6 +55,10 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 		t.Parallel()
 		c := b.do(t, "big", `{"row":"EV-1","text":"a","chars":80000}`)
 		require.Equal(t, `"`+strings.Repeat("a", 80000)+`"`, string(c.ReplyBytes()))
+		for chars, whole := range map[int]bool{80000: true, 80003: true, 80004: false} { // characters, whatever their bytes
+			c = b.do(t, "big", fmt.Sprintf(`{"row":"EV-1 %d","text":"中","chars":%d}`, chars, chars))
+			require.Equal(t, whole, string(c.ReplyBytes()) == `"`+strings.Repeat("中", chars)+`"`, "%d", chars)
+		}
 	})
 	t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
 		t.Parallel()
@@ -151,6 +157,12 @@ func TestRowsDir(t *testing.T) {
 		require.Equal(t, 500, ms)
 		require.Equal(t, 2, b.details("tool-retry")["maxRetries"])
 		require.Equal(t, int64(500), b.details("tool-retry")["baseDelayMs"])
+		m := ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
+		require.Equal(t, []string{"true", "500", "true", "500", "1"}, []string{m.Header.Get("Shallot-Should-Retry"), m.Header.Get("Shallot-Suggested-Delay-Ms"),
+			m.Header.Get("X-Should-Retry"), m.Header.Get("Retry-After-Ms"), m.Header.Get("Retry-After")}, "the marks are answer headers")
+		m = ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
+		require.Equal(t, `{"run":2}`, string(m.Data), "the caller tried again")
+		require.Empty(t, m.Header.Get("Shallot-Should-Retry")+m.Header.Get("X-Should-Retry"))
 	})
 	evictionRows(t, b, dir)
 }
@@ -195,7 +207,25 @@ func TestRowsLimited(t *testing.T) {
 		text, _ := c.ReplyText()
 		require.True(t, strings.HasPrefix(text, strings.Repeat("a", 2000)+"...\n["), "%.60s", text)
 		require.NotContains(t, text, file)
+		require.NotContains(t, text, "已保存至", "no path is claimed")
+		require.Contains(t, text, "已截断")
+		require.Contains(t, text, "[原始大小: 85000 chars, Token≈21250]")
 	})
+}
+
+// TestRowsStoreGone: EV-6 where the object store is the one that fails.
+func TestRowsStoreGone(t *testing.T) {
+	t.Parallel()
+	b := startRows(t, "", "", "    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n")
+	js, err := jetstream.New(b.Conn)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteObjectStore(t.Context(), bus.EvictedObjects))
+	c := b.do(t, "a", `{"row":"EV-6","text":"中","chars":85000}`)
+	require.Nil(t, c.Fault)
+	text, _ := c.ReplyText()
+	require.True(t, strings.HasPrefix(text, strings.Repeat("中", 2000)+"...\n["), "%.60s", text)
+	require.NotContains(t, text, "已保存至")
+	require.Contains(t, text, "已截断")
 }
 
 // TO-7 over the bus is TestToolConcurrency; AR over the bus: the arguments as the tool gets them.

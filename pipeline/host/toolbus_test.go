@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 const rowTools = `
@@ -106,6 +107,12 @@ func retryRows(t *testing.T, b *rowBus) {
 		gaps := b.gaps("RT-1")
 		require.GreaterOrEqual(t, gaps[0], 40*time.Millisecond)
 		require.GreaterOrEqual(t, gaps[1], 80*time.Millisecond)
+		for attempt, ms := range map[string]int64{"1": 40, "2": 80} { // the decisions can be read by people (contracts 5)
+			e, err := b.kv(t, bus.RetryBucket).Get(t.Context(), messages.Key("default", c.ID, "tool-retry", attempt))
+			require.NoError(t, err)
+			r := gjson.ParseBytes(e.Value())
+			require.Equal(t, []any{int64(3), ms, "tool_error"}, []any{r.Get("max").Int(), r.Get("delayMs").Int(), r.Get("lastCode").String()}, r.Raw)
+		}
 	})
 	t.Run("RT-2 RP-8", func(t *testing.T) {
 		t.Parallel()
@@ -208,6 +215,7 @@ func timeRows(t *testing.T, b *rowBus) {
 		}
 		wg.Wait()
 		require.Equal(t, 100, b.count("TO-4"))
+		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond, "the work is a minute long and watches cancellation")
 	})
 	t.Run("TO-6", func(t *testing.T) {
 		t.Parallel()

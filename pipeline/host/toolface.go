@@ -115,7 +115,7 @@ func (h *Host) RemoveTool(ctx context.Context, name, by string) error {
 	}
 	d, err := h.tools.registry.Get(ctx, name)
 	if err != nil {
-		return err
+		d = &toolspec.Definition{Name: base} // perhaps one that was withdrawn: its approval can be forgotten
 	}
 	if err := h.tools.registry.Remove(ctx, name); err != nil {
 		return err

@@ -51,7 +51,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: toolspec.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits}
+	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)

@@ -52,7 +52,20 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 			h[k] = v
 		}
 	}
+	retryFacts(h, c)
 	return h
+}
+
+// retryFacts passes on the marks of a retry that is the caller's to carry out (tool-retry with executed-by: caller,
+// RT-6), under the documents' names and under those that clients know.
+func retryFacts(h map[string]string, c *messages.Call) {
+	var ms int64
+	if !c.Flag(messages.NoteShouldRetry) || !c.Noted(messages.NoteSuggestedDelay, &ms) || c.Fault != nil && !c.Fault.OfTarget() {
+		return
+	}
+	h["Shallot-Should-Retry"], h["Shallot-Suggested-Delay-Ms"] = "true", strconv.FormatInt(ms, 10)
+	h["X-Should-Retry"], h["Retry-After-Ms"] = "true", strconv.FormatInt(ms, 10)
+	h["Retry-After"] = strconv.FormatInt((ms+999)/1000, 10)
 }
 
 // notStages are origins of faults that are no stage's name.

@@ -37,7 +37,7 @@ type MCPServer struct {
 // MCPRegistry is where discovered tools go; a toolspec.Registry is one.
 type MCPRegistry interface {
 	Register(ctx context.Context, d toolspec.Definition) (*toolspec.Definition, error)
-	Remove(ctx context.Context, name string) error
+	Withdraw(ctx context.Context, name string) error
 	List(ctx context.Context) ([]*toolspec.Definition, error)
 }
 
@@ -67,9 +67,9 @@ type mcpServer struct {
 
 	mu       sync.Mutex
 	session  *mcp.ClientSession
-	up       chan struct{} // closed while there is a session
-	why      error         // why there is none
-	progress map[string]func(json.RawMessage)
+	up       chan struct{}                    // closed while there is a session
+	why      error                            // why there is none
+	progress map[string]func(json.RawMessage) // by the mark of the request; that of its log messages with logMark before
 }
 
 // NewMCPClients returns clients for the servers; Start connects them.
@@ -185,6 +185,7 @@ func (s *mcpServer) serve(ctx context.Context) error {
 	s.mu.Unlock()
 	info := session.InitializeResult()
 	s.log.Info("MCP server connected", "revision", info.ProtocolVersion)
+	s.wantLogs(ctx, session)
 	s.all.changed(s.Name, "prompts", "")
 	s.all.changed(s.Name, "resources", "")
 	for {
@@ -258,7 +259,7 @@ func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
 		apart(cmd)
 		t = &mcp.CommandTransport{Command: cmd, TerminateDuration: 2 * time.Second}
 	default:
-		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen}
+		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
 		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
 	}
 	raw := &rawTransport{Transport: t, seen: &s.seen}

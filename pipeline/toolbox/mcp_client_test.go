@@ -219,6 +219,16 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 		_, gone := reg.Get(t.Context(), "words")
 		return err == nil && gone != nil
 	}, 10*time.Second, 10*time.Millisecond)
+	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{}, nil
+	})
+	var back *toolspec.Definition
+	require.Eventually(t, func() bool {
+		back, err = reg.Get(t.Context(), "words")
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	require.NotEqual(t, words.Hash, back.Hash)
+	require.NotNil(t, back.Refuse(), "taken away and brought back changed, it is held")
 }
 
 func TestMCPAbsent(t *testing.T) {

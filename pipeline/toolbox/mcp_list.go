@@ -40,7 +40,7 @@ func MCPName(prefix, name string) string {
 	return out[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
 }
 
-// list registers the server's tools and removes those that it no longer has.
+// list registers the server's tools and withdraws those that it no longer has.
 func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -65,7 +65,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 		offered[d.Name] = theirs
 		if _, err := s.all.registry.Register(ctx, d); err != nil {
 			var f *messages.Fault
-			if errors.As(err, &f) && f.Code == messages.Conflict { // the operator's own definition of it wins
+			if errors.As(err, &f) && f.Code == messages.Conflict && !s.takenByAnother(ctx, d.Name) { // the operator's own wins
 				s.log.Debug("a discovered tool is not registered", "tool", d.Name, "err", err)
 				continue
 			}
@@ -81,12 +81,18 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 		if d.Source != toolspec.Discovered || x.Kind != toolspec.ExecMCP || x.Name != s.Name || offered[d.Name] != "" {
 			continue
 		}
-		if err := s.all.registry.Remove(ctx, d.Name); err != nil {
+		if err := s.all.registry.Withdraw(ctx, d.Name); err != nil {
 			s.log.Warn("a tool that its MCP server no longer has is still registered", "tool", d.Name, "err", err)
 		}
 	}
 	s.all.changed(s.Name, "tools", "")
 	return nil
+}
+
+// takenByAnother reports whether a name is that of another server's or service's tool, which nobody wanted.
+func (s *mcpServer) takenByAnother(ctx context.Context, name string) bool {
+	known, _ := s.all.registry.List(ctx)
+	return slices.ContainsFunc(known, func(d *toolspec.Definition) bool { return d.Name == name && d.Source == toolspec.Discovered })
 }
 
 // tools lists all pages, each tool as it was written.
@@ -105,8 +111,18 @@ func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out 
 				return nil, err
 			}
 		}
+		kept := map[string]bool{} // without those that the protocol forbids clients to call (invalid x-mcp-header)
+		for _, t := range res.Tools {
+			kept[t.Name] = true
+		}
 		list, _ := messages.Field(raw, "tools")
-		out = append(out, messages.Elements(list)...)
+		for _, t := range messages.Elements(list) {
+			if name, _ := messages.FieldString(t, "name"); !kept[name] {
+				s.log.Warn("a tool of an MCP server is left out: its schema is not as the protocol wants it", "tool", name)
+				continue
+			}
+			out = append(out, t)
+		}
 		if res.NextCursor == "" || res.NextCursor == cursor {
 			return out, nil
 		}

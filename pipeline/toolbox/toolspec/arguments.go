@@ -1,8 +1,10 @@
 package toolspec
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -73,12 +75,11 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 		fs.add(Issue{Code: CodeBadSchema, Path: s.at, Message: "the tool's own schema cannot be used: " + s.err.Error()})
 		return nil, fs
 	}
-	if o.Coercion == "" {
-		o.Coercion = Documents
+	if s.weigh(s.root, root, maxCost) > maxCost {
+		fs.add(tooMuch(""))
+		return nil, fs
 	}
-	if def.Coercion != "" {
-		o.Coercion = def.Coercion
-	}
+	o.Coercion = def.coercion(o.Coercion)
 	o.AllowBlank = append(o.AllowBlank[:len(o.AllowBlank):len(o.AllowBlank)], def.AllowBlank...)
 	r := &run{s: s, o: o, extended: o.Coercion == Extended, budget: new(trialBudget)}
 	root = r.arguments(root)
@@ -91,6 +92,8 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 }
 
 func parseRoot(raw []byte) (*value, error) {
+	const mark = "\ufeff" // some editors and shells write one
+	raw = bytes.TrimPrefix(raw, []byte(mark))
 	if len(raw) == 0 {
 		return &value{kind: kObject}, nil
 	}
@@ -102,7 +105,7 @@ func parseRoot(raw []byte) (*value, error) {
 		if blank(v.str) {
 			return &value{kind: kObject}, nil
 		}
-		v, err = parseValue([]byte(v.str))
+		v, err = parseValue([]byte(strings.TrimPrefix(v.str, mark)))
 	}
 	if err == nil && v.kind == kNull {
 		v = &value{kind: kObject}

@@ -211,6 +211,32 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 	require.Contains(t, f.Error(), "expected string, number or null, got an array of 0")
 }
 
+// TestNoGuessesForDestructiveTools: the wide rules do not hold for a tool that says that it destroys, unless it is
+// named with them (tools.md 3.4, 11); the documents' table does.
+func TestNoGuessesForDestructiveTools(t *testing.T) {
+	t.Parallel()
+	var p toolspec.Parser
+	yes, no := true, false
+	for name, c := range map[string]struct {
+		hints *toolspec.Annotations
+		own   string
+		wide  bool
+	}{
+		"says nothing":          {nil, "", true},
+		"destroys":              {&toolspec.Annotations{Destructive: &yes}, "", false},
+		"destroys, but allowed": {&toolspec.Annotations{Destructive: &yes}, toolspec.Extended, true},
+		"adds only":             {&toolspec.Annotations{Destructive: &no}, "", true},
+		"reads":                 {&toolspec.Annotations{ReadOnly: &yes, Destructive: &yes}, "", true},
+	} {
+		def := tool(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)
+		def.Annotations, def.Coercion = c.hints, c.own
+		_, f := p.Parse(def, []byte(`{"ids":"[1,2]"}`), toolspec.Options{Coercion: toolspec.Extended})
+		require.Equal(t, c.wide, f == nil, name)
+		_, f = p.Parse(def, []byte(`{"all":"TRUE"}`), toolspec.Options{Coercion: toolspec.Extended})
+		require.Nil(t, f, name)
+	}
+}
+
 func TestBroken(t *testing.T) { // tolerate anything a model writes
 	t.Parallel()
 	var p toolspec.Parser

@@ -1,6 +1,7 @@
 package toolspec
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -18,8 +19,22 @@ type run struct {
 	budget   *trialBudget
 }
 
-// trialBudget bounds how many branches of anyOf and oneOf are tried in one parse, all levels together.
-type trialBudget struct{ used int }
+// trialBudget bounds how many branches of anyOf and oneOf are tried in one parse, all levels together, and what it may
+// cost to find the one that fits.
+type trialBudget struct{ used, cost int }
+
+// afford reports whether a value may still be held against the branches of a subschema.
+func (r *run) afford(sub *jsonschema.Schema, v *value) bool {
+	r.budget.cost += r.s.weigh(sub, v, maxCost/50)
+	return r.budget.cost <= maxCost
+}
+
+func tooMuch(at string) Issue {
+	return Issue{
+		Code: CodeTooComplex, Path: at, Expected: "a smaller or flatter value",
+		Message: fmt.Sprintf("holding this against the tool's schema would take more than %d steps; send less, or nest it less deeply", maxCost),
+	}
+}
 
 const maxTrials = 512
 
@@ -55,6 +70,8 @@ func (r *run) arguments(obj *value) *value {
 				out.set(name, def)
 				r.defaults = append(r.defaults, at)
 				r.changed(at, v, def, RuleDefault)
+			} else if v != nil && sub.Validate(nil) == nil && r.s.extra(sub).unknown == "" {
+				out.set(name, v) // it takes anything
 			} else if v != nil {
 				r.changed(at, v, nil, RuleNull)
 			}
@@ -136,6 +153,7 @@ func (r *run) fit(sub *jsonschema.Schema, v *value, at string, hops int) *value 
 		}
 		return v
 	}
+	was := v
 	if sub.Ref != nil {
 		v = r.fit(sub.Ref, v, at, hops+1)
 	}
@@ -150,6 +168,12 @@ func (r *run) fit(sub *jsonschema.Schema, v *value, at string, hops int) *value 
 	}
 	if len(sub.AnyOf) > 0 || len(sub.OneOf) > 0 {
 		v = r.branches(sub, v, at)
+	}
+	if v != was && was.kind == kString && v.kind >= kArray { // JSON that was in a text, not weighed yet
+		if !r.afford(sub, v) {
+			r.fail(tooMuch(at))
+			return was
+		}
 	}
 	switch v.kind {
 	case kArray:
@@ -285,8 +309,14 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 			child = more
 		}
 		if x.kind == kNull && child != nil && r.extended && !slices.Contains(sub.Required, name) && !r.s.admitsNull(child) && child.Validate(nil) != nil {
-			r.changed(here, x, nil, RuleNull)
 			same = false
+			if def := r.s.defaultOf(child); def != nil {
+				out.set(name, def)
+				r.defaults = append(r.defaults, here)
+				r.changed(here, x, def, RuleDefault)
+				continue
+			}
+			r.changed(here, x, nil, RuleNull)
 			continue
 		}
 		n := r.fit(child, x, here, 0)

@@ -138,18 +138,20 @@ func means(v, member *value) bool {
 // extended rules each branch is tried on a copy, and the only one that then fits is taken.
 func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	all := slices.Concat(sub.AnyOf, sub.OneOf)
+	if !r.afford(sub, v) {
+		return v // what is wrong is said in the end
+	}
 	x := v.plain()
 	var real []*jsonschema.Schema
+	taken := false
 	for _, b := range all {
-		if b.Validate(x) == nil {
-			return v
-		}
+		taken = taken || b.Validate(x) == nil
 		if t := resolve(b).Types; t == nil || !slices.Equal(t.ToStrings(), []string{"null"}) {
 			real = append(real, b)
 		}
 	}
-	if v.kind == kNull {
-		return v
+	if v.kind == kNull || taken && len(real) != 1 {
+		return v // with one branch besides null it is that branch, to the range of its integers
 	}
 	if len(real) == 1 {
 		before := len(r.issues)
@@ -168,10 +170,10 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	if !r.extended {
 		return v
 	}
-	var taken *value
+	var found *value
 	var with *run
 	for _, b := range discriminate(real, v) {
-		if r.budget.used++; r.budget.used > maxTrials {
+		if r.budget.used++; r.budget.used > maxTrials || !r.afford(b, v) {
 			return v
 		}
 		try := &run{s: r.s, o: r.o, extended: true, budget: r.budget}
@@ -179,16 +181,16 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 		if len(try.issues) > 0 || b.Validate(n.plain()) != nil {
 			continue
 		}
-		if taken != nil && string(taken.canonical(nil)) != string(n.canonical(nil)) {
+		if found != nil && string(found.canonical(nil)) != string(n.canonical(nil)) {
 			return v // two readings: none is taken
 		}
-		taken, with = n, try
+		found, with = n, try
 	}
-	if taken == nil {
+	if found == nil {
 		return v
 	}
-	r.changes = append(r.changes, with.changes...)
-	return taken
+	r.changes, r.defaults = append(r.changes, with.changes...), append(r.defaults, with.defaults...)
+	return found
 }
 
 // discriminate keeps the branches whose const (or one-valued enum) properties the object carries, if there are any.

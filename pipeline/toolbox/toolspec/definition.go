@@ -133,8 +133,8 @@ func (d *Definition) Validate(p *Parser) error {
 	bad := func(at, format string, args ...any) error {
 		return fmt.Errorf("%w %q at %s: %s", ErrDefinition, clip(d.Name), at, fmt.Sprintf(format, args...))
 	}
-	if !toolName.MatchString(d.Name) {
-		return bad("/name", "a name is 1 to 128 of A-Z a-z 0-9 _ . -")
+	if !toolName.MatchString(d.Name) || d.Name == "." || d.Name == ".." {
+		return bad("/name", "a name is 1 to 128 of A-Z a-z 0-9 _ . -, and not . or .., which no path can name")
 	}
 	if strings.ContainsAny(d.Version, "@ \t\r\n") || len(d.Version) > 64 {
 		return bad("/version", "%q; at most 64 characters, without @ and white space", clip(d.Version))
@@ -183,6 +183,19 @@ func (d *Definition) Fingerprint() string {
 	part(canonicalOf(d.OutputSchema))
 	part(messages.Encode(d.Annotations))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// coercion is the tool's own mode, else the global one. The wide rules guess, and a tool that says of itself that it
+// destroys is not called on a guess: for it they hold only if it is named with them.
+func (d *Definition) coercion(global string) string {
+	a := d.Annotations
+	switch {
+	case d.Coercion != "":
+		return d.Coercion
+	case global == "", global == Extended && a != nil && is(a.Destructive) && !is(a.ReadOnly):
+		return Documents
+	}
+	return global
 }
 
 // Ref is name@version.

@@ -19,6 +19,7 @@ const (
 	CodeUndeclared   = "undeclared"
 	CodeNoMatch      = "no_match" // none, or more than one, of several forms
 	CodeInvalid      = "invalid"
+	CodeTooComplex   = "too_complex" // checking them would take too long
 	CodeInvalidJSON  = "invalid_json"
 	CodeBadSchema    = "bad_schema" // the tool's schema, not the arguments
 )

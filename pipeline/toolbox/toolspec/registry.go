@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -29,17 +28,9 @@ type Registry struct {
 	parser *Parser
 	log    *slog.Logger
 
-	mu   sync.RWMutex
-	defs map[string][]*Definition // by name, oldest version first
-}
-
-// Pin is the name with the version that a call was resolved to; a pin that the name already has gives way.
-func Pin(name, version string) string {
-	base, _, _ := strings.Cut(name, "@")
-	if version == "" {
-		return name
-	}
-	return base + "@" + version
+	mu    sync.RWMutex
+	defs  map[string][]*Definition // by name, oldest version first
+	edits int                      // changes that were made here
 }
 
 // NewRegistry returns a registry over the store; call Refresh before first use.
@@ -55,6 +46,9 @@ type record struct {
 	Definition *Definition `json:"definition"`
 	// Approved is the fingerprint that a person, or the first sight of the tool, has let through.
 	Approved string `json:"approved,omitempty"`
+	// Gone says that the tool's source no longer offers it. What was approved is not forgotten: a tool that comes back
+	// changed must not pass for a new one.
+	Gone bool `json:"gone,omitempty"`
 }
 
 // Register checks and stores a definition and returns it as it now stands. Registering the same one again changes
@@ -84,23 +78,36 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	if err != nil {
 		return nil, err
 	}
+	replaced := false
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
-		old := rec.Definition
-		if old != nil && rank(old.Source) > rank(d.Source) {
+		old, gone, next := rec.Definition, rec.Gone, d
+		replaced = old != nil && old.Source == Operator && string(messages.Encode(old)) != string(messages.Encode(&next))
+		why := "its description or schema changed after it was approved"
+		switch {
+		case old == nil:
+		case rank(old.Source) > rank(d.Source):
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
+		case strangers(old, &d) && !gone:
+			return false, taken(&d, old)
+		case gone && rec.Approved == "":
+			why = "it was removed, and its source still offers it"
+		case strangers(old, &d):
+			rec.Approved, why = "", fmt.Sprintf("it came from '%s' and comes from '%s' now", owner(old), owner(&d))
 		}
-		next := d
-		if d.Source != Discovered || rec.Approved == "" && !known {
+		if d.Source != Discovered || old == nil && !known {
 			rec.Approved = d.Hash // at first sight; another version number is no first sight
 		}
 		if rec.Approved != d.Hash {
-			next.Held = "its description or schema changed after it was approved; approve hash " + d.Hash + " to let it run"
+			next.Held = why + "; approve hash " + d.Hash + " to let it run"
 		}
-		rec.Definition = &next
-		return old == nil || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
+		rec.Definition, rec.Gone = &next, false
+		return old == nil || gone || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
 	})
 	if err != nil {
 		return nil, wrap(err, "register", d.Name)
+	}
+	if replaced {
+		r.log.InfoContext(ctx, "tool definition of the configuration replaced; a process with another configuration runs this one too from now on", "tool", d.Ref())
 	}
 	if rec.Definition.Held != "" {
 		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Held)
@@ -112,21 +119,37 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 // owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
 // known says that a discovered tool has other versions, none of which has been let through as it is now.
 func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err error) {
-	all, err := r.load(ctx, d.Name)
+	all, err := r.records(ctx, d.Name)
 	if err != nil {
 		return false, err
 	}
 	known = len(all) > 0
-	for _, o := range all {
-		if rank(o.Source) > rank(d.Source) {
+	for _, rec := range all {
+		o := rec.Definition
+		switch {
+		case rec.Gone:
+			known = known && (strangers(o, d) || rec.Approved != d.Hash)
+			continue
+		case rank(o.Source) > rank(d.Source):
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
-		}
-		if d.Source == Discovered && o.Source == Discovered && o.Executor.Name != d.Executor.Name {
-			return false, messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, o.Executor.Name, d.Executor.Name).From("registry")
+		case strangers(o, d):
+			return false, taken(d, o)
 		}
 		known = known && !(o.Hash == d.Hash && o.Held == "")
 	}
 	return known, nil
+}
+
+// owner is who runs a tool: a discovered one has its name from there.
+func owner(d *Definition) string { return d.Executor.Kind + ":" + d.Executor.Name }
+
+// strangers reports whether two discovered definitions of one name come from different places.
+func strangers(a, b *Definition) bool {
+	return a.Source == Discovered && b.Source == Discovered && owner(a) != owner(b)
+}
+
+func taken(d, by *Definition) error {
+	return messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, owner(by), owner(d)).From("registry")
 }
 
 func rank(s Source) int { return slices.Index([]Source{Discovered, API, Operator}, s) }
@@ -194,7 +217,7 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 }
 
 func notFound(name string) error {
-	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", clip(name)).At("tool").From("registry")
+	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", clip(name)).At("tool").From("registry")
 }
 
 // List returns the newest version of each tool in order of name, so that two listings of the same tools are equal
@@ -212,57 +235,53 @@ func (r *Registry) List(context.Context) ([]*Definition, error) {
 	return out, nil
 }
 
-// Remove takes out a tool (all versions), or one version of it. One that is not there is tool_not_found.
-func (r *Registry) Remove(ctx context.Context, name string) error {
-	base, version, pinned := strings.Cut(name, "@")
-	all, err := r.load(ctx, base)
-	if err != nil {
-		return err
-	}
-	gone := 0
-	for _, d := range all {
-		if pinned && d.Version != version {
-			continue
-		}
-		if err := r.store.Delete(ctx, messages.Key(d.Name, d.Version)); err != nil {
-			return wrap(err, "remove", name)
-		}
-		gone++
-	}
-	if gone == 0 {
-		return notFound(name)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool { return !pinned || d.Version == version })
-	if len(r.defs[base]) == 0 {
-		delete(r.defs, base)
-	}
-	return nil
-}
-
 // Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
 func (r *Registry) Refresh(ctx context.Context) error {
-	all, err := r.load(ctx, "")
-	if err != nil {
-		return err
+	for {
+		r.mu.RLock()
+		edits := r.edits
+		r.mu.RUnlock()
+		all, err := r.load(ctx, "")
+		if err != nil {
+			return err
+		}
+		defs := map[string][]*Definition{}
+		for _, d := range all {
+			defs[d.Name] = append(defs[d.Name], d)
+		}
+		for _, d := range defs {
+			slices.SortFunc(d, func(a, b *Definition) int { return versions(a.Version, b.Version) })
+		}
+		r.mu.Lock()
+		same := r.edits == edits
+		if same {
+			r.defs = defs
+		}
+		r.mu.Unlock()
+		if same { // else what was read is older than what was written here meanwhile
+			return nil
+		}
 	}
-	defs := map[string][]*Definition{}
-	for _, d := range all {
-		defs[d.Name] = append(defs[d.Name], d)
-	}
-	for _, d := range defs {
-		slices.SortFunc(d, func(a, b *Definition) int { return versions(a.Version, b.Version) })
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.defs = defs
-	return nil
 }
 
-// load reads the versions of one tool, or all. A record that cannot be read is logged and left out: one bad record
-// does not stop the others.
+// load reads the versions of one tool, or of all, that are offered.
 func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error) {
+	all, err := r.records(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Definition
+	for _, rec := range all {
+		if !rec.Gone {
+			out = append(out, rec.Definition)
+		}
+	}
+	return out, nil
+}
+
+// records reads the records of one tool, or all. One that cannot be read is logged and left out: one bad record does
+// not stop the others.
+func (r *Registry) records(ctx context.Context, name string) ([]record, error) {
 	prefix := ""
 	if name != "" {
 		prefix = messages.Key(name) + "."
@@ -271,7 +290,7 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 	if err != nil {
 		return nil, wrap(err, "list", name)
 	}
-	var out []*Definition
+	var out []record
 	for _, k := range keys {
 		e, err := r.store.Get(ctx, k)
 		if errors.Is(err, pipeline.ErrNotFound) {
@@ -285,7 +304,7 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 			r.log.ErrorContext(ctx, "tool record cannot be read", "key", k, "err", err)
 			continue
 		}
-		out = append(out, rec.Definition)
+		out = append(out, rec)
 	}
 	return out, nil
 }
@@ -293,6 +312,7 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 func (r *Registry) keep(d *Definition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.edits++
 	all := slices.DeleteFunc(slices.Clone(r.defs[d.Name]), func(o *Definition) bool { return o.Version == d.Version })
 	all = append(all, d)
 	slices.SortFunc(all, func(a, b *Definition) int { return versions(a.Version, b.Version) })
@@ -305,41 +325,6 @@ func wrap(err error, what, name string) error {
 		return f
 	}
 	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, clip(name), err).From("registry")
-}
-
-// versions compares versions part by part, numbers as numbers: 1.10 is newer than 1.9, and 1.0 newer than 1.0-rc1.
-func versions(a, b string) int {
-	a, preA, hasA := strings.Cut(strings.TrimPrefix(a, "v"), "-")
-	b, preB, hasB := strings.Cut(strings.TrimPrefix(b, "v"), "-")
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range max(len(as), len(bs)) {
-		if c := part(at0(as, i), at0(bs, i)); c != 0 {
-			return c
-		}
-	}
-	switch {
-	case hasA && !hasB:
-		return -1
-	case hasB && !hasA:
-		return 1
-	}
-	return strings.Compare(preA, preB)
-}
-
-func at0(parts []string, i int) string {
-	if i < len(parts) {
-		return parts[i]
-	}
-	return "0"
-}
-
-func part(a, b string) int {
-	x, errA := strconv.ParseUint(a, 10, 63)
-	y, errB := strconv.ParseUint(b, 10, 63)
-	if errA != nil || errB != nil {
-		return strings.Compare(a, b)
-	}
-	return int(min(1, max(-1, int64(x)-int64(y))))
 }
 
 var _ Tools = (*Registry)(nil)

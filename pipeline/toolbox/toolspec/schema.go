@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,10 +33,13 @@ type schema struct {
 	doc  *value
 	// unknown holds type names that JSON Schema does not know, by the pointer of their schema (S2-ARG-12).
 	unknown map[string]string
-	// lax lists patterns that Go cannot read (look-around): they are not checked.
+	// lax lists patterns that are not checked: Go cannot read them (look-around), or they are too large to be run.
 	lax []string
 	err error
 	at  string // where err is, as a JSON pointer
+
+	bulk  int  // see measure
+	rings bool // it leads back into itself
 
 	seen sync.Map // *jsonschema.Schema -> *extra
 }
@@ -111,7 +113,7 @@ func (p *Parser) SchemaWarnings(raw []byte) []string {
 		out = append(out, fmt.Sprintf("%s/type: %q is no type of JSON Schema; every value given for it will be refused", at, t))
 	}
 	for _, l := range s.lax {
-		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp and is not checked", clip(l)))
+		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp, or is too large to be run, and is not checked", clip(l)))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -149,8 +151,8 @@ func compile(raw []byte) *schema {
 		if len(p) > 4096 {
 			return nil, fmt.Errorf("a pattern of %d bytes", len(p))
 		}
-		r, err := regexp.Compile(p)
-		if err != nil {
+		r, ok := readPattern(p)
+		if !ok {
 			s.lax = append(s.lax, p)
 			return anyText{p}, nil
 		}
@@ -162,7 +164,9 @@ func compile(raw []byte) *schema {
 	}
 	if s.root, err = c.Compile(schemaURL); err != nil {
 		s.at, s.err = schemaPlace(err)
+		return s
 	}
+	s.measure()
 	return s
 }
 

@@ -14,25 +14,35 @@ import (
 
 // validate holds the result against the whole schema and adds what is still wrong: all of it, but nothing twice.
 func (r *run) validate(v *value) {
+	if r.s.weigh(r.s.root, v, maxCost) > maxCost {
+		if len(r.issues) == 0 {
+			r.fail(tooMuch(""))
+		}
+		return
+	}
 	err := r.s.root.Validate(v.plain())
 	var top *jsonschema.ValidationError
 	if !errors.As(err, &top) {
 		return
 	}
-	known := map[string]bool{}
+	known, said := map[string]bool{}, map[[2]string]bool{}
 	for _, i := range r.issues {
 		known[i.Path] = true
 	}
-	found := r.leaves(top, v, 0)
-	slices.SortStableFunc(found, func(a, b Issue) int { return r.compare(v, a.Path, b.Path) })
-	for _, i := range found {
-		if r.covered(i.Path, known) {
+	for _, i := range r.leaves(top, v, 0) {
+		one := [2]string{i.Path, i.Message} // one place can have several faults
+		if said[one] || r.covered(i.Path, known) {
 			continue
 		}
-		known[i.Path] = true
+		said[one] = true
 		r.fail(i)
 	}
-	slices.SortStableFunc(r.issues, func(a, b Issue) int { return r.compare(v, a.Path, b.Path) })
+	slices.SortStableFunc(r.issues, func(a, b Issue) int {
+		if a.Path == b.Path {
+			return strings.Compare(a.Message, b.Message)
+		}
+		return r.compare(v, a.Path, b.Path)
+	})
 }
 
 // covered reports whether the place, or one above it, is blamed already, or holds a default that the model did not
@@ -144,7 +154,7 @@ func (r *run) union(e *jsonschema.ValidationError, root *value, hops int) []Issu
 	for _, c := range meant {
 		for _, l := range r.leaves(c, root, hops+1) {
 			allowed = append(allowed, l.Allowed...)
-			if m := strings.TrimPrefix(strings.TrimPrefix(l.Path, here)+": "+l.Message, ": "); !slices.Contains(reasons, m) && len(reasons) < 6 {
+			if m := short(strings.TrimPrefix(strings.TrimPrefix(l.Path, here)+": "+l.Message, ": "), 300); !slices.Contains(reasons, m) && len(reasons) < 6 {
 				reasons = append(reasons, m)
 			}
 		}

@@ -1,14 +1,9 @@
 package toolspec
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -188,98 +183,24 @@ func fromPlain(x any) *value {
 	return v
 }
 
-// parseValue reads one JSON value within the limits.
-func parseValue(raw []byte) (*value, error) {
-	if !utf8.Valid(raw) {
-		raw = bytes.ToValidUTF8(raw, []byte("\ufffd")) // as every reader of JSON would take it
-	}
-	if d := depth(raw); d > MaxDepth {
-		return nil, fmt.Errorf("nested %d levels deep; at most %d are read", d, MaxDepth)
-	}
-	if !json.Valid(raw) {
-		return nil, syntax(raw)
-	}
-	nodes := 0
-	return build(gjson.ParseBytes(raw), &nodes)
-}
-
-func build(r gjson.Result, nodes *int) (*value, error) {
-	if *nodes++; *nodes > MaxNodes {
-		return nil, fmt.Errorf("more than %d values", MaxNodes)
-	}
-	switch r.Type {
-	case gjson.Null:
-		return &value{kind: kNull, raw: []byte("null")}, nil
-	case gjson.True:
-		return newBool(true), nil
-	case gjson.False:
-		return newBool(false), nil
-	case gjson.String:
-		return &value{kind: kString, raw: []byte(r.Raw), str: r.Str}, nil
-	case gjson.Number:
-		if _, ok := decimalOf(r.Raw); !ok {
-			return nil, fmt.Errorf("the number %s has too many digits; at most %d are read", clip(r.Raw), maxDigits)
-		}
-		return newNumber(r.Raw), nil
-	}
-	v := &value{kind: kObject}
-	if r.IsArray() {
-		v.kind = kArray
-	}
-	var err error
-	r.ForEach(func(k, x gjson.Result) bool {
-		var n *value
-		if n, err = build(x, nodes); err != nil {
-			return false
-		}
-		if v.kind == kArray {
-			v.vals = append(v.vals, n)
-		} else {
-			v.set(k.Str, n)
-		}
-		return true
-	})
-	return v, err
-}
-
-// depth counts nesting without parsing, so that a bomb costs one pass.
-func depth(raw []byte) int {
-	deep, most, in := 0, 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case in && c == '\\':
-			i++
-		case c == '"':
-			in = !in
-		case in:
-		case c == '{' || c == '[':
-			deep++
-			most = max(most, deep)
-		case c == '}' || c == ']':
-			deep--
-		}
-	}
-	return most
-}
-
-func syntax(raw []byte) error {
-	var x any
-	err := json.Unmarshal(raw, &x)
-	if s, ok := err.(*json.SyntaxError); ok {
-		from := max(0, min(int(s.Offset)-12, len(raw)))
-		to := min(len(raw), int(s.Offset)+12)
-		return fmt.Errorf("not valid JSON at byte %d, near %q: %v", s.Offset, bytes.ToValidUTF8(raw[from:to], nil), err)
-	}
-	return fmt.Errorf("not valid JSON: %v", err)
-}
-
 // clip shortens a value for a message.
-func clip(s string) string {
-	r := []rune(s)
-	if len(r) <= 60 {
+func clip(s string) string { return short(s, 60) }
+
+// short is a text of at most n characters; what is cut ends in dots.
+func short(s string, n int) string {
+	if len(s) <= n {
 		return s
 	}
-	return string(r[:57]) + "..."
+	at, cut := 0, 0
+	for i := range s {
+		if at == n-3 {
+			cut = i
+		}
+		if at++; at > n {
+			return s[:cut] + "..."
+		}
+	}
+	return s
 }
 
 // pointer adds a name to a JSON pointer (RFC 6901).
