@@ -141,6 +141,7 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		for k, v := range t.headers {
 			req.Header.Set(k, v)
 		}
+		sendOnce(req.Header)
 	}
 	resp, err := t.base.RoundTrip(req)
 	if err != nil || mark == "" {
