@@ -23,7 +23,7 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
 	}
 	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
-	session, err := s.current(wait)
+	l, err := s.enter(wait)
 	cancel()
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -33,6 +33,8 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		f.Unsent = true
 		return Result{}, f
 	}
+	givenUp := false
+	defer func() { s.leave(l, givenUp) }()
 	tool := x.Tool
 	if tool == "" {
 		tool = name
@@ -54,9 +56,10 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	}
 	s.seen.expect(mark)
 	defer s.seen.take(mark)
-	res, err := session.CallTool(ctx, params)
+	res, err := l.session.CallTool(ctx, params)
 	if err != nil {
-		return Result{}, s.failed(ctx, name, err)
+		givenUp = ctx.Err() != nil
+		return Result{}, s.failed(ctx, l, name, err)
 	}
 	raw := s.seen.take(mark)
 	if raw == nil {
@@ -96,7 +99,7 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 }
 
 // failed reads the error of a call.
-func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
+func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -117,12 +120,7 @@ func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
 	s.log.Warn("a call to an MCP server failed", "tool", tool, "err", err)
 	if errors.Is(err, mcp.ErrSessionMissing) {
 		f.Unsent = true
-		s.mu.Lock()
-		session := s.session
-		s.mu.Unlock()
-		if session != nil {
-			_ = session.Close()
-		}
+		_ = l.session.Close()
 	}
 	return f
 }
