@@ -56,7 +56,7 @@ func (n *Node) handleTarget(m *message.Message, t TargetRole) {
 		return
 	case h.c.Past(time.Now()):
 		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over in the work queue of %s %s", t.Kind, t.Class)
-		n.forward(h, pipeline.Return(h.c, f.From("deadline")))
+		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
 		return
 	case n.cancels.cancelled(h.c.ID):
 		n.forward(h, pipeline.Return(h.c, messages.NewFault(messages.Cancelled, "the caller left before the %s ran", t.Kind).From("caller")))

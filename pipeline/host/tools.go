@@ -157,6 +157,14 @@ func (h *Host) checkTime(d *toolspec.Definition) {
 	}
 }
 
+// doubt says of a tool call's fault what the tool's own record knows (contracts 10).
+func (h *Host) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+	if c.Kind != messages.Tool {
+		return f
+	}
+	return h.tools.target.Doubt(ctx, c, f)
+}
+
 // remote sends tool requests over NATS. A request that is given up is cancelled by a message.
 type remote struct {
 	nc   *nats.Conn
