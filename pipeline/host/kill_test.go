@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "tool":
 		err = toolProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
+	case "crash":
+		err = crashProcess(os.Getenv("SHALLOT_TEST_FILE"))
+	case "nats":
+		err = natsProcess(os.Getenv("SHALLOT_TEST_FILE"), os.Getenv("SHALLOT_TEST_PORT"))
 	case "host":
 		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"))
 	}
