@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -106,9 +107,13 @@ func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error)
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) {
 		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", tool, s.Name, wire.Message)
-		if wire.Code != jsonrpc.CodeInternalError && wire.Code <= -32000 && wire.Code >= -32768 {
-			// The protocol's own errors come before the tool runs: nothing is tried again, nothing stands in.
-			f.Code, f.Unsent = messages.InvalidRequest, true
+		switch code := wire.Code; {
+		case code == connectionClosed || code == requestTimeout:
+			// A server that hands calls on says so of the one behind it: the tool may have run there.
+			f.Code = messages.ToolNetwork
+		case code != jsonrpc.CodeInternalError && code <= -32000 && code >= -32768:
+			// The protocol's own errors: nothing is tried again, nothing stands in.
+			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
 		}
 		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
@@ -124,6 +129,18 @@ func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error)
 	}
 	return f
 }
+
+// refusals are the codes that a server gives before a tool runs.
+var refusals = []int64{
+	jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams,
+	mcp.CodeHeaderMismatch, mcp.CodeMissingRequiredClientCapabilities, mcp.CodeUnsupportedProtocolVersion, mcp.CodeURLElicitationRequired,
+}
+
+// Codes of the TypeScript SDK for calls of its own client.
+const (
+	connectionClosed = -32000
+	requestTimeout   = -32001
+)
 
 func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package toolbox_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
@@ -49,6 +51,11 @@ func newUpstream() *upstream {
 	})
 	u.tool("refuses", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: "no such city"}}}, nil
+	})
+	u.tool("errs", `{"type":"object","properties":{"code":{"type":"integer"}}}`, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		var in struct{ Code int64 }
+		_ = json.Unmarshal(r.Params.Arguments, &in)
+		return nil, &jsonrpc.Error{Code: in.Code, Message: "said by the server"}
 	})
 	u.tool("slow", "", func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		if token := r.Params.GetProgressToken(); token != nil {
@@ -157,6 +164,36 @@ func TestMCPResults(t *testing.T) {
 			require.True(t, r.IsError, "contracts 13")
 			require.Equal(t, "no such city", string(r.Content))
 		})
+	}
+}
+
+// What a server's own error proves: a refusal comes before the tool runs; a server that lost the one behind it proves
+// nothing.
+func TestMCPErrors(t *testing.T) {
+	t.Parallel()
+	u := newUpstream()
+	transport, _ := u.memory(t)
+	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	d, err := reg.Get(t.Context(), "errs")
+	require.NoError(t, err)
+	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
+		Pool: toolbox.NewPool(toolbox.DefaultPool()), Intents: &toolbox.Intents{Store: &pipeline.Memory{}}}
+	for code, want := range map[int]struct {
+		code, once messages.Code
+		unsent     bool
+	}{
+		-32602: {messages.InvalidRequest, messages.InvalidRequest, true}, -32601: {messages.InvalidRequest, messages.InvalidRequest, true},
+		-32042: {messages.InvalidRequest, messages.InvalidRequest, true}, -32010: {messages.InvalidRequest, messages.InvalidRequest, false},
+		-32603: {messages.ToolError, messages.ToolError, false}, 7: {messages.ToolError, messages.ToolError, false},
+		-32000: {messages.ToolNetwork, messages.OutcomeUnknown, false}, -32001: {messages.ToolNetwork, messages.OutcomeUnknown, false},
+	} {
+		args := fmt.Sprintf(`{"code":%d}`, code)
+		_, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(args)})
+		f := faultOf(t, err)
+		require.Equal(t, want.code, f.Code, "%d: %s", code, f.Message)
+		require.Equal(t, want.unsent, f.Unsent, code)
+		require.Contains(t, f.Message, "the MCP server up")
+		require.Equal(t, want.once, faultOf(t, target.Do(t.Context(), call("errs", args), noEmit)).Code, "a tool that may not run twice: %d", code)
 	}
 }
 
