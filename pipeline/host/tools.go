@@ -202,6 +202,7 @@ func (r remote) Request(ctx context.Context, subject string, header map[string]s
 	}
 	return toolbox.RemoteReply{
 		Body: reply.Data, ErrorCode: reply.Header.Get("Nats-Service-Error-Code"), ErrorText: reply.Header.Get("Nats-Service-Error"),
+		RetryAfter: reply.Header.Get("Retry-After"),
 	}, nil
 }
 

@@ -19,11 +19,13 @@ type Remote interface {
 	Request(ctx context.Context, subject string, header map[string]string, body []byte) (RemoteReply, error)
 }
 
-// RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one.
+// RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
+// RetryAfter is when it wants to be asked again, as in HTTP.
 type RemoteReply struct {
-	Body      []byte
-	ErrorCode string
-	ErrorText string
+	Body       []byte
+	ErrorCode  string
+	ErrorText  string
+	RetryAfter string
 }
 
 // RemoteExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result.
@@ -51,8 +53,11 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	case err != nil:
 		return Result{}, fmt.Errorf("%w", messages.NewFault(messages.ToolNetwork, "tool '%s': %v", name, err))
 	case r.ErrorCode != "" || r.ErrorText != "":
-		code, _ := strconv.Atoi(r.ErrorCode)
-		return outcome(name, code, 0, r.Body, r.ErrorText)
+		code, err := strconv.Atoi(r.ErrorCode)
+		if err != nil {
+			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, short(r.ErrorCode), short(r.ErrorText))
+		}
+		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	}
 	return Result{Content: r.Body}, nil
 }
