@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -207,4 +208,44 @@ func TestHTTPSlowLoris(t *testing.T) {
 	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
 	<-gone
 	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// A tool that does not come from the operator's file reaches no address inside, by whatever name; the address is looked
+// at when the connection is made, so a name that means another address the second time is no way round.
+func TestHTTPGuard(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.URL.Path == "/inside" {
+			http.Redirect(w, r, "http://127.0.0.2:1/", http.StatusTemporaryRedirect)
+		}
+	}))
+	defer srv.Close()
+	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	require.NoError(t, err)
+	shut, open := toolbox.NewHTTPExecutor(), toolbox.NewHTTPExecutor(netip.MustParsePrefix("127.0.0.1/32"))
+	defer shut.Close()
+	defer open.Close()
+	for _, source := range []toolspec.Source{toolspec.API, toolspec.Discovered, ""} {
+		for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "127.1"} {
+			d := httpTool("http://"+host+":"+port, toolspec.Policy{})
+			d.Source = source
+			_, err := execute(t, shut, d)
+			f := faultOf(t, err)
+			require.True(t, f.Unsent, "%s: %s", host, f.Message)
+			if host != "127.1" { // not an address for Go: a name that nobody has
+				require.Equal(t, messages.Misconfigured, f.Code, "%s: %s", host, f.Message)
+			}
+		}
+		require.Zero(t, asked.Load())
+		d := httpTool("http://localhost:"+port, toolspec.Policy{})
+		d.Source = source
+		_, err := execute(t, open, d)
+		require.NoError(t, err, "a network that the operator opened")
+		d.Executor.URL = "http://127.0.0.1:" + port + "/inside"
+		_, err = execute(t, open, d)
+		require.Contains(t, faultOf(t, err).Message, "redirect")
+		asked.Store(0)
+	}
 }
