@@ -39,7 +39,7 @@ type MCPServer struct {
 // MCPRegistry is where discovered tools go; a toolspec.Registry is one.
 type MCPRegistry interface {
 	Register(ctx context.Context, d toolspec.Definition) (*toolspec.Definition, error)
-	Remove(ctx context.Context, name string) error
+	Withdraw(ctx context.Context, name string) error
 	List(ctx context.Context) ([]*toolspec.Definition, error)
 }
 

@@ -40,7 +40,7 @@ func MCPName(prefix, name string) string {
 	return out[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
 }
 
-// list registers the server's tools and removes those that it no longer has.
+// list registers the server's tools and withdraws those that it no longer has.
 func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 		if d.Source != toolspec.Discovered || x.Kind != toolspec.ExecMCP || x.Name != s.Name || offered[d.Name] != "" {
 			continue
 		}
-		if err := s.all.registry.Remove(ctx, d.Name); err != nil {
+		if err := s.all.registry.Withdraw(ctx, d.Name); err != nil {
 			s.log.Warn("a tool that its MCP server no longer has is still registered", "tool", d.Name, "err", err)
 		}
 	}

@@ -55,6 +55,8 @@ type record struct {
 	Definition *Definition `json:"definition"`
 	// Approved is the fingerprint that a person, or the first sight of the tool, has let through.
 	Approved string `json:"approved,omitempty"`
+	// Withdrawn says that whoever offered the tool does not do so now; see Withdraw.
+	Withdrawn bool `json:"withdrawn,omitempty"`
 }
 
 // Register checks and stores a definition and returns it as it now stands. Registering the same one again changes
@@ -96,8 +98,9 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 		if rec.Approved != d.Hash {
 			next.Held = "its description or schema changed after it was approved; approve hash " + d.Hash + " to let it run"
 		}
-		rec.Definition = &next
-		return old == nil || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
+		back := rec.Withdrawn
+		rec.Definition, rec.Withdrawn = &next, false
+		return old == nil || back || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
 	})
 	if err != nil {
 		return nil, wrap(err, "register", d.Name)
@@ -112,12 +115,13 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 // owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
 // known says that a discovered tool has other versions, none of which has been let through as it is now.
 func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err error) {
-	all, err := r.load(ctx, d.Name)
+	all, err := r.records(ctx, d.Name)
 	if err != nil {
 		return false, err
 	}
 	known = len(all) > 0
-	for _, o := range all {
+	for _, rec := range all {
+		o := rec.Definition
 		if rank(o.Source) > rank(d.Source) {
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
 		}
@@ -212,35 +216,6 @@ func (r *Registry) List(context.Context) ([]*Definition, error) {
 	return out, nil
 }
 
-// Remove takes out a tool (all versions), or one version of it. One that is not there is tool_not_found.
-func (r *Registry) Remove(ctx context.Context, name string) error {
-	base, version, pinned := strings.Cut(name, "@")
-	all, err := r.load(ctx, base)
-	if err != nil {
-		return err
-	}
-	gone := 0
-	for _, d := range all {
-		if pinned && d.Version != version {
-			continue
-		}
-		if err := r.store.Delete(ctx, messages.Key(d.Name, d.Version)); err != nil {
-			return wrap(err, "remove", name)
-		}
-		gone++
-	}
-	if gone == 0 {
-		return notFound(name)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool { return !pinned || d.Version == version })
-	if len(r.defs[base]) == 0 {
-		delete(r.defs, base)
-	}
-	return nil
-}
-
 // Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
 func (r *Registry) Refresh(ctx context.Context) error {
 	all, err := r.load(ctx, "")
@@ -260,9 +235,20 @@ func (r *Registry) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// load reads the versions of one tool, or all. A record that cannot be read is logged and left out: one bad record
-// does not stop the others.
-func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error) {
+// load reads the versions of one tool, or all, that are offered.
+func (r *Registry) load(ctx context.Context, name string) (out []*Definition, err error) {
+	all, err := r.records(ctx, name)
+	for _, rec := range all {
+		if !rec.Withdrawn {
+			out = append(out, rec.Definition)
+		}
+	}
+	return out, err
+}
+
+// records reads what is stored of one tool, or of all. A record that cannot be read is logged and left out: one bad
+// record does not stop the others.
+func (r *Registry) records(ctx context.Context, name string) ([]record, error) {
 	prefix := ""
 	if name != "" {
 		prefix = messages.Key(name) + "."
@@ -271,7 +257,7 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 	if err != nil {
 		return nil, wrap(err, "list", name)
 	}
-	var out []*Definition
+	var out []record
 	for _, k := range keys {
 		e, err := r.store.Get(ctx, k)
 		if errors.Is(err, pipeline.ErrNotFound) {
@@ -285,7 +271,7 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 			r.log.ErrorContext(ctx, "tool record cannot be read", "key", k, "err", err)
 			continue
 		}
-		out = append(out, rec.Definition)
+		out = append(out, rec)
 	}
 	return out, nil
 }
