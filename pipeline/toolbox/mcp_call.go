@@ -23,7 +23,11 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	if s == nil {
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
 	}
-	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
+	patience := 5 * time.Second
+	if s.OnCancel == CancelRestart { // it may be on its way up again by our own doing
+		patience = 20 * time.Second
+	}
+	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, patience))
 	l, err := s.enter(wait)
 	cancel()
 	if err != nil {
