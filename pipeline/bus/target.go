@@ -59,7 +59,8 @@ func (n *Node) handleTarget(m *message.Message, t TargetRole) {
 		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
 		return
 	case n.cancels.cancelled(h.c.ID):
-		n.forward(h, pipeline.Return(h.c, messages.NewFault(messages.Cancelled, "the caller left before the %s ran", t.Kind).From("caller")))
+		f := messages.NewFault(messages.Cancelled, "the caller left while the call was at the %s", t.Kind)
+		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("caller"))))
 		return
 	}
 	key := messages.Key(h.c.Tenant, h.c.ID, strconv.FormatUint(h.c.Generation, 10))

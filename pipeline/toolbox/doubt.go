@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -15,9 +16,10 @@ import (
 // Doubt is asked wherever a call ends, or goes on, with a fault that says nothing of its tool: its time was over, a stage
 // was absent, a store did not answer. If the tool may not run twice and has started, the fault becomes outcome_unknown,
 // because such a fault would let people and programs try again (contracts 10); the record that was written before the
-// start is what tells. Any other fault comes back as it is.
+// start is what tells. A cancelled call stays one, with words to that effect. Any other fault comes back as it is.
 func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
-	if f.OfTarget() && !toolspec.NotExecuted(f) || !f.Retryable() && toolspec.ClassOf(f) == "" {
+	left := f.Code == messages.Cancelled
+	if f.OfTarget() && !toolspec.NotExecuted(f) || !left && !f.Retryable() && toolspec.ClassOf(f) == "" {
 		return f
 	}
 	d, err := t.Tools.Get(ctx, t.name(c))
@@ -26,6 +28,14 @@ func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault)
 	}
 	e := t.Rules.Effective(d)
 	if e.Unguarded || t.Intents == nil || t.Intents.Store == nil {
+		return f
+	}
+	if left { // he left, that stays so; but whoever reads the end later must know what may have been done
+		if old, err := t.Intents.read(ctx, intentKey(c)); err == nil && !strings.Contains(f.Message, mayHaveRun) {
+			g := *f
+			g.Message = fmt.Sprintf("%s; '%s' was started at %s and %s", f.Message, d.Name, old.Started.Format(time.RFC3339), mayHaveRun)
+			return &g
+		}
 		return f
 	}
 	if c.Flag(toolspec.NoteStarted) {
@@ -44,6 +54,8 @@ func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault)
 	}
 	return toolspec.UnknownOutcome(d.Name, fmt.Sprintf("'%s' was started at %s, and then: %s", d.Name, old.Started.Format(time.RFC3339), f.Message), e.Check)
 }
+
+const mayHaveRun = "may have been carried out"
 
 // intentKey is where the record of a call's tool is.
 func intentKey(c *messages.Call) string { return messages.Key(c.Tenant, c.ID) }

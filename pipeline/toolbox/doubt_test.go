@@ -70,6 +70,11 @@ func TestDoubt(t *testing.T) {
 			}
 		}
 	}
+	c := call("pay", `"ok"`)
+	require.Equal(t, gone, target.Doubt(t.Context(), c.Clone(), gone), "it had not been started")
+	require.NoError(t, target.Do(t.Context(), c, noEmit))
+	require.Contains(t, target.Doubt(t.Context(), c, gone).Message, "may have been carried out")
+
 	target.Intents = &toolbox.Intents{Store: &silent{}}
 	require.Equal(t, messages.OutcomeUnknown, target.Doubt(t.Context(), call("pay", `{}`), late).Code, "what cannot be read is not known")
 	require.Equal(t, messages.DeadlineExceeded, target.Doubt(t.Context(), call("look", `{}`), late).Code)
