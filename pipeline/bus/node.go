@@ -84,6 +84,9 @@ type TargetRole struct {
 	Kind   messages.Kind
 	Class  string
 	Slots  int // 64
+	// Shared names other roles of this process that have the same slots, so that Slots bounds what all of them hold
+	// together; empty: slots of its own. Each queue has two slots at least, for the pulls that wait.
+	Shared string
 	Target pipeline.Target
 }
 

@@ -17,15 +17,29 @@ import (
 
 // addTargets pulls the work queues of the targets that this process serves, by free slots.
 func (n *Node) addTargets() {
+	queues, shared := map[string]int{}, map[string]slots{}
+	for _, t := range n.opts.Targets {
+		queues[t.Shared]++
+	}
 	for _, t := range n.opts.Targets {
 		slotCount := t.Slots
 		if slotCount == 0 {
 			slotCount = 64
 		}
+		own := shared[t.Shared]
+		if own == nil {
+			if t.Shared != "" {
+				slotCount = max(slotCount, pullers*queues[t.Shared])
+			}
+			own = make(slots, slotCount)
+		}
+		if t.Shared != "" {
+			shared[t.Shared] = own
+		}
 		name := string(t.Kind) + "-" + messages.Token(t.Class)
 		n.stats.endpoint("target."+name, n.subj.Target(t.Kind, t.Class), name)
 		n.subscribed(name, name, &pullSubscriber{
-			js: n.js, stream: HopsStream, slots: make(slots, slotCount), onArrive: n.arriveStored, log: n.log,
+			js: n.js, stream: HopsStream, slots: own, shared: t.Shared != "", onArrive: n.arriveStored, log: n.log,
 		}, func(m *message.Message) error { n.handleTarget(m, t); return nil })
 	}
 }

@@ -321,7 +321,7 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
 				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
 		}
 	}

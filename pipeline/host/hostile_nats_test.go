@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -213,6 +214,72 @@ tool:
 	require.Greater(t, most.Load(), int64(1))
 	require.EqualValues(t, 5, counted.Load())
 	require.EqualValues(t, 25, limited.Load())
+}
+
+// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits where
+// another worker can take it.
+func TestPoolBoundsAllQueues(t *testing.T) { // S2-TIME-4
+	t.Parallel()
+	srv := natsServer(t)
+	yaml := `
+nats: {url: "` + srv + `"}
+agent: {interceptor: {tool-fallback: {enabled: false}}}
+tool:
+  executor: {core-pool: 1, max-pool: 6, queue-capacity: 10}
+  tools:
+`
+	queues := []string{"a", "b", "c"}
+	for _, q := range queues {
+		yaml += "    - {name: " + q + ", executor: \"nats:hold\", effect: read, cache: \"off\", concurrency-group: " + q + ", timeout: 50s, retry: noRetry}\n"
+	}
+	h := startRoles(t, yaml, host.Roles{All: true, Entry: true, Tool: true})
+	var running, most atomic.Int64
+	open := make(chan struct{})
+	_, err := h.Conn.Subscribe("hold", func(m *nats.Msg) {
+		n := running.Add(1)
+		for x := most.Load(); n > x && !most.CompareAndSwap(x, n); x = most.Load() {
+		}
+		go func() {
+			<-open
+			running.Add(-1)
+			_ = m.Respond([]byte(`1`))
+		}()
+	})
+	require.NoError(t, err)
+	js, err := jetstream.New(h.Conn)
+	require.NoError(t, err)
+	held := func() (n int) {
+		for _, q := range queues {
+			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
+			require.NoError(t, err)
+			n += c.CachedInfo().NumAckPending
+		}
+		return n
+	}
+	var waiting []pipeline.Pending
+	for i := range 90 {
+		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
+		require.NoError(t, err)
+		waiting = append(waiting, p)
+	}
+	left := func() (n uint64) {
+		for _, q := range queues {
+			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
+			require.NoError(t, err)
+			n += c.CachedInfo().NumPending
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return running.Load() == 6 && left()+uint64(held()) == 90 }, 20*time.Second, 10*time.Millisecond)
+	require.Never(t, func() bool { return held() > 16 || running.Load() > 6 }, 300*time.Millisecond, 20*time.Millisecond)
+	require.Greater(t, held(), 6)
+	close(open)
+	for _, p := range waiting {
+		c, err := p.Wait(t.Context(), nil)
+		require.NoError(t, err)
+		require.Nil(t, c.Fault)
+	}
+	require.EqualValues(t, 6, most.Load())
 }
 
 func natsServer(t *testing.T) string {
