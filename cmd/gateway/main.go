@@ -193,9 +193,17 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 		page = "off: it needs a loopback address, or http.admin"
 	}
 	root := h.Config.Bus.Root
-	server := "" // the nats command asks port 4222 unless told
-	if h.Embedded && !strings.HasSuffix(h.URL, ":4222") {
-		server = " -s " + h.URL
+	var tools string
+	switch server := ""; {
+	case h.Embedded && h.Config.NATS.Embedded.Port == 0:
+		where = "in this process only, because nats.embedded.port is 0  (data in " + h.Config.NATS.Embedded.Data + ")"
+	default:
+		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command asks port 4222 unless told
+			server = " -s " + h.URL
+		}
+		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+    nats micro stats%s shallot
+`, server, root, server)
 	}
 	fmt.Fprintf(out, `
   Shallot %s
@@ -209,11 +217,9 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
   Try:
     curl -s http://%s/v1/chat/completions -d '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     curl -s http://%s/v1/tools/add/call -d '{"a":1,"b":"2"}'
-    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
-    nats micro stats%s shallot
-
+%s
   ready in %d ms
-`, host.Version(), addr, page, addr, addr, where, addr, addr, server, root, server, took.Milliseconds())
+`, host.Version(), addr, page, addr, addr, where, addr, addr, tools, took.Milliseconds())
 }
 
 // runConfig is "gateway config schema|check|example".

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
 // output is what a command prints, readable while it runs.
@@ -142,5 +144,17 @@ func TestBadCommandLines(t *testing.T) {
 			t.Parallel()
 			require.ErrorContains(t, run(t.Context(), c.args, io.Discard, io.Discard), c.want)
 		})
+	}
+}
+
+func TestBannerNamesOnlyWhatListens(t *testing.T) {
+	t.Parallel()
+	for port, want := range map[string]string{"0": "in this process only", "4222": "nats req shallot.v1"} {
+		l, err := host.Load("", nil, map[string]string{"nats.embedded.port": port})
+		require.NoError(t, err)
+		var out strings.Builder
+		banner(&out, &host.Host{Config: l.Config, Embedded: true, URL: "nats://127.0.0.1:4222"}, "127.0.0.1:8080", time.Second)
+		require.Contains(t, out.String(), want)
+		require.Equal(t, port != "0", strings.Contains(out.String(), ":4222"))
 	}
 }

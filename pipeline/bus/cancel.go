@@ -110,11 +110,25 @@ func (s *cancels) handBack() {
 
 func (n *Node) subscribeCancel() error {
 	return n.listen(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
-		token := m.Subject[len(n.subj.Control("cancel", "")):]
-		if id, ok := messages.Untoken(token); ok {
+		if id, ok := n.cancelled(m.Subject); ok {
 			n.cancels.cancel(id)
 		}
 	})
+}
+
+// serveCancel lets one process with the entry role end the wait of a call that somebody cancels by a message of his own.
+func (n *Node) serveCancel() error {
+	return n.face(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
+		if id, ok := n.cancelled(m.Subject); ok {
+			n.cancels.cancel(id)
+			n.hasten(id)
+		}
+	})
+}
+
+// cancelled is the call that a cancel subject names.
+func (n *Node) cancelled(subject string) (id string, ok bool) {
+	return messages.Untoken(subject[len(n.subj.Control("cancel", "")):])
 }
 
 // Cancel tells every process that works on the call to stop, and ends its wait if it is parked on a schedule. It may be
@@ -127,9 +141,9 @@ func (n *Node) Cancel(id string) {
 	n.work.Go(func() { n.hasten(id) })
 }
 
-// hasten lets the schedule of a cancelled call fire now (RT-9): the stored message is put in its own place with another
-// time, and the server replaces the one that is there (lease.md 6). If it fires meanwhile, two copies of one generation
-// run to the end, where the first wins.
+// hasten ends the wait of a cancelled call (RT-9): its message is stored where its schedule would have put it, and that
+// one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two copies of one generation run to
+// the end, where the first wins.
 func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -141,14 +155,15 @@ func (n *Node) hasten(id string) {
 	if err != nil {
 		return // it waits for nothing, which is the ordinary case
 	}
-	m := &nats.Msg{Subject: n.subj.Delay(id), Data: waiting.Data, Header: nats.Header{}}
+	m := &nats.Msg{Subject: waiting.Header.Get(hdrSchedTo), Data: waiting.Data, Header: nats.Header{
+		hdrScheduler: {n.subj.Delay(id)}, hdrSchedNext: {"purge"},
+		hdrMsgID: {waiting.Header.Get(hdrMsgID) + ".now"}, // whoever hastens it too stores nothing
+	}}
 	for k, v := range waiting.Header {
 		if !strings.HasPrefix(k, "Nats-") {
 			m.Header[k] = v
 		}
 	}
-	m.Header[hdrSchedule] = []string{"@at " + time.Now().UTC().Format(time.RFC3339Nano)}
-	m.Header[hdrSchedTo] = waiting.Header[hdrSchedTo]
 	if _, err := n.js.PublishMsg(ctx, m); err != nil {
 		n.log.Debug("the wait of a cancelled call was not cut short", "call", id, "err", err)
 	}

@@ -52,6 +52,9 @@ func (n *Node) serveFaces() error {
 	if err := n.serveApprovals(); err != nil {
 		return err
 	}
+	if err := n.serveCancel(); err != nil {
+		return err
+	}
 	if err := n.serveVerbs(); err != nil {
 		return err
 	}

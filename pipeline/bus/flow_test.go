@@ -253,7 +253,8 @@ func TestTrap_BusLab4_Schedules(t *testing.T) {
 	w.settled()
 }
 
-// RT-9: a caller who leaves during the wait of an Again ends it; the target does not run again.
+// RT-9: a cancel during the wait of an Again ends it at once, whoever says it: the caller who leaves, or anybody's message.
+// The target does not run again, and nothing waits on the server any more.
 func TestCancelCutsAWaitShort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
@@ -264,18 +265,28 @@ func TestCancelCutsAWaitShort(t *testing.T) {
 		return nil
 	})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, again("patient", 10, 5, time.Hour))})
-	p := accept(t, n, chat())
-	parked := func() bool {
+	nc := w.conn()
+	parked := func(id string) bool {
 		s, err := w.js.Stream(t.Context(), bus.HopsStream)
 		require.NoError(t, err)
-		_, err = s.GetLastMsgForSubject(t.Context(), messages.Subjects{}.Delay(p.ID()))
+		_, err = s.GetLastMsgForSubject(t.Context(), messages.Subjects{}.Delay(id))
 		return err == nil
 	}
-	require.Eventually(t, parked, 10*time.Second, 5*time.Millisecond)
-	p.Leave()
-	c := wait(t, p)
-	require.NotNil(t, c.Fault)
-	require.Equal(t, messages.Cancelled, c.Fault.Code)
-	require.EqualValues(t, 1, runs.Load())
+	for name, cancel := range map[string]func(p pipeline.Pending){
+		"he leaves": func(p pipeline.Pending) { p.Leave() },
+		"a message": func(p pipeline.Pending) { require.NoError(t, nc.Publish(messages.Subjects{}.Cancel(p.ID()), nil)) },
+	} {
+		before := runs.Load()
+		p := accept(t, n, chat())
+		require.Eventually(t, func() bool { return parked(p.ID()) }, 10*time.Second, 5*time.Millisecond, name)
+		begin := time.Now()
+		cancel(p)
+		c := wait(t, p)
+		t.Logf("%s: answered after %v", name, time.Since(begin))
+		require.NotNil(t, c.Fault, name)
+		require.Equal(t, messages.Cancelled, c.Fault.Code, name)
+		require.EqualValues(t, before+1, runs.Load(), name)
+		require.False(t, parked(p.ID()), name)
+	}
 	w.settled()
 }

@@ -54,6 +54,8 @@ const (
 	hdrMsgID     = "Nats-Msg-Id"
 	hdrSchedule  = "Nats-Schedule"
 	hdrSchedTo   = "Nats-Schedule-Target"
+	hdrScheduler = "Nats-Scheduler"
+	hdrSchedNext = "Nats-Schedule-Next"
 	hdrErrCode   = "Nats-Service-Error-Code"
 	hdrErr       = "Nats-Service-Error"
 	hdrReason    = "Shallot-Dead-Reason"

@@ -38,6 +38,9 @@ func (h *Host) connect(o Options) error {
 			return err
 		}
 		h.Embedded, h.URL = true, h.server.ClientURL()
+		if c.Embedded.Port == 0 {
+			h.URL = inProcess
+		}
 		conn.InProcess = h.server
 	}
 	nc, err := bus.Connect(conn)
@@ -157,3 +160,6 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 	}
 	return out, nil
 }
+
+// inProcess stands for the address of an embedded server that listens nowhere.
+const inProcess = "in-process"
