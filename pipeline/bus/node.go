@@ -81,9 +81,9 @@ type Ask struct {
 
 // TargetRole serves one work queue.
 type TargetRole struct {
-	Kind   messages.Kind
-	Class  string
-	Slots  int // 64
+	Kind  messages.Kind
+	Class string
+	Slots int // 64
 	// Shared names other roles of this process that have the same slots, so that Slots bounds what all of them hold
 	// together; empty: slots of its own. Each queue has two slots at least, for the pulls that wait.
 	Shared string
