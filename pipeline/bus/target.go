@@ -26,20 +26,18 @@ func (n *Node) addTargets() {
 		if slotCount == 0 {
 			slotCount = 64
 		}
-		own := shared[t.Shared]
-		if own == nil {
-			if t.Shared != "" {
-				slotCount = max(slotCount, pullers*queues[t.Shared])
+		own, idle := make(slots, slotCount), 0
+		if queueCount := queues[t.Shared]; t.Shared != "" {
+			if shared[t.Shared] == nil {
+				shared[t.Shared] = make(slots, max(slotCount, pullers*queueCount))
 			}
-			own = make(slots, slotCount)
-		}
-		if t.Shared != "" {
-			shared[t.Shared] = own
+			own = shared[t.Shared]
+			idle = min(max(1, cap(own)/(8*queueCount)), 16) // pulls that wait hold a quarter of the slots at most
 		}
 		name := string(t.Kind) + "-" + messages.Token(t.Class)
 		n.stats.endpoint("target."+name, n.subj.Target(t.Kind, t.Class), name)
 		n.subscribed(name, name, &pullSubscriber{
-			js: n.js, stream: HopsStream, slots: own, shared: t.Shared != "", onArrive: n.arriveStored, log: n.log,
+			js: n.js, stream: HopsStream, slots: own, idle: idle, onArrive: n.arriveStored, log: n.log,
 		}, func(m *message.Message) error { n.handleTarget(m, t); return nil })
 	}
 }

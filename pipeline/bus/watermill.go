@@ -197,9 +197,9 @@ type pullSubscriber struct {
 	js     jetstream.JetStream
 	stream string
 	slots  slots
-	// shared says that other subscribers have the same slots: a pull that waits takes one, and more only while there is
-	// more to be had.
-	shared bool
+	// idle, if not 0, says that other subscribers have the same slots: a pull that waits takes so many, and more only
+	// while there is more to be had.
+	idle int
 	// hold reports whether pulling must pause (backlog), asked before each pull.
 	hold     func() bool
 	onArrive func(m *nats.Msg) (leave func(), ok bool)
@@ -241,8 +241,8 @@ func (s *pullSubscriber) Close() error { s.wg.Wait(); return nil }
 
 func (s *pullSubscriber) pull(ctx context.Context, cons jetstream.Consumer, name string, out chan<- *message.Message) {
 	most := batchMost
-	if s.shared {
-		most = 1
+	if s.idle > 0 {
+		most = s.idle
 	}
 	for ctx.Err() == nil {
 		if s.hold != nil && s.hold() {
@@ -269,11 +269,11 @@ func (s *pullSubscriber) pull(ctx context.Context, cons jetstream.Consumer, name
 		}
 		s.release(n - used)
 		switch {
-		case !s.shared:
+		case s.idle == 0:
 		case used == n:
 			most = min(2*most, batchMost)
 		default:
-			most = 1
+			most = s.idle
 		}
 		if err := batch.Error(); err != nil && ctx.Err() == nil && !errors.Is(err, nats.ErrTimeout) {
 			s.log.Debug("pull ended", "consumer", name, "err", err)
