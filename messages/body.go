@@ -45,17 +45,21 @@ func (b *bodies) text(name string) (string, bool) {
 }
 
 func (b *bodies) set(name string, raw []byte) {
-	if b.names == nil {
-		b.names = map[string]int{}
-	}
 	if i, ok := b.names[name]; ok && b.lines[i].raw != nil && bytes.Equal(b.lines[i].raw, raw) {
 		return // an unchanged body stays one line
 	}
+	b.put(name, compact(raw))
+}
+
+func (b *bodies) put(name string, line body) {
+	if b.names == nil {
+		b.names = map[string]int{}
+	}
 	if i, ok := b.names[name]; ok && b.alone(i) {
-		b.lines[i] = compact(raw) // nobody else reads the old body: an attempt more is not a body more
+		b.lines[i] = line // nobody else reads the old body: an attempt more is not a body more
 		return
 	}
-	b.lines = append(b.lines, compact(raw))
+	b.lines = append(b.lines, line)
 	b.names[name] = len(b.lines) - 1
 }
 
@@ -88,8 +92,7 @@ func (b *bodies) clone() bodies {
 // compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.
 func compact(raw []byte) body {
 	if !json.Valid(raw) {
-		s, _ := json.Marshal(string(bytes.ToValidUTF8(raw, []byte("\uFFFD"))))
-		return body{raw: s, text: true, size: len(s)}
+		return textBody(raw)
 	}
 	if !bytes.ContainsAny(raw, " \t\r\n") {
 		return body{raw: raw, size: len(raw)}
@@ -100,6 +103,12 @@ func compact(raw []byte) body {
 		return body{raw: []byte("null"), size: 4} // unreachable: raw is valid
 	}
 	return body{raw: out.Bytes(), size: out.Len()}
+}
+
+// textBody is a text as a body, whatever it looks like.
+func textBody(raw []byte) body {
+	s, _ := json.Marshal(string(bytes.ToValidUTF8(raw, []byte("\uFFFD"))))
+	return body{raw: s, text: true, size: len(s)}
 }
 
 // Refs lists the claim checks whose bytes are not here yet, so that the bus can fetch them before a stage reads.

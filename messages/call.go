@@ -117,6 +117,21 @@ func (c *Call) SetReply(b []byte) {
 	c.Fault = nil
 }
 
+// SetReplyText puts a text in place as the reply, character by character, also where it could be read as JSON: a text
+// of which a part was shown must not change. It clears a fault.
+func (c *Call) SetReplyText(text string) {
+	c.bodies.put(ReplyBody, textBody([]byte(text)))
+	c.Fault = nil
+}
+
+// ReplyOut returns the reply as a caller gets it: the bytes of a text, else the JSON. ok is false without a reply.
+func (c *Call) ReplyOut() (out string, text, ok bool) {
+	if s, isText := c.ReplyText(); isText {
+		return s, true, true
+	}
+	return string(c.ReplyBytes()), false, c.HasReply()
+}
+
 // DropReply removes the reply.
 func (c *Call) DropReply() { c.bodies.drop(ReplyBody) }
 
@@ -233,6 +248,11 @@ const (
 	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers
 	// does with a failure: a JSON object of strings (x-ratelimit-*, x-request-id).
 	NoteUpstreamHeaders = "upstream.headers"
+	// NoteStreamShown is true where a part of this result has left for the caller: nothing may run again for it, and
+	// nothing else may stand in for it (contracts 8).
+	NoteStreamShown = "stream.shown"
+	// NoteToolFault holds the fault that a degraded result of a tool stands in for: {code, message, origin, last}.
+	NoteToolFault = "tool.fallbackFault"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
 	NoteStreamTail = "stream.tail"
 )

@@ -5,10 +5,17 @@ import "unicode/utf8"
 // SplitChunk cuts a chunk of a stream that is longer than most bytes into several that say the same one after
 // another, because NATS has a largest message. It cuts the longest text of the delta, or the arguments of its only tool
 // call; a chunk with more than one choice, or one whose length is elsewhere, comes back whole. The finish reason and
-// the usage stay with the last piece.
+// the usage stay with the last piece. A chunk of a tool's result is cut in its text.
 func SplitChunk(chunk []byte, most int) [][]byte {
 	if len(chunk) <= most {
 		return [][]byte{chunk}
+	}
+	if text, ok := ToolChunkText(chunk); ok && most/8 >= utf8.UTFMax {
+		var out [][]byte
+		for _, piece := range SplitText(text, most/8) {
+			out = append(out, ToolChunk(piece))
+		}
+		return out
 	}
 	raw, _ := Field(chunk, "choices")
 	choices := Elements(raw)
@@ -23,10 +30,7 @@ func SplitChunk(chunk []byte, most int) [][]byte {
 	}
 	var out [][]byte
 	for first := true; text != ""; first = false {
-		n := min(size, len(text))
-		for n < len(text) && !utf8.RuneStart(text[n]) {
-			n--
-		}
+		n := cutAt(text, size)
 		d := only(text[:n])
 		if first {
 			d = with(text[:n])
@@ -41,6 +45,28 @@ func SplitChunk(chunk []byte, most int) [][]byte {
 		out = append(out, SetField(piece, "choices", Array([][]byte{choice})))
 	}
 	return out
+}
+
+// SplitText cuts a text into pieces of at most size bytes, never within a character; size is at least utf8.UTFMax.
+func SplitText(text string, size int) (out []string) {
+	for text != "" {
+		n := cutAt(text, size)
+		out = append(out, text[:n])
+		text = text[n:]
+	}
+	return out
+}
+
+// cutAt is the largest number of bytes up to size that ends with a character.
+func cutAt(text string, size int) int {
+	n := min(size, len(text))
+	for n < len(text) && n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	if n == 0 {
+		return min(size, len(text)) // no text in UTF-8
+	}
+	return n
 }
 
 // longest is the longest text of a delta, and what makes the delta with another text: all of it, and the text alone.

@@ -44,6 +44,11 @@ func (s Subjects) Stage(kind Kind, phase Phase, stage string) string {
 	return s.at("call", "stage", string(kind), string(phase), Token(stage))
 }
 
+// Program is where the program of a remote stage answers, if no other subject is named.
+func (s Subjects) Program(kind Kind, stage string) string {
+	return s.at("stage", string(kind), Token(stage))
+}
+
 // Route is where checkpoints after a target and fired schedules land; the entry role pulls it (contracts 26).
 func (s Subjects) Route(kind Kind) string { return s.at("call", "route", string(kind)) }
 

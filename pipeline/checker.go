@@ -136,8 +136,8 @@ func (c *routeCheck) pair(outer, inner Stage) {
 
 // alone judges one stage.
 func (c *routeCheck) alone(s Stage) {
-	rewrites := s.Rewrites || s.After != nil && slices.Contains(s.Writes, "reply.text")
-	if c.kind == messages.Model && rewrites && s.Filter == nil {
+	rewrites := s.rewrites() || s.After != nil && slices.Contains(s.Writes, "reply.text")
+	if c.kind != messages.Agent && rewrites && s.Filter == nil {
 		c.add("no-chunk-filter", LevelWarning, []Stage{s},
 			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole", at(s))
 	}

@@ -21,7 +21,9 @@ func TestCheckRoute(t *testing.T) {
 		return s
 	}
 	role := func(r pipeline.Role, writes ...string) func(*pipeline.Stage) {
-		return func(s *pipeline.Stage) { s.Role, s.Writes = r, writes }
+		return func(s *pipeline.Stage) { // with a filter: what a stage without one means has a row of its own
+			s.Role, s.Writes, s.Filter = r, writes, func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, nil }
+		}
 	}
 	for name, tc := range map[string]struct {
 		rule, level string
@@ -61,6 +63,9 @@ func TestCheckRoute(t *testing.T) {
 				s.Kind, s.Rewrites = messages.Model, true
 				s.Filter = func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, nil }
 			})}},
+		"a writer of tool results without a chunk filter": {"no-chunk-filter", pipeline.LevelWarning,
+			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) { s.Writes = []string{"reply"} })},
+			[]pipeline.Stage{stage("store", 30, func(s *pipeline.Stage) { s.Role, s.Writes = pipeline.RoleCache, []string{"reply"} })}},
 		"S1-IF-3 one tool of two stages": {"one-tool-twice", pipeline.LevelError,
 			[]pipeline.Stage{
 				stage("a", 30, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),

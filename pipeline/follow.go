@@ -17,12 +17,9 @@ import (
 // After a gap nothing more is released until End, which sends the rest of the final reply if what was shown is a
 // prefix of it.
 type Follower struct {
+	source
 	usage    bool
-	source   string
-	next     int
-	over     bool            // a gap: nothing more of this source
-	past     map[string]bool // sources that were replaced
-	waiting  [][]byte        // chunks that say nothing yet
+	waiting  [][]byte // chunks that say nothing yet
 	released bool
 	like     []byte // the first chunk that went out: its id, created and model are those of all
 	shown    map[int64]*shownChoice
@@ -43,7 +40,7 @@ type shownTool struct {
 
 // NewFollower returns a follower for the caller's own request, which says whether he wants the usage chunk.
 func NewFollower(request []byte) *Follower {
-	return &Follower{usage: messages.WantsUsage(request), next: 1, past: map[string]bool{}, shown: map[int64]*shownChoice{}}
+	return &Follower{usage: messages.WantsUsage(request), shown: map[int64]*shownChoice{}}
 }
 
 // Released reports whether the caller has seen anything.
@@ -51,23 +48,13 @@ func (f *Follower) Released() bool { return f.released }
 
 // Delta takes the next delta and returns the chunks to write now, mostly one or none.
 func (f *Follower) Delta(d Delta) [][]byte {
-	if d.Source != f.source {
-		if f.released || f.past[d.Source] {
-			return nil
-		}
-		if f.source != "" {
-			f.past[f.source] = true
-		}
-		f.source, f.next, f.over, f.waiting = d.Source, 1, false, nil
+	ok, other := f.admit(d, f.released)
+	if other || f.over {
+		f.waiting = nil
 	}
-	if f.over || d.N < f.next {
-		return nil // after a gap, or a delta that came twice
-	}
-	if d.N > f.next {
-		f.over, f.waiting = true, nil
+	if !ok {
 		return nil
 	}
-	f.next++
 	if len(choicesOf(d.Chunk)) == 0 {
 		return nil // usage and the like come at the end
 	}
@@ -86,6 +73,40 @@ func (f *Follower) Delta(d Delta) [][]byte {
 		f.see(chunk)
 	}
 	return out
+}
+
+// source is the run of the target whose deltas are followed. The zero value is ready.
+type source struct {
+	name string
+	last int             // number of the last delta that was taken
+	over bool            // a gap: nothing more of this source
+	past map[string]bool // sources that were replaced
+}
+
+// admit reports whether the delta is the next one of the source that is followed, and whether that is another source
+// than before: while nothing was released, a newer one takes its place.
+func (s *source) admit(d Delta, released bool) (ok, other bool) {
+	if d.Source != s.name {
+		if released || s.past[d.Source] {
+			return false, false
+		}
+		if s.name != "" {
+			if s.past == nil {
+				s.past = map[string]bool{}
+			}
+			s.past[s.name] = true
+		}
+		s.name, s.last, s.over, other = d.Source, 0, false, true
+	}
+	if s.over || d.N <= s.last {
+		return false, other // after a gap, or a delta that came twice
+	}
+	if d.N > s.last+1 {
+		s.over = true
+		return false, other
+	}
+	s.last = d.N
+	return true, other
 }
 
 // End takes the finished call and returns the chunks that are still to be written, and the fault that ends the

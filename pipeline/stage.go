@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -53,8 +54,9 @@ type Stage struct {
 	// Before and After are the phases; nil means that there is no such hop.
 	Before Func
 	After  Func
-	// Filter makes the stage's chunk filter for one streamed call, in the model endpoint's process. It reads the
-	// stage's private state from the call's slip. Nil with Rewrites set means that deltas are held back.
+	// Filter makes the stage's chunk filter for one streamed call, in the process of the model endpoint or of the tool.
+	// It reads the stage's private state from the call's slip, and may return nil: there is nothing to filter in this
+	// call. Nil with Rewrites set means that deltas are held back.
 	Filter func(c *messages.Call) (ChunkFilter, error)
 	// Tools are added to the model call by the stage and served by it (S1-IF-3).
 	Tools []Tool
@@ -96,18 +98,19 @@ type Tool struct {
 	Do          func(ctx context.Context, c *messages.Call, arguments json.RawMessage) (result []byte, err error)
 }
 
-// ChunkFilter edits the streamed text of one call. It is used by one goroutine.
+// ChunkFilter edits the streamed text of one call. It is used by one goroutine at a time.
 type ChunkFilter interface {
 	// Text takes the next piece of one text and returns what may be released now; it may hold a tail back.
 	Text(at ChunkKey, piece string) string
-	// Flush returns what is held back of one text, at its end.
+	// Flush returns what is held back of one text, at its end. A tool's result stands in the call by then, and its notes
+	// may be written, for the stage's After. Text must not touch the call.
 	Flush(at ChunkKey) string
 }
 
 // ChunkKey names one text of a stream: the content of a choice, or the arguments of one of its tool calls.
 type ChunkKey struct {
 	Choice int
-	Tool   int // index of the tool call; -1 for the choice's text
+	Tool   int // index of the tool call; -1 for the choice's text, and for a tool's result
 }
 
 // validate refuses stages that could not run.
@@ -147,8 +150,15 @@ func (s Stage) Stop() messages.Stop {
 	return messages.Stop{
 		Name: s.Name, Order: s.Order, Before: s.Before != nil, After: s.After != nil,
 		Mandatory: s.Tier == Mandatory, Keep: s.Keep, Durable: s.Durable, Skippable: s.SkipAbsent && s.Tier == Optional,
-		Filter: s.Filter != nil, Rewrites: s.Rewrites,
+		Filter: s.Filter != nil, Rewrites: s.rewrites(),
 	}
+}
+
+// rewrites reports whether the after may change a reply of which a part was shown. A tool stage that writes the reply
+// counts as one that does, but for caches, which store it, and stand-ins, which leave a reply as it is.
+func (s Stage) rewrites() bool {
+	return s.Rewrites || s.Kind == messages.Tool && s.After != nil && s.Role != RoleCache && s.Role != RoleFallback &&
+		slices.ContainsFunc(s.Writes, isReply)
 }
 
 // Verdict is what a phase decides. The constructors below are the whole vocabulary; the zero value is no verdict and
@@ -207,6 +217,15 @@ func Jump(target string) Verdict { return Verdict{kind: jump, target: target} }
 
 // Question is what a Hold asks.
 func (v Verdict) Question() json.RawMessage { return v.question }
+
+// Target is where a Jump goes.
+func (v Verdict) Target() string { return v.target }
+
+// Delay is how long an Again waits.
+func (v Verdict) Delay() time.Duration { return v.delay }
+
+// Request is the request of an AgainWith; nil otherwise.
+func (v Verdict) Request() []byte { return v.request }
 
 // Target is what the stages surround: a model, a tool, the agent loop.
 type Target interface {

@@ -35,6 +35,10 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	v, thrown := guard(ctx, run, c, &r)
 	r.Took = time.Since(begin)
 	v, err := judge(s, phase, c, v, thrown)
+	own, marked := errors.AsType[*failure](thrown)
+	if marked && own.open && phase == messages.Before {
+		v = Continue()
+	}
 	if phase == messages.After && v.kind == goOn && was.Ended() && !c.HasReply() && c.Fault == nil {
 		v, err = refuse(s, "after took the reply away and left no fault; set one of them")
 	}
@@ -48,7 +52,9 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	}
 	c.Slip.Spend(r.Took, text)
 	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
-	settle(ctx, s, phase, c, v, err, thrown == nil)
+	if !marked || !own.open {
+		settle(ctx, s, phase, c, v, err, thrown == nil || marked)
+	}
 	r.Question = v.question
 	next := move(c, v)
 	next.Question = v.question

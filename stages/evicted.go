@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
+	slash "path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -42,6 +42,8 @@ type evictionStore interface {
 	// save returns the path to show. taken says that the name is another result's; owner tells one call's own
 	// redelivery apart where the store can.
 	save(ctx context.Context, name, owner string, data []byte) (path string, taken bool, err error)
+	// path is what save shows for a name.
+	path(name string) string
 }
 
 // evictedName is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. A part never holds a dot or a slash of its own, so the number
@@ -108,8 +110,10 @@ func (e evictedObjects) save(ctx context.Context, name, owner string, data []byt
 	if err := e.objects.Put(ctx, name, data); err != nil {
 		return "", false, err
 	}
-	return evictedScheme + name, false, nil
+	return e.path(name), false, nil
 }
+
+func (e evictedObjects) path(name string) string { return evictedScheme + name }
 
 // evictedDir saves into a directory, which no name can leave (os.Root), readable by its owner only.
 type evictedDir struct{ dir string }
@@ -123,7 +127,7 @@ func (e evictedDir) save(_ context.Context, name, _ string, data []byte) (string
 		return "", false, err
 	}
 	defer func() { _ = root.Close() }()
-	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+	if err := root.MkdirAll(slash.Dir(name), 0o700); err != nil {
 		return "", false, err
 	}
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -137,8 +141,10 @@ func (e evictedDir) save(_ context.Context, name, _ string, data []byte) (string
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", false, errors.Join(err, root.Remove(name)) // half a result is worse than none
 	}
-	return filepath.Join(e.dir, filepath.FromSlash(name)), false, nil
+	return e.path(name), false, nil
 }
+
+func (e evictedDir) path(name string) string { return filepath.Join(e.dir, filepath.FromSlash(name)) }
 
 // sweep removes results whose time is over.
 func (e evictedDir) sweep(context.Context) error {

@@ -30,6 +30,8 @@ const (
 	evictToDir    = "dir"
 	// noteEvicted is true where the reply is the summary of an evicted result.
 	noteEvicted = "tool.evicted"
+	// notePassed is how many characters of a streamed result the filter let pass. The after begins its reply with them.
+	notePassed = "tool.evictedPassed"
 	// failedSample is how many times the sample's characters are kept when the whole cannot be saved (S0-EVICT-6).
 	failedSample = 4
 )
@@ -57,7 +59,8 @@ type largeResultEviction struct {
 
 // newLargeResultEviction makes the stage that moves a large result out of the way of the model (S0-EVICT-1 to 7). A
 // result of more than token-threshold tokens, a quarter of its characters, is saved whole and replaced by its first
-// characters, the path and the size. A tool may have a limit of its own, or none (max-result). It stands inner to the
+// characters, the path and the size. A streamed result passes at once as far as it could stand before those two lines;
+// the rest is held back until its size is known (EV-13). A tool may have a limit of its own, or none (max-result). It stands inner to the
 // cache, so that a hit is never larger than a miss.
 //
 // The path is <agent>/<tool>_<milliseconds>.txt, with the tenant before it where it is not the default one; each part
@@ -72,7 +75,7 @@ func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.St
 		return pipeline.Stage{}, err
 	}
 	l := &largeResultEviction{cfg: *cfg, tools: tools, log: d.Log}
-	s := pipeline.Stage{After: l.after, Reads: []string{"reply"}, Writes: []string{"reply"}}
+	s := pipeline.Stage{After: l.after, Filter: l.filter, Reads: []string{"reply"}, Writes: []string{"reply"}}
 	if cfg.EvictionStore == evictToDir {
 		dir := evictedDir{cfg.EvictionDir}
 		l.keep, s.Sweep, s.SweepEvery = dir, dir.sweep, time.Hour
@@ -83,37 +86,65 @@ func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.St
 }
 
 func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	shown := 0 // characters of the text that were let pass
+	c.Noted(notePassed, &shown)
+	c.Unnote(notePassed)
 	if c.Fault != nil || !c.HasReply() || c.Flag(noteEvicted) {
 		return pipeline.Continue(), nil
 	}
-	// Structured content beside a text is the same result for programs; if it alone is large, it is what is saved.
-	raw := c.ReplyBytes()
-	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
-		raw = s
-	}
-	limit := l.limit(ctx, c)
+	limit, raw := l.limit(ctx, c), largest(c)
 	if limit < 0 || len(raw)/4 <= limit {
 		return pipeline.Continue(), nil // no more characters than bytes
 	}
-	text, ok := messages.IsString(raw)
-	if !ok {
-		text = string(raw)
-	}
+	text := textOf(raw)
 	chars := utf8.RuneCountInString(text)
 	if chars/4 <= limit {
 		return pipeline.Continue(), nil
 	}
-	size := fmt.Sprintf("[原始大小: %d chars, Token≈%d]", chars, chars/4)
+	begin := func(n int) string {
+		if shown > 0 {
+			return prefix(textOf(c.ReplyBytes()), max(n, shown))
+		}
+		return prefix(text, n)
+	}
+	size := sizeLine(chars)
 	path, err := l.save(ctx, c, text)
 	if err != nil {
 		l.log.WarnContext(ctx, "large result not saved; it is cut", "call", c.ID, "tool", c.Tool, "chars", chars, "err", err)
-		c.SetReply([]byte(prefix(text, failedSample*l.cfg.PreserveSampleChars) + "...\n[结果过长,保存失败,已截断]\n" + size))
+		c.SetReply([]byte(begin(failedSample*l.cfg.PreserveSampleChars) + "...\n[结果过长,保存失败,已截断]\n" + size))
 	} else {
-		c.SetReply([]byte(prefix(text, l.cfg.PreserveSampleChars) + "...\n[完整结果已保存至: " + path + "]\n" + size))
+		sample := l.cfg.PreserveSampleChars
+		if shown > 0 {
+			sample = shown // room was kept for the lines below, not for a longer sample
+		}
+		c.SetReply([]byte(begin(sample) + savedLines(path) + size))
 		c.Note(noteEvicted, true)
 	}
 	c.Unnote(toolspec.NoteStructured)
 	return pipeline.Continue(), nil
+}
+
+// largest is the result that counts. Structured content beside a text is the same result for programs; if it alone is
+// large, it is what is saved.
+func largest(c *messages.Call) []byte {
+	raw := c.ReplyBytes()
+	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
+		return s
+	}
+	return raw
+}
+
+func textOf(raw []byte) string {
+	if text, ok := messages.IsString(raw); ok {
+		return text
+	}
+	return string(raw)
+}
+
+func savedLines(path string) string { return "...\n[完整结果已保存至: " + path + "]\n" }
+
+func sizeLine(chars int) string {
+	return fmt.Sprintf("[原始大小: %d chars, Token≈%d]", chars, chars/4)
 }
 
 // limit is the tool's own, else the stage's; -1 is none.

@@ -47,6 +47,16 @@ type tool struct {
 	Do func(ctx context.Context, n int, args json.RawMessage) (toolbox.Result, error)
 }
 
+// invocation is the key of a run's toolbox.Invocation in the context.
+type invocation struct{}
+
+// streams is a tool that gives chunks.
+func streams(d toolspec.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) tool {
+	return tool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+		return do(ctx, n, ctx.Value(invocation{}).(toolbox.Invocation))
+	}}
+}
+
 // toolChain is the tool chain of the registry over real executors.
 type toolChain struct {
 	*toolSet
@@ -73,7 +83,7 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 			set.runs[def.Name]++
 			n := set.runs[def.Name]
 			set.mu.Unlock()
-			return x.Do(ctx, n, inv.Arguments)
+			return x.Do(context.WithValue(ctx, invocation{}, inv), n, inv.Arguments)
 		}
 	}
 	if d.Store == nil {
@@ -98,6 +108,13 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 		}
 	}
 	slices.SortStableFunc(c.Stages, func(a, b pipeline.Stage) int { return a.Order - b.Order })
+	c.Target.Filters = func(stage string) (pipeline.FilterMaker, bool) {
+		i := slices.IndexFunc(c.Stages, func(s pipeline.Stage) bool { return s.Name == stage && s.Filter != nil })
+		if i < 0 {
+			return nil, false
+		}
+		return c.Stages[i].Filter, true
+	}
 	c.harness = harness{Stages: c.Stages, Target: c.Target}
 	return c
 }

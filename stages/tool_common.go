@@ -135,7 +135,7 @@ func (r toolResult) fresh(now time.Time) bool {
 // put makes the result the call's reply, with one mark more in its metadata.
 func (r toolResult) put(c *messages.Call, key string, mark any) {
 	if s, ok := messages.IsString(r.Reply); ok && r.Text {
-		c.SetReply([]byte(s))
+		c.SetReplyText(s)
 	} else {
 		c.SetReply(r.Reply)
 	}

@@ -70,7 +70,7 @@ const (
 	// other JSON value v becomes {"result": v, "_shallot": {...}}.
 	MarkField = "_shallot"
 	// NoteFallbackFault holds the fault that a degraded result stands in for: {code, message, origin, last}.
-	NoteFallbackFault = "tool.fallbackFault"
+	NoteFallbackFault = messages.NoteToolFault
 	// noteToolKey is the key of the call's identity as the cache saw it.
 	noteToolKey = "tool.key"
 )
@@ -87,7 +87,8 @@ type toolFallback struct {
 // call within stale-ttl, the tool's stub data, and a graceful error as JSON. The class of the fault decides
 // (contracts T2): where it is empty - stopped, blocked, cancelled, an unknown outcome - nothing is done. Bad arguments
 // skip to the graceful error. So does a fault that another stage made, except a limit's: older data must not be
-// a way round a stage that fails closed. An error result with content of its own passes unchanged (contracts 13).
+// a way round a stage that fails closed. Nothing stands in for a result of which the caller has seen a part (contracts
+// 8). An error result with content of its own passes unchanged (contracts 13).
 //
 // Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
 // itself; see MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
@@ -112,6 +113,9 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 
 func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	fault := c.Fault
+	if fault != nil && c.Flag(messages.NoteStreamShown) {
+		return pipeline.Continue(), nil // half a text was shown: nothing can stand in for the rest of it
+	}
 	if fault == nil {
 		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.ReplyBytes()) {
 			return pipeline.Continue(), t.record(ctx, c)

@@ -144,7 +144,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if f == nil && c.Flag(toolspec.NoteIsError) {
 		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
 	}
-	if f == nil || !failedTarget(c) || ctx.Err() != nil {
+	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) { // contracts 8
 		return r.end(c), nil
 	}
 	attempt := c.Attempt()

@@ -240,10 +240,14 @@ func runConfig(args []string, out io.Writer) error {
 		if len(args) > 1 {
 			file = args[1]
 		}
-		if _, err := host.Load(file, os.Environ(), nil); err != nil {
+		l, err := host.Load(file, os.Environ(), nil)
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(out, "the configuration is well formed")
+		if err := host.CheckChains(l); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(out, "the configuration is well formed")
 		return err
 	}
 	return fmt.Errorf("config %q; known: schema, example, check [FILE]", verb)

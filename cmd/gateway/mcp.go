@@ -8,14 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -37,13 +35,19 @@ type mcpFace struct {
 	// gracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
 	gracefulIsError bool
 	local           identity // of callers without HTTP
+	alone           bool     // the one caller is on stdin; when the process ends, nobody asks for results
 
+	parser toolspec.Parser
 	server *mcp.Server
 	behind *behind
 	listed map[string]string // tool -> what was listed of it
 	news   chan struct{}     // there may be other tools
 	stop   context.CancelFunc
 	work   sync.WaitGroup
+	halted context.Context // ends when waiting calls must be answered, because the process stops
+	halt   context.CancelFunc
+	posts  busy // requests that end with an answer
+	logs   logLevels
 
 	mu      sync.Mutex
 	touched map[string]bool // MCP servers that said that their tools changed
@@ -55,6 +59,7 @@ const mcpSessionIdle = 30 * time.Minute
 // newMCPFace builds the server and keeps its lists up to date until Close.
 func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
 	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
+	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := source.MCPNames()
 	f.behind = newBehind(f, names, prefixes)
 	o := &mcp.ServerOptions{
@@ -71,6 +76,7 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 		o.CompletionHandler, o.SubscribeHandler, o.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
 	}
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: host.Version()}, o)
+	f.server.AddReceivingMiddleware(f.gate)
 	f.sync(context.Background())
 	quit, err := source.OnMCPChange(f.changed)
 	if err != nil {
@@ -90,7 +96,10 @@ func (f *mcpFace) Close() {
 	f.work.Wait()
 }
 
+// endSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
 func (f *mcpFace) endSessions() {
+	f.halt()
+	f.posts.wait(time.Second)
 	for s := range f.server.Sessions() {
 		_ = s.Close()
 	}
@@ -208,13 +217,6 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 	return json.RawMessage(s)
 }
 
-// Keys of _meta that callers may set, under our own prefix (T3 over MCP).
-const (
-	metaKey     = "shallot/idempotency-key"
-	metaSession = "shallot/session"
-	metaTimeout = "shallot/timeout"
-)
-
 // call carries one tools/call through the chain.
 func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	r, err := f.request(d, req)
@@ -226,58 +228,40 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 		return mcpFault(messages.AsFault(err, "entry"), "")
 	}
 	defer context.AfterFunc(ctx, pending.Leave)()
-	c, err := pending.Wait(ctx, f.progress(ctx, req))
+	wait, done := f.untilHalt(ctx)
+	defer done()
+	c, err := pending.Wait(wait, f.progress(ctx, req))
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		return mcpText("The call waits for an approval; its result will be at "+resultPath(pending.ID())+".",
 			map[string]any{"shallot/status": "approval_pending", "shallot/call": pending.ID()}), nil
 	case err != nil:
-		return nil, err
+		return f.notEnded(ctx, pending, err)
 	}
-	return f.result(d, c)
+	return f.result(d, c, standsAlone(req.Params))
 }
 
-// request makes the door's request of a tools/call.
-func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
-	id, headers := f.who(req.Extra)
-	headers = headers.Clone()
-	meta := req.Params.Meta
-	for key, header := range map[string]string{
-		metaKey: "Idempotency-Key", metaSession: "Shallot-Session", metaTimeout: "Shallot-Timeout",
-		"traceparent": "Traceparent", "tracestate": "Tracestate",
-	} {
-		if v, ok := meta[key].(string); ok && v != "" {
-			headers[header] = []string{v}
-		}
+// notEnded answers for a call whose end this process will not see.
+func (f *mcpFace) notEnded(ctx context.Context, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
+	id := pending.ID()
+	switch {
+	case ctx.Err() != nil:
+		return mcpFault(messages.NewFault(messages.Cancelled, "the call %s was cancelled by its caller", id), id)
+	case f.halted.Err() != nil && f.alone: // nobody can come back for the answer
+		pending.Leave()
+		return mcpFault(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
+	case f.halted.Err() != nil:
+		return mcpFault(stoppingFault(messages.DeadlineExceeded, id), id)
 	}
-	r, fault := intake.Metadata(headers.Values, id, intake.Chat{}, time.Now())
-	if fault != nil {
-		return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message}
-	}
-	r.Kind, r.Tool, r.Body, r.Stream = messages.Tool, d.Name, req.Params.Arguments, false
-	if len(r.Body) == 0 || string(r.Body) == "null" {
-		r.Body = []byte("{}")
-	}
-	said := toolspec.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
-	if d.Executor.Kind == toolspec.ExecMCP {
-		said.Capabilities = inputCapabilities(req)
-	}
-	if len(req.Params.InputResponses) > 0 {
-		raw, err := json.Marshal(req.Params.InputResponses)
-		if err != nil {
-			return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: " + err.Error()}
-		}
-		said.InputResponses = raw
-	}
-	if said.InputResponses != nil || said.RequestState != "" {
-		r.Cache = "off" // what came of answers must not be given to others
-		if r.IdempotencyKey != "" {
-			// The same key with an answer is the next round of the call, not the same request again.
-			r.IdempotencyKey += "." + toolspec.NativeHash(append(said.InputResponses, said.RequestState...))[:12]
-		}
-	}
-	r.Notes = messages.Notes{toolspec.NoteMCP: messages.Encode(said)}
-	return r, nil
+	f.log.Error("an MCP call was lost", "call", id, "err", err)
+	return mcpFault(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", resultPath(id)), id)
+}
+
+// untilHalt is ctx that also ends when the face halts.
+func (f *mcpFace) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(f.halted, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // inputCapabilities is what the caller can be asked for. Clients of older revisions are asked over their session, by the
@@ -303,17 +287,18 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	return messages.Encode(out)
 }
 
-// progress passes on signs of life, if the caller gave a token. They only ever grow: a tool that is run again begins
-// anew, which is not shown.
+// progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever
+// grows: a tool that is run again begins anew, which is not shown.
 func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
 	token := req.Params.GetProgressToken()
-	if token == nil {
-		return nil
-	}
 	last := -1.0
 	return func(d pipeline.Delta) {
 		p := gjson.GetBytes(d.Chunk, "progress")
-		if !p.IsObject() || p.Get("progress").Float() <= last {
+		if log := p.Get("log"); log.IsObject() {
+			f.logs.pass(ctx, req.Session, log, f.log)
+			return
+		}
+		if token == nil || !p.IsObject() || p.Get("progress").Float() <= last {
 			return
 		}
 		last = p.Get("progress").Float()

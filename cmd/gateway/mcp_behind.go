@@ -223,17 +223,26 @@ func (b *behind) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.C
 
 // owner finds the server of a resource, by its URI or by a template.
 func (b *behind) owner(uri string) (string, bool) {
-	if at, ok := b.find(b.resources, uri); ok {
-		return at.server, true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for t, at := range b.templates {
-		if u, err := uritemplate.New(t); err == nil && u.Match(uri) != nil {
-			return at.server, true
-		}
+	if all := b.owners(uri); len(all) > 0 {
+		return all[0], true
 	}
 	return "", false
+}
+
+// owners are the servers that a resource may come from: the one that lists it, and those with a template that fits.
+func (b *behind) owners(uri string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	if at, ok := b.resources[uri]; ok {
+		out = append(out, at.server)
+	}
+	for t, at := range b.templates {
+		if u, err := uritemplate.New(t); err == nil && u.Match(uri) != nil {
+			out = append(out, at.server)
+		}
+	}
+	return out
 }
 
 func (b *behind) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {

@@ -24,6 +24,23 @@ import (
 // a client to the face.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
+	return chainFace(t, servers...).client(t, o, nil)
+}
+
+// client connects one to the face.
+func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessionOptions) *mcp.ClientSession {
+	t.Helper()
+	ours, theirs := mcp.NewInMemoryTransports()
+	_, err := f.server.Connect(t.Context(), theirs, nil)
+	require.NoError(t, err)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), ours, so)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func chainFace(t *testing.T, servers ...map[string]any) *mcpFace {
+	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
 		"version": 1,
@@ -48,10 +65,7 @@ func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.C
 		defer cancel()
 		require.NoError(t, h.Stop(stop))
 	})
-	ours, theirs := mcp.NewInMemoryTransports()
-	_, err = face.server.Connect(t.Context(), theirs, nil)
-	require.NoError(t, err)
-	return session(t, ours, o)
+	return face
 }
 
 func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {

@@ -3,19 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/tidwall/gjson"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
-// handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key.
+// handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
+// faces read them; what the SDK then refuses in plain text is said as JSON-RPC (see wireWriter).
 func (f *mcpFace) handler(limit int64) http.Handler {
 	get := func(*http.Request) *mcp.Server { return f.server }
 	log := slog.New(quiet{f.log.Handler()})
@@ -25,20 +28,77 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		SessionTimeout: mcpSessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
 	})
+	bodies := &server{settings: settings{BodyLimit: limit}}
+	bodies.fill()
 	return known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if sessionless(r, limit) {
-			now.ServeHTTP(w, r)
+		if r.Method == http.MethodOptions {
+			w.Header().Set("Allow", "DELETE, GET, OPTIONS, POST")
+			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		older.ServeHTTP(w, r)
+		var in envelope
+		if r.Method == http.MethodPost {
+			body, fault := bodies.readBody(w, r)
+			if fault != nil {
+				wireError(w, fault.HTTPStatus(), nil, jsonrpc.CodeInvalidRequest, fault.Message)
+				return
+			}
+			if in, fault = readEnvelope(body); fault != nil {
+				code := int64(jsonrpc.CodeParseError)
+				if fault.Code == messages.TooLarge || fault.Param == "id" {
+					code = jsonrpc.CodeInvalidRequest
+				}
+				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)
+				return
+			}
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Del("Content-Encoding")
+		}
+		for _, name := range []string{"Mcp-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"} {
+			if n := len(r.Header.Values(name)); n > 1 { // two readers could take different ones
+				wireError(w, http.StatusBadRequest, in.id, mcp.CodeHeaderMismatch, fmt.Sprintf("header %s is given %d times; give it once", name, n))
+				return
+			}
+		}
+		handler, session := older, r.Header.Get("Mcp-Session-Id")
+		switch {
+		case sessionless(r, in):
+			handler = now
+		case r.Method == http.MethodPost && session == "" && in.method != "initialize":
+			wireError(w, http.StatusBadRequest, in.id, jsonrpc.CodeInvalidRequest, "the request names no session: begin one with initialize and send its Mcp-Session-Id with every request, "+
+				"or use revision "+firstSessionless+", which needs none (header MCP-Protocol-Version, and the same in _meta)")
+			return
+		case session == "" && f.crowded():
+			w.Header().Set("Retry-After", "60")
+			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError, fmt.Sprintf("there are %d sessions open; end those that are not used with DELETE, or use revision %s, which has none", maxMCPSessions, firstSessionless))
+			return
+		}
+		if in.id != nil && in.method != "subscriptions/listen" {
+			defer f.posts.begin()()
+		}
+		out := &wireWriter{ResponseWriter: w, in: in}
+		defer out.end()
+		handler.ServeHTTP(out, r)
 	}))
+}
+
+// maxMCPSessions bounds the sessions of older revisions in this process: many clients never end theirs.
+const maxMCPSessions = 10_000
+
+func (f *mcpFace) crowded() bool {
+	n := 0
+	for range f.server.Sessions() {
+		n++
+	}
+	return n >= maxMCPSessions
 }
 
 // firstSessionless is the revision from which requests stand alone.
 const firstSessionless = "2026-07-28"
 
 // sessionless reports whether a request is of a revision without sessions, by its header, else by its body.
-func sessionless(r *http.Request, limit int64) bool {
+func sessionless(r *http.Request, in envelope) bool {
 	switch v := r.Header.Get("Mcp-Protocol-Version"); {
 	case v != "":
 		return v >= firstSessionless
@@ -46,18 +106,8 @@ func sessionless(r *http.Request, limit int64) bool {
 		return false
 	case r.Method != http.MethodPost:
 		return true // 405: without a session there is nothing to get or to delete
-	case r.Header.Get("Mcp-Method") != "":
-		return true
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
-	if err != nil {
-		return false
-	}
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
-	return gjson.GetBytes(body, `params._meta.io\.modelcontextprotocol/protocolVersion`).Exists()
+	return r.Header.Get("Mcp-Method") != "" || in.standsAlone
 }
 
 // known tells the SDK who makes a request, so that nobody uses another one's session.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
@@ -26,6 +26,10 @@ func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
 func mcpText(text string, meta map[string]any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
+
+// codeCancelled says that a request was cancelled. The protocol names no code, because nobody should be there to read it;
+// this one is the Language Server Protocol's.
+const codeCancelled = -32800
 
 // mcpFault is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
 // else is a result that the model can read.
@@ -45,7 +49,7 @@ func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}
 	case messages.Cancelled:
-		return nil, context.Canceled
+		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: messages.Encode(meta)}
 	}
 	r := mcpText(fault.Message, meta)
 	r.IsError = true
@@ -53,25 +57,59 @@ func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 }
 
 // result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
-// and structured content if it is an object.
-func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call) (*mcp.CallToolResult, error) {
+// and structured content if it is an object. Alone says that the request is of a revision without sessions.
+func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
 		return mcpFault(c.Fault, c.ID)
 	}
-	r := f.body(d, c)
+	r, native := f.body(d, c, alone)
 	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
 	r.Meta["shallot/call"] = c.ID
-	if text := degraded(c); text != "" {
+	text := degraded(c)
+	if text != "" {
 		r.Meta["shallot/degraded"] = text
 		r.IsError = r.IsError || f.gracefulIsError && strings.HasPrefix(text, "graceful")
 		if r.InputRequests == nil { // the model reads the content, not the marks
 			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
 		}
 	}
+	if !native {
+		f.promise(d, r, text != "", alone)
+	}
 	return r, nil
+}
+
+// promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
+// with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
+// alone, in an error that says what happened. What an MCP server itself gave is that server's to answer for.
+func (f *mcpFace) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn, alone bool) {
+	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
+		return // nothing was promised
+	}
+	structured, _ := r.StructuredContent.(json.RawMessage)
+	if standIn && structured != nil {
+		structured = messages.DropField(structured, stages.MarkField) // _meta and the text have the mark
+		r.StructuredContent = structured
+	}
+	wrong := "it is text and no structured content"
+	if structured != nil {
+		if wrong = f.parser.CheckOutput(d, nil, structured); wrong == "" {
+			return
+		}
+	}
+	r.StructuredContent = nil
+	if r.IsError {
+		return
+	}
+	r.IsError = true
+	note := "Note: the tool ran, and this is what is left to show of its result; it is marked as an error only because it is not as the tool's output schema has it (" + wrong + ")."
+	if standIn {
+		note = "Note: it is not as the tool's output schema has it either (" + wrong + ")."
+	}
+	r.Content = append(r.Content, &mcp.TextContent{Text: note})
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
@@ -91,28 +129,31 @@ func degraded(c *messages.Call) string {
 	return ""
 }
 
-func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call) *mcp.CallToolResult {
+// body is the reply as a result; native says that it is what an MCP server gave, unchanged.
+func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
 	if d.Executor.Kind == toolspec.ExecMCP {
-		if native, ok := toolspec.NativeMCP(c); ok {
-			if r, err := nativeResult(native); err == nil {
-				return r
-			} else {
-				f.log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
+		if raw, ok := toolspec.NativeMCP(c); ok {
+			r, err := nativeResult(raw)
+			if err == nil {
+				return r, true
 			}
+			f.log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
 		}
 	}
 	if text, ok := c.ReplyText(); ok {
-		return mcpText(text, nil)
+		return mcpText(text, nil), false
 	}
 	reply := c.ReplyBytes()
-	if text, ok := messages.IsString(reply); ok {
-		return mcpText(text, nil)
+	text, isText := messages.IsString(reply)
+	if !isText {
+		text = string(reply)
 	}
-	r := mcpText(string(reply), nil)
-	if gjson.ParseBytes(reply).IsObject() && !c.Flag(toolspec.NoteIsError) {
+	r = mcpText(text, nil)
+	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
+	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(toolspec.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
-	return r
+	return r, false
 }
 
 // nativeResult reads an MCP result so that it goes out with the bytes that came in.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
@@ -52,15 +50,29 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	}
 	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
 	if err == nil {
-		err = face.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
-		if ctx.Err() != nil || errors.Is(err, io.EOF) {
-			err = nil // the client closed stdin, or we were told to stop
-		}
+		face.alone = true
+		err = face.serveLines(ctx, lines{in: in, out: out, limit: int(o.loaded.HTTP.BodyLimit)})
 		face.Close()
 	}
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, h.Stop(stop))
+}
+
+// serveLines serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
+// cancelled, and answered before the session ends.
+func (f *mcpFace) serveLines(ctx context.Context, l lines) error {
+	l.stop = ctx.Done()
+	defer context.AfterFunc(ctx, f.halt)()
+	session, err := f.server.Connect(context.WithoutCancel(ctx), l, nil)
+	if err != nil {
+		return err
+	}
+	err = session.Wait()
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		return nil // the client closed stdin, or we were told to stop
+	}
+	return err
 }
 
 // isErrorOverMCP is what tool.fallback.graceful-is-error says for MCP (contracts 13).

@@ -57,7 +57,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	// A caller who goes away is noticed at once, whatever the handler is doing.
 	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
-		s.stream(w, r, pending, req.Body)
+		s.stream(w, r, pending, req)
 		return
 	}
 	ctx, cancel := s.untilHalt(r.Context())

@@ -13,17 +13,20 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// stream answers a call as server-sent events. Nothing is written before the first chunk that the follower
+// stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
 // releases, so that a failure until then has its real status. [DONE] follows a success only; after a cut comes an
 // error event and the end.
-func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, request []byte) {
+func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
 	q := &queue{most: s.StreamBuffer, ready: make(chan struct{}, 1)}
-	f := s.NewFollower(request)
+	var f follower = &pipeline.ToolFollower{}
+	if !e.tool {
+		f = s.NewFollower(req.Body)
+	}
 	type end struct {
 		call *messages.Call
 		err  error
@@ -80,7 +83,7 @@ func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.C
 	}
 	if !e.started {
 		facts(e.w.Header(), c, started(r)) // all is known before the first byte: a replay, or a failure
-		if fault == nil && len(chunks) == 0 {
+		if fault == nil && len(chunks) == 0 && !e.tool {
 			fault = messages.NewFault(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID).From("entry")
 		}
 		if fault != nil {
@@ -91,6 +94,10 @@ func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.C
 	e.write(chunks)
 	if fault != nil {
 		e.fail(fault)
+		return
+	}
+	if e.tool {
+		e.event("result", resultEvent(c))
 		return
 	}
 	e.send([]byte("[DONE]"))
@@ -120,6 +127,7 @@ type events struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
+	tool    bool // events have names
 	started bool
 	// degraded is the mark of a standby's reply; it goes out with the headers, as the stage's own comes too late.
 	degraded string
@@ -142,12 +150,22 @@ func (e *events) start() {
 // write sends each chunk as an event of its own.
 func (e *events) write(chunks [][]byte) {
 	for _, c := range chunks {
+		if e.tool {
+			e.event(toolEvent(c))
+			continue
+		}
 		e.send(oneLine(c))
 	}
 }
 
-func (e *events) send(data []byte) {
-	e.buf = append(e.buf[:0], "data: "...)
+func (e *events) send(data []byte) { e.event("", data) }
+
+func (e *events) event(name string, data []byte) {
+	e.buf = e.buf[:0]
+	if name != "" {
+		e.buf = append(append(append(e.buf, "event: "...), name...), '\n')
+	}
+	e.buf = append(e.buf, "data: "...)
 	e.buf = append(e.buf, data...)
 	e.raw(append(e.buf, "\n\n"...))
 }
@@ -159,7 +177,13 @@ func (e *events) ping() {
 	}
 }
 
-func (e *events) fail(f *messages.Fault) { e.send(oneLine(f.Body())) }
+func (e *events) fail(f *messages.Fault) {
+	name := ""
+	if e.tool {
+		name = "error"
+	}
+	e.event(name, oneLine(f.Body()))
+}
 
 // raw writes and flushes one event, in one write, within the time that a reader has for it.
 func (e *events) raw(b []byte) {

@@ -51,7 +51,8 @@ func (s *server) addTools(t *table, addr string, main bool) {
 	t.add("/v1/tools/{name}/approve", methods{http.MethodPost: control(s.approveTool)})
 }
 
-// callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result.
+// callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result, as
+// server-sent events for a caller who accepts those.
 func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 	body, fault := s.readBody(w, r)
 	if fault == nil {
@@ -67,7 +68,9 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 		return
 	}
 	req.Kind, req.Tool, req.Body = messages.Tool, r.PathValue("name"), intake.Arguments(body)
+	req.Stream, fault = wantsStream(r.Header)
 	switch {
+	case fault != nil:
 	case !id.MayTool(req.Tool):
 		fault = forbidden("the key may not call tool %q", req.Tool).At("tool")
 	case req.Agent != "" && !id.MayAgent(req.Agent):

@@ -149,7 +149,7 @@ func (n *Node) answerCaller(c *messages.Call) {
 	if c.Flag(noteEmitted) && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}
-	for _, m := range streamAnswer(c.Return.Caller, c, n.largest()) {
+	for _, m := range streamEnd(c.Return.Caller, followerOf(c.Kind, c.Request()), c, n.largest()) {
 		_ = n.nc.PublishMsg(m)
 	}
 }

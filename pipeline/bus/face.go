@@ -40,9 +40,12 @@ func (n *Node) serveFaces() error {
 	}
 	if err := n.face(n.subj.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
 		t := strings.Split(m.Subject, ".")
-		if tenant, ok := messages.Untoken(t[len(t)-3]); ok {
-			n.serveResult(m, tenant, t[len(t)-1])
+		tenant, ok := messages.Untoken(t[len(t)-3])
+		if !ok {
+			n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			return
 		}
+		n.serveResult(m, tenant, t[len(t)-1])
 	}); err != nil {
 		return err
 	}
@@ -88,18 +91,18 @@ func (n *Node) stopFaces() {
 func (n *Node) serveRequest(m *nats.Msg) {
 	in, ok := n.subj.ParseIntake(m.Subject)
 	if !ok {
-		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no request", m.Subject)))
+		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	r, err := n.readRequest(in, m)
 	if err != nil {
-		n.refuse(m, err)
+		n.refuse(in, m, err)
 		return
 	}
 	ctx := n.facing
 	p, err := n.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		n.refuse(m, err)
+		n.refuse(in, m, err)
 		return
 	}
 	if in.Submit {
@@ -107,18 +110,34 @@ func (n *Node) serveRequest(m *nats.Msg) {
 			Call   string `json:"call"`
 			Status string `json:"status"`
 			Result string `json:"result"`
-		}{p.ID(), "accepted", n.subj.Result(p.ID())})}
+		}{p.ID(), "accepted", n.resultSubject(in, r.Tenant, p.ID())})}
 		n.reply(m, out)
 		return
 	}
 	n.serveWait(ctx, m, r, p)
 }
 
+// resultSubject is where the result of a submitted call is asked for. The bare subject knows the calls of the tenant
+// default only; whoever called on a tenant's subject may be allowed no other.
+func (n *Node) resultSubject(in messages.Intake, tenant, id string) string {
+	if in.Tenant == "" && tenant == "default" {
+		return n.subj.Result(id)
+	}
+	return n.subj.Control("tenant", messages.Token(tenant), "result", messages.Token(id))
+}
+
+// noSubject refuses a subject that cannot be read.
+func noSubject(subject string) *messages.Fault {
+	return messages.NewFault(messages.InvalidRequest,
+		"subject %s cannot be read: in the name of a tenant, tool or call every byte but letters, digits, _ and - is written =HH, two hex digits", subject)
+}
+
 // refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
 // one here too.
-func (n *Node) refuse(m *nats.Msg, err error) {
+func (n *Node) refuse(in messages.Intake, m *nats.Msg, err error) {
 	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-	if raw, _ := messages.Field(m.Data, "stream"); string(raw) == "true" {
+	raw, _ := messages.Field(m.Data, "stream")
+	if in.Kind == messages.Tool && m.Header.Get(intake.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
 		n.reply(m, &nats.Msg{Subject: m.Reply})
 	}
 }
@@ -135,14 +154,14 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 		}
 		return
 	}
-	follow := pipeline.NewFollower(r.Body)
+	follow := followerOf(r.Kind, r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		first := !follow.Released()
-		chunks := follow.Delta(d)
-		if !first {
+		if follow.Released() {
 			d.Degraded = ""
 		}
-		n.replyChunks(m, chunks, d.Degraded)
+		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, n.largest()) {
+			n.reply(m, out)
+		}
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
 		n.reply(m, pendingAnswer(m.Reply, p.ID()))
@@ -152,29 +171,8 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 	if err != nil {
 		return
 	}
-	degraded := ""
-	if !follow.Released() {
-		c.Noted(messages.NoteDegraded, &degraded)
-	}
-	chunks, fault := follow.End(c)
-	n.replyChunks(m, chunks, degraded)
-	if fault != nil {
-		n.reply(m, refusal(m.Reply, fault))
-	}
-	n.reply(m, &nats.Msg{Subject: m.Reply})
-}
-
-// replyChunks sends chunks to the caller. The first carries the mark of a degraded reply, if there is one.
-func (n *Node) replyChunks(m *nats.Msg, chunks [][]byte, degraded string) {
-	for _, chunk := range chunks {
-		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
-			out := &nats.Msg{Subject: m.Reply, Data: piece}
-			if degraded != "" {
-				out.Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
-				degraded = ""
-			}
-			n.reply(m, out)
-		}
+	for _, out := range streamEnd(m.Reply, follow, c, n.largest()) {
+		n.reply(m, out)
 	}
 }
 
@@ -198,7 +196,7 @@ func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
 func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 	id, ok := messages.Untoken(token)
 	if !ok {
-		n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no call", m.Subject)))
+		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -249,17 +247,35 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		if name == "Shallot-Tenant" || name == hdrWire {
 			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
 		}
-		return m.Header[name]
+		return anyCase(m.Header, name)
 	}
 	r, f := intake.Metadata(headers, id, chat, time.Now())
+	if f == nil && r.IdempotencyKey == "" {
+		r.IdempotencyKey, f = intake.OneValue(headers, hdrMsgID)
+	}
 	if f != nil {
 		return r, f
 	}
-	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
-	if r.IdempotencyKey == "" {
-		r.IdempotencyKey = m.Header.Get(hdrMsgID)
+	if in.Kind == messages.Tool {
+		if r.Stream, f = intake.WantsStream(headers); f != nil {
+			return r, f
+		}
 	}
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
+	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
 	return r, nil
+}
+
+// anyCase returns a header's values however its name is spelled: NATS keeps the letters of names as they are sent, and
+// an idempotency key must not be lost by a small letter.
+func anyCase(h nats.Header, name string) []string {
+	values := h[name]
+	for k, v := range h {
+		if k != name && strings.EqualFold(k, name) {
+			values = append(values[:len(values):len(values)], v...)
+		}
+	}
+	return values
 }
 
 // answer is the end of a call as a NATS message: the reply or the error body, and the answer headers of contracts T3.
@@ -293,23 +309,4 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 func pendingAnswer(subject, id string) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
 		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
-}
-
-// streamAnswer is the end of a streamed call that nobody followed, as the messages of a stream.
-func streamAnswer(subject string, c *messages.Call, largest int) []*nats.Msg {
-	chunks, fault := pipeline.NewFollower(c.Request()).End(c)
-	var out []*nats.Msg
-	for _, chunk := range chunks {
-		for _, piece := range messages.SplitChunk(chunk, largest) {
-			out = append(out, &nats.Msg{Subject: subject, Data: piece})
-		}
-	}
-	degraded := ""
-	if len(out) > 0 && c.Noted(messages.NoteDegraded, &degraded) {
-		out[0].Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
-	}
-	if fault != nil {
-		out = append(out, refusal(subject, fault))
-	}
-	return append(out, &nats.Msg{Subject: subject})
 }

@@ -52,6 +52,7 @@ func TestTrap_NatsD3_PlainRequestReply(t *testing.T) {
 	require.Empty(t, m.Header.Get("Nats-Service-Error-Code"), "nats.md D 2: foreign headers with two values harm nobody")
 	<-tenants
 	for name, h := range map[string]nats.Header{
+		"twice, in two spellings": {"Shallot-Session": {"a"}, "shallot-session": {"b"}}, "message id twice": {"Nats-Msg-Id": {"a", "b"}}, "message id with blanks": {"Nats-Msg-Id": {"a b"}},
 		"twice": {"Shallot-Session": {"a", "b"}}, "internal": {"Shallot-Stage": {"x"}}, "empty": {"Idempotency-Key": {""}},
 	} {
 		m = ask(t, nc, "shallot.v1.model.request", chatBody, h)
@@ -85,10 +86,25 @@ func TestSubmitOverNATS(t *testing.T) {
 		<-block
 		return echo(ctx, c, e)
 	}))})
-	nc := w.conn()
+	nc, first := w.conn(), ""
 	m := ask(t, nc, "shallot.v1.tenant.acme.model.submit", chatBody, nil)
 	require.Equal(t, "accepted", m.Header.Get("Shallot-Status"))
 	id := m.Header.Get("Shallot-Call")
+	require.Contains(t, string(m.Data), `"result":"shallot.v1.tenant.acme.result.`+id+`"`, "where the tenant may ask")
+	for i, key := range []string{"idempotency-key", "Idempotency-Key", "IDEMPOTENCY-KEY", "Nats-Msg-Id"} {
+		again := ask(t, nc, "shallot.v1.model.submit", chatBody, nats.Header{key: {"one"}})
+		require.Equal(t, "accepted", again.Header.Get("Shallot-Status"))
+		require.Contains(t, string(again.Data), `"result":"shallot.v1.result.`)
+		if i == 0 {
+			first = again.Header.Get("Shallot-Call")
+		}
+		require.Equal(t, first, again.Header.Get("Shallot-Call"), "the key counts however %s is spelled", key)
+	}
+	for _, subject := range []string{"shallot.v1.tenant.a=2.result." + id, "shallot.v1.result.a=2", "shallot.v1.tenant.a=2.model.request", "shallot.v1.tool.request.a=2"} {
+		bad := ask(t, nc, subject, "{}", nil)
+		require.Equal(t, "400", bad.Header.Get("Nats-Service-Error-Code"), subject)
+		require.Contains(t, string(bad.Data), "=HH", subject)
+	}
 	m = ask(t, nc, "shallot.v1.tenant.acme.result."+id, "", nil)
 	require.Equal(t, "running", m.Header.Get("Shallot-Status"))
 	require.Equal(t, "404", ask(t, nc, "shallot.v1.result."+id, "", nil).Header.Get("Nats-Service-Error-Code"), "another tenant's")

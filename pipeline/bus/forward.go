@@ -31,6 +31,8 @@ type waiting struct {
 	Stage string    `json:"stage"`
 	Since time.Time `json:"since"`
 	Times int       `json:"times"`
+	// Subject is where the program of a remote stage is missing; empty if it is the stage's own worker that is.
+	Subject string `json:"subject,omitempty"`
 }
 
 // forward hands the call over to its next place and settles the lease as that place demands. After it returned, the
@@ -115,6 +117,10 @@ func (n *Node) mustEnd(c *messages.Call, next pipeline.Next) (*messages.Fault, b
 			return c.Fault, true // the stage or target whose time ran out has said so
 		}
 		var w waiting
+		if c.Noted(noteWaiting, &w) && w.Subject != "" {
+			return messages.NewFault(messages.StageAbsent, "%s; the call waited for it since %s, until its deadline",
+				pipeline.AbsentText(w.Stage, w.Subject), w.Since.Format(time.RFC3339)).From(w.Stage), true
+		}
 		if c.Noted(noteWaiting, &w) {
 			return messages.NewFault(messages.StageAbsent, "no worker serves stage %s of the %s chain; the call waited for one since %s, until its deadline; start one with: worker --stages %s",
 				w.Stage, c.Kind, w.Since.Format(time.RFC3339), w.Stage).From(w.Stage), true
@@ -155,15 +161,16 @@ func (n *Node) hop(h *held) {
 		out.Metadata[k] = v[0]
 	}
 	if _, here := n.hosted(h.c.Kind, name); !here || n.draining.Load() {
-		out.Metadata[metaReply] = n.inbox + ".h." + n.unheard.remember(func() { n.absent(h) })
+		out.Metadata[metaReply] = n.inbox + ".h." + n.unheard.remember(func() { n.absent(h, "") })
 	}
 	if err := n.pub.Publish(n.subj.Hop(h.c.Kind, phase, name), out); err != nil {
 		n.log.Warn("hop was not sent; the lease brings the call back", "call", h.c.ID, "stage", name, "err", err)
 	}
 }
 
-// absent handles a hop that nobody received: skip the stage if it may be skipped, else wait for it on the server.
-func (n *Node) absent(h *held) {
+// absent handles a hop that nobody received, or whose stage has no program at the subject: skip the stage if it may be
+// skipped, else wait for it on the server.
+func (n *Node) absent(h *held, subject string) {
 	n.work.Go(func() {
 		leave := n.marker.enter(h.lease, h.fresh, h.c.Deadline)
 		defer leave()
@@ -178,8 +185,13 @@ func (n *Node) absent(h *held) {
 			w = waiting{Stage: name, Since: time.Now().UTC()}
 		}
 		w.Times++
+		w.Subject = subject
 		h.c.Note(noteWaiting, w)
-		n.progress(h.c, "stage "+name+", which nobody serves")
+		if subject != "" {
+			n.progress(h.c, "stage "+name+", whose program does not run")
+		} else {
+			n.progress(h.c, "stage "+name+", which nobody serves")
+		}
 		n.delay(h, min(absentFirst<<min(w.Times-1, 4), absentMax))
 	})
 }

@@ -40,7 +40,7 @@ func (n *Node) park(h *held, question []byte) {
 	defer n.work.Done()
 	ctx, cancel := n.until(h.c)
 	defer cancel()
-	h.c.Return.Record = true
+	h.c.Return.Record, h.c.Stream = true, false // who waited comes back for the result: nobody reads chunks
 	name, phase := h.c.Slip.Stage()
 	p := Parked{Call: h.c.ID, Tenant: h.c.Tenant, Kind: h.c.Kind, Stage: name, Phase: phase, Question: question,
 		Since: time.Now().UTC(), Deadline: h.c.Deadline}

@@ -184,6 +184,11 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 		n.handBack(h)
 		return next, true
 	}
+	if gone, ok := errors.AsType[*pipeline.Absent](r.Err); ok {
+		h.c = before
+		n.absent(h, gone.Subject)
+		return next, true
+	}
 	n.report(h, r)
 	return next, false
 }

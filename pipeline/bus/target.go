@@ -194,7 +194,7 @@ func (n *Node) finishTarget(h *held, key string) {
 // number, so that two runs of one call are told apart and a gap is seen (lease.md 8).
 func (n *Node) emitter(h *held) pipeline.Emit {
 	source := h.lease.Stream + "." + strconv.FormatUint(h.lease.Seq, 10) + "." + strconv.Itoa(h.lease.Delivered)
-	inbox, count := h.c.Return.Inbox, 0
+	inbox, count, noted := h.c.Return.Inbox, 0, false
 	degraded := ""
 	if h.c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers (FB-2)
 		degraded = messages.StandbyMark(messages.ModelName(h.c.Request()))
@@ -205,7 +205,8 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 		}
 		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
 			count++
-			if count == 1 {
+			if _, text := messages.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
+				noted = true // a tool's sign of life shows nothing
 				h.c.Note(noteEmitted, true)
 			}
 			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for

@@ -53,25 +53,31 @@ type AgentLimits struct {
 	Timeout    time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
 }
 
-// RemoteStage is a stage that another process serves.
+// RemoteStage is a stage that a program elsewhere serves.
 type RemoteStage struct {
-	Name       string        `yaml:"name" doc:"Unique within its kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
+	Name       string        `yaml:"name" doc:"Unique within its kind, and not the name of a built-in stage of that kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
 	Kind       string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
+	Enabled    bool          `yaml:"enabled" doc:"Whether calls that enter pass it. Tools that name it in their stages pass it all the same."`
 	Order      int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
 	Tier       string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
 	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
-	Subject    string        `yaml:"subject" doc:"NATS subject that answers." required:"true" pattern:"^[^\\s.*>]+(\\.[^\\s.*>]+)*$"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer." min:"1ms"`
-	OnAbsent   string        `yaml:"on-absent" doc:"When nobody serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	Subject    string        `yaml:"subject" doc:"NATS subject on which its program answers; empty: shallot.v1.stage.<kind>.<name>, with bus.root for shallot." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
+	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer; the call's deadline may be sooner." min:"1ms" max:"1h"`
+	Tries      int           `yaml:"tries" doc:"How often a question that is not answered in time is put, with the same key, before on-error decides." min:"1" max:"10"`
+	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
+	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; model and tool in agent calls only." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
-	FailClosed bool          `yaml:"fail-closed" doc:"Whether an error of its after phase fails the call."`
-	Reads      []string      `yaml:"reads" doc:"Fields that it looks at, for the route checker."`
-	Writes     []string      `yaml:"writes" doc:"Fields that it changes, for the route checker."`
+	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
+	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
+	Reads      []string      `yaml:"reads" doc:"What it looks at, for the route checker and for what is sent: the request only if request or a part of it is named, the reply likewise. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
+	Writes     []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
 func (s *RemoteStage) SetDefaults() {
-	*s = RemoteStage{Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, OnAbsent: "wait"}
+	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
 }
 
 // Models holds the providers.

@@ -72,7 +72,7 @@ func load(t *testing.T, yaml string, environ ...string) (*config.Loaded, error) 
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
-	return config.Load(config.Options{File: file, Environ: environ, Sections: sections()})
+	return config.Load(config.Options{File: file, Environ: environ, Sections: sections(), Stages: map[string][]string{"model": {"logging"}}})
 }
 
 func TestDefaultsAreValid(t *testing.T) {
@@ -308,7 +308,7 @@ func TestErrorTexts(t *testing.T) {
 					environ = append(environ, strings.TrimSpace(v))
 				}
 			}
-			_, err = config.Load(config.Options{File: file, Environ: environ, Sections: sections()})
+			_, err = config.Load(config.Options{File: file, Environ: environ, Sections: sections(), Stages: map[string][]string{"model": {"logging"}}})
 			require.Error(t, err)
 			require.ErrorIs(t, err, config.ErrConfig)
 			var p *config.Problem

@@ -16,8 +16,9 @@ import (
 type decoder struct {
 	src      *source
 	sections map[string]any
-	known    []setting        // every key, for "it belongs to ..."
-	at       map[string]*node // where each key that was given stands
+	stages   map[string][]string // built-in stages by kind
+	known    []setting           // every key, for "it belongs to ..."
+	at       map[string]*node    // where each key that was given stands
 	found    []*Problem
 }
 

@@ -19,6 +19,8 @@ type Options struct {
 	// Sections are the stages' configurations: the name of the section to a non-nil pointer to a struct that holds the
 	// defaults. Load decodes agent.interceptor.<name> into it.
 	Sections map[string]any
+	// Stages are the names of the built-in stages by kind; a remote stage cannot have one of them.
+	Stages map[string][]string
 }
 
 // Loaded is a configuration that passed validation. It is read-only and safe for concurrent use.
@@ -58,7 +60,7 @@ func Load(o Options) (*Loaded, error) {
 	}
 	src := newSource(o.File, o.Environ)
 	l := &Loaded{Config: Default(), Sections: o.Sections, file: o.File, at: map[string]*node{}}
-	d := &decoder{src: src, sections: o.Sections, at: l.at}
+	d := &decoder{src: src, sections: o.Sections, stages: o.Stages, at: l.at}
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false)
 	if o.File != "" {
 		if root := src.read(o.File); root != nil {

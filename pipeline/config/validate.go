@@ -23,7 +23,7 @@ func (c *checker) rules(cfg *Config) {
 	c.http(cfg.HTTP)
 	c.nats(cfg)
 	c.models(cfg.Models)
-	c.remote(cfg.Stages)
+	c.remote(cfg)
 	c.tools(cfg.Tool)
 	var names []string
 	for i, a := range cfg.Agent.Agents {
@@ -123,28 +123,6 @@ func (c *checker) models(m Models) {
 		c.fail("models.timeouts.first-token", "%s is above total, which is %s", t.FirstToken, t.Total)
 	} else if t.Idle > t.Total {
 		c.fail("models.timeouts.idle", "%s is above total, which is %s", t.Idle, t.Total)
-	}
-}
-
-func (c *checker) remote(stages []RemoteStage) {
-	var names []string
-	for i, s := range stages {
-		at := fmt.Sprintf("stages[%d]", i)
-		if s.Name != "" {
-			names = c.unique(names, s.Kind+" stage "+s.Name, at+".name")
-		}
-		if s.Tier == "mandatory" && s.Order > 9 {
-			c.fail(at+".order", "%d; mandatory stages have orders 0 to 9", s.Order)
-		}
-		if s.Tier != "mandatory" && s.Order < 10 {
-			c.fail(at+".order", "%d; orders below 10 are for mandatory stages", s.Order)
-		}
-		if s.OnAbsent == "skip" && s.Tier != "optional" {
-			c.fail(at+".on-absent", "%s stages wait; skip is for optional ones", s.Tier)
-		}
-		if len(s.Phases) == 0 {
-			c.fail(at+".phases", "a stage has before, after, or both")
-		}
 	}
 }
 

@@ -85,18 +85,20 @@ func (h *Host) models(o Options) error {
 	t := h.Config.Models.Timeouts
 	h.Models, err = model.NewEndpoint(model.Config{
 		Table: h.Table, Log: o.Log, Timeouts: model.Timeouts{FirstToken: t.FirstToken, Idle: t.Idle, Total: t.Total},
-		Filters: h.filter,
+		Filters: h.filter(messages.Model),
 	})
 	return err
 }
 
 // filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
-func (h *Host) filter(stage string) (model.FilterMaker, bool) {
-	s, ok := h.Manager.Get(messages.Model, stage)
-	if !ok || s.Filter == nil {
-		return nil, false
+func (h *Host) filter(kind messages.Kind) func(stage string) (pipeline.FilterMaker, bool) {
+	return func(stage string) (pipeline.FilterMaker, bool) {
+		s, ok := h.Manager.Get(kind, stage)
+		if !ok || s.Filter == nil {
+			return nil, false
+		}
+		return s.Filter, true
 	}
-	return s.Filter, true
 }
 
 func (h *Host) busConfig() bus.Config {
@@ -159,6 +161,17 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 		out[strings.TrimPrefix(name, "shallot_")] = b
 	}
 	return out, nil
+}
+
+// provisionDurable makes the queues of durable stages, which are known only now that the stages are.
+func (h *Host) provisionDurable(ctx context.Context, js jetstream.JetStream) error {
+	c := h.busConfig()
+	if len(c.Durable) == 0 {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return bus.Provision(limit, js, c)
 }
 
 // inProcess stands for the address of an embedded server that listens nowhere.

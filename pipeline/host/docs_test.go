@@ -270,7 +270,7 @@ func TestDocsNames(t *testing.T) {
 	})
 	subjects := map[string]bool{}
 	s := messages.Subjects{}
-	for _, full := range append(s.HopSpace(), s.EntryAll(), s.Hop("model", "before", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
+	for _, full := range append(s.HopSpace(), s.EntryAll(), s.Hop("model", "before", "x"), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
 		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo")) {
 		subjects[strings.Split(full, ".")[2]] = true
 	}

@@ -95,10 +95,19 @@ func Sections() map[string]any {
 	return out
 }
 
+// builtIn are the names of the stages of the registry by kind.
+func builtIn() map[string][]string {
+	out := map[string][]string{}
+	for _, s := range stages.All() {
+		out[string(s.Kind)] = append(out[string(s.Kind)], s.Name)
+	}
+	return out
+}
+
 // Load reads the configuration with the sections of every stage; flags are keys and values of the command line, which
 // win over the environment, which wins over the file.
 func Load(file string, environ []string, flags map[string]string) (*config.Loaded, error) {
-	return config.Load(config.Options{File: file, Environ: environ, Flags: flags, Sections: Sections()})
+	return config.Load(config.Options{File: file, Environ: environ, Flags: flags, Sections: Sections(), Stages: builtIn()})
 }
 
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
@@ -139,13 +148,16 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.stages(o, stores); err != nil {
 		return h, err
 	}
+	if err := h.provisionDurable(ctx, js); err != nil {
+		return h, err
+	}
 	if err := h.addStageTools(ctx); err != nil {
 		return h, err
 	}
 	if err := h.checkOwnStages(ctx); err != nil {
 		return h, err
 	}
-	if err := h.checkRoute(); err != nil {
+	if err := h.checkRoute(o.Config); err != nil {
 		return h, err
 	}
 	h.Node, err = bus.New(ctx, h.node(o))
@@ -240,6 +252,9 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 			continue
 		}
 		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
+	}
+	for _, s := range h.Config.Stages {
+		faults = append(faults, h.Manager.Register(h.remoteStage(s), s.Enabled))
 	}
 	for _, s := range o.ToolStages {
 		faults = append(faults, h.Manager.Register(s, false))

@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		err = natsProcess(os.Getenv("SHALLOT_TEST_FILE"), os.Getenv("SHALLOT_TEST_PORT"))
 	case "host":
 		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"))
+	case "program":
+		err = programProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +41,7 @@ func (l *lines) String() string {
 
 // The sample of accounts and permissions works: each role can do its work and nothing else (lease.md 10).
 func TestPermissionsSample(t *testing.T) {
-	for _, v := range []string{"SHALLOT_ADMIN_PASSWORD", "SHALLOT_PASSWORD", "ACME_PASSWORD", "TOOL_PASSWORD", "OBSERVER_PASSWORD", "SYS_PASSWORD"} {
+	for _, v := range []string{"SHALLOT_ADMIN_PASSWORD", "SHALLOT_PASSWORD", "ACME_PASSWORD", "TOOL_PASSWORD", "STAGE_PASSWORD", "OBSERVER_PASSWORD", "SYS_PASSWORD"} {
 		t.Setenv(v, "secret")
 	}
 	opts, err := server.ProcessConfigFile(root + "deploy/nats-permissions.conf")
@@ -56,9 +57,11 @@ func TestPermissionsSample(t *testing.T) {
 	log := &lines{}
 	file := t.TempDir() + "/shallot.yaml"
 	require.NoError(t, os.WriteFile(file, []byte(`
+stages: [{name: mine, kind: tool, enabled: false, phases: [after], order: 60, writes: [reply]}]
 tool:
   tools:
-    - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read}
+    - {name: spell, executor: "nats:tools.spell", effect: read}
+    - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read, stages: {optional: [mine]}}
 `), 0o600))
 	start := func(user, provision string, roles host.Roles) *host.Host {
 		l, err := host.Load(file, nil, map[string]string{"nats.url": url(user), "nats.provision": provision})
@@ -95,7 +98,19 @@ tool:
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = svc.Stop() })
+	require.NoError(t, svc.AddEndpoint("spell", micro.HandlerFunc(func(r micro.Request) {
+		for i, letter := range []string{"o", "n", "i", "o", "n"} {
+			_ = r.Respond([]byte(letter), micro.WithHeaders(micro.Headers{"Shallot-Chunk": {strconv.Itoa(i + 1)}}))
+		}
+		_ = r.Respond(nil, micro.WithHeaders(micro.Headers{"Shallot-Chunks": {"5"}}))
+	}), micro.WithEndpointSubject("tools.spell")))
 	require.NoError(t, tool.Flush())
+	stage := dial("stage")
+	_, err = stage.QueueSubscribe("shallot.v1.stage.tool.mine", "mine", func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"verdict":"continue","set":{"reply.seen":true}}`))
+	})
+	require.NoError(t, err)
+	require.NoError(t, stage.Flush())
 
 	acme := dial("acme", nats.CustomInboxPrefix("_INBOX_acme"))
 	ask := func(subject, body string, header nats.Header) string {
@@ -106,7 +121,9 @@ tool:
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nil), `"content":"hello"`)
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
-	require.JSONEq(t, `{"text":"HI"}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
+	data, _ := natsStream(t, acme, "shallot.v1.tenant.acme.tool.request.spell", `{}`)
+	require.Equal(t, "onion", data, "a tool may send chunks")
+	require.JSONEq(t, `{"text":"HI","seen":true}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
 	_, err = gateway.Control().Switch(t.Context(), "logging", false, "", "test")
 	require.NoError(t, err)
@@ -129,6 +146,8 @@ tool:
 	refused(acme, "$KV.shallot_control.stage.model.audit.enabled")
 	refused(tool, "$JS.ACK.SHALLOT_CALLS.entry-model.1.1.1.1.0")
 	refused(tool, "shallot.v1.model.request")
+	refused(stage, "$JS.ACK.SHALLOT_HOPS.route-tool.1.1.1.1.0")
+	refused(stage, "shallot.v1.hop.tool.after.mine")
 	observer := dial("observer", nats.CustomInboxPrefix("_INBOX_observer"))
 	refused(observer, "$JS.ACK.SHALLOT_HOPS.route-model.1.1.1.1.0")
 	refused(observer, "$JS.API.STREAM.MSG.GET.SHALLOT_DEAD")

@@ -3,16 +3,13 @@ package host
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -72,8 +69,8 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		t.find.registry = o.Resolve(t.registry)
 	}
 	t.target = &toolbox.Target{
-		Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser,
-		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: remote{nc: h.Conn, root: h.Config.Bus.Root}}},
+		Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
+		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &remote{nc: h.Conn, subjects: messages.Subjects{Root: h.Config.Bus.Root}}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
 	}
@@ -163,47 +160,6 @@ func (h *Host) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *
 		return f
 	}
 	return h.tools.target.Doubt(ctx, c, f)
-}
-
-// remote sends tool requests over NATS. A request that is given up is cancelled by a message.
-type remote struct {
-	nc   *nats.Conn
-	root string
-}
-
-// Request implements toolbox.Remote. The header Shallot-Cancel names the subject on which the tool hears that this one
-// request is given up, because its time is over or this process stops; the call goes on then, perhaps with another
-// attempt, so that is no cancel of the call: that one comes on shallot.v1.cancel.<call>, from whoever lost the caller.
-func (r remote) Request(ctx context.Context, subject string, header map[string]string, body []byte) (toolbox.RemoteReply, error) {
-	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
-	for k, v := range header {
-		m.Header[k] = []string{v}
-	}
-	if int64(len(body)) > r.nc.MaxPayload()-8<<10 {
-		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), r.nc.MaxPayload())
-		f.Unsent = true
-		return toolbox.RemoteReply{}, f
-	}
-	call := header["Shallot-Call"]
-	giveUp := messages.Subjects{Root: r.root}.GiveUp(call, nuid.Next())
-	m.Header["Shallot-Cancel"] = []string{giveUp}
-	reply, err := r.nc.RequestMsgWithContext(ctx, m)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return toolbox.RemoteReply{}, toolbox.ErrNobody
-	case err != nil && ctx.Err() != nil:
-		if errors.Is(context.Cause(ctx), pipeline.ErrCancelled) {
-			giveUp = messages.Subjects{Root: r.root}.Cancel(call)
-		}
-		_ = r.nc.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
-		return toolbox.RemoteReply{}, ctx.Err()
-	case err != nil:
-		return toolbox.RemoteReply{}, err
-	}
-	return toolbox.RemoteReply{
-		Body: reply.Data, ErrorCode: reply.Header.Get("Nats-Service-Error-Code"), ErrorText: reply.Header.Get("Nats-Service-Error"),
-		RetryAfter: reply.Header.Get("Retry-After"),
-	}, nil
 }
 
 // prefixed is a store whose keys begin with a prefix, so that two users of one bucket cannot meet.

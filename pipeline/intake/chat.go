@@ -41,6 +41,9 @@ type Chat struct {
 // twice, nor model in another case: the next reader might take the other one, past the key's list of models.
 func ReadChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
+	if len(bytes.TrimSpace(body)) == 0 {
+		return c, invalid("", "the body is empty; send a JSON object with model and messages")
+	}
 	if f := WellFormed(body); f != nil {
 		return c, f
 	}
@@ -89,20 +92,27 @@ func ReadChat(body []byte) (Chat, *messages.Fault) {
 
 // WellFormed checks the whole body before anything recursive reads it: depth and number of values first.
 func WellFormed(body []byte) *messages.Fault {
+	if f := JSONText(body); f != nil {
+		return f
+	}
+	if !gjson.ParseBytes(body).IsObject() {
+		return invalid("", "the body must be a JSON object")
+	}
+	return nil
+}
+
+// JSONText is WellFormed for a body that may be any JSON value.
+func JSONText(body []byte) *messages.Fault {
 	if f := scan(body); f != nil {
 		return f
 	}
 	switch {
 	case len(bytes.TrimSpace(body)) == 0:
-		return invalid("", "the body is empty; send a JSON object with model and messages")
+		return invalid("", "the body is empty; send a JSON object")
 	case !utf8.Valid(body):
 		return invalid("", "the body is not valid UTF-8")
-	}
-	if !json.Valid(body) {
+	case !json.Valid(body):
 		return invalid("", "the body is not valid JSON: %s", jsonError(body))
-	}
-	if !gjson.ParseBytes(body).IsObject() {
-		return invalid("", "the body must be a JSON object")
 	}
 	return nil
 }

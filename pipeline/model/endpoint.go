@@ -41,7 +41,7 @@ func (t Timeouts) orDefaults() Timeouts {
 }
 
 // FilterMaker makes a stage's chunk filter for one call; see pipeline.Stage.Filter.
-type FilterMaker = func(c *messages.Call) (pipeline.ChunkFilter, error)
+type FilterMaker = pipeline.FilterMaker
 
 // Config is what an endpoint is made of.
 type Config struct {
@@ -224,7 +224,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 		return why
 	}
 	switch {
-	case errors.Is(err, errTooLong):
+	case errors.Is(err, messages.ErrTooLong):
 		return r.badReply("its reply is longer than %d bytes", maxReply)
 	case err != nil:
 		return messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply: %s", r.provider.Name, r.provider.scrub(err.Error()))

@@ -20,44 +20,14 @@ type textKey struct {
 	inner string // function, custom; function_call for the legacy form; empty for the content
 }
 
-// makeFilters builds the filters of the stages that the call is inside. show is false if the stream is to be held
-// back: a stage rewrites replies and has no filter, or its filter is not known or cannot be made here (contracts 8).
+// makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
+// stream is to be held back.
 func (r *run) makeFilters() (f *filters, show bool) {
-	slip := r.call.Slip
-	for _, frame := range slices.Backward(slip.Frames) {
-		if frame.Stop < 0 || frame.Stop >= len(slip.Stops) {
-			continue
-		}
-		stop := slip.Stops[frame.Stop]
-		if !stop.Filter {
-			if stop.Rewrites {
-				return nil, false
-			}
-			continue
-		}
-		var make FilterMaker
-		known := false
-		if r.Filters != nil {
-			make, known = r.Filters(stop.Name)
-		}
-		if !known || make == nil {
-			r.Log.Warn("stream held back: the stage's chunk filter is not known in this process", "call", r.call.ID, "stage", stop.Name)
-			return nil, false
-		}
-		filter, err := make(r.call)
-		if err != nil {
-			r.Log.Warn("stream held back: the stage's chunk filter cannot be made", "call", r.call.ID, "stage", stop.Name, "err", err)
-			return nil, false
-		}
-		if filter == nil {
-			continue // nothing to filter in this call
-		}
-		if f == nil {
-			f = &filters{slots: map[int64]*messages.ToolSlots{}}
-		}
-		f.chain = append(f.chain, filter)
+	chain, show := pipeline.ChunkFilters(r.call, r.Filters, r.Log)
+	if len(chain) == 0 {
+		return nil, show
 	}
-	return f, true
+	return &filters{chain: chain, slots: map[int64]*messages.ToolSlots{}}, show
 }
 
 // text passes one piece through all filters.
@@ -65,13 +35,7 @@ func (f *filters) text(k textKey, piece string) string {
 	if !slices.Contains(f.keys, k) {
 		f.keys = append(f.keys, k)
 	}
-	for _, filter := range f.chain {
-		if piece == "" {
-			return ""
-		}
-		piece = filter.Text(k.at, piece)
-	}
-	return piece
+	return pipeline.PassText(f.chain, k.at, piece)
 }
 
 // flush returns what is held back of a choice's texts, as deltas.
@@ -80,13 +44,7 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 		if int64(k.at.Choice) != index {
 			continue
 		}
-		text := ""
-		for _, filter := range f.chain {
-			if text != "" {
-				text = filter.Text(k.at, text)
-			}
-			text += filter.Flush(k.at)
-		}
+		text := pipeline.FlushText(f.chain, k.at)
 		if text == "" {
 			continue
 		}

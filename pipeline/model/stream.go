@@ -17,21 +17,21 @@ import (
 func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) error {
 	s := newRelay(r)
 	idle := r.timeout("a gap in the stream", r.Timeouts.Idle, "idle")
-	events := newEventReader(res.Body, maxEvent, func() {
+	events := messages.NewEventReader(res.Body, maxEvent, func() {
 		if s.sawToken && !s.complete {
 			clock.set(r.Timeouts.Idle, idle)
 		}
 	})
 	for {
-		ev, err := events.next()
+		ev, err := events.Next()
 		if err != nil {
 			return r.endStream(ctx, s, err)
 		}
-		for _, data := range pieces(ev.data) {
+		for _, data := range pieces(ev.Data) {
 			if string(data) == "[DONE]" {
 				return r.endStream(ctx, s, io.EOF)
 			}
-			if err := s.add(data, ev.name); err != nil {
+			if err := s.add(data, ev.Name); err != nil {
 				return r.broken(s, err)
 			}
 			if s.complete {
@@ -70,7 +70,7 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	switch why := ended(ctx); {
 	case why != nil:
 		return r.broken(s, why)
-	case errors.Is(err, errTooLong):
+	case errors.Is(err, messages.ErrTooLong):
 		return r.broken(s, r.badReply("%s", err))
 	case clean && len(s.chunks) == 0:
 		return r.badReply("its stream held no chunk")

@@ -52,6 +52,13 @@ type Invocation struct {
 	// Progress takes a sign of life, a JSON object such as {"progress":1,"total":2,"message":"..."}; never nil. It
 	// reaches the caller if he asked for it, and may be called until Execute returns.
 	Progress func(progress json.RawMessage)
+	// Streams says that the caller reads the result while it is made: a tool that can give it either way gives chunks.
+	Streams bool
+	// Chunk takes the next piece of a result that is text; never nil. It is shown at once where the caller reads a stream
+	// and no stage holds it back. Pieces may be cut anywhere. Joined they are the result if Execute returns no Content, and
+	// the beginning of Content if it does. It may be called until Execute returns. An error after the first chunk is the
+	// end of the call: nothing is tried again.
+	Chunk func(text string)
 }
 
 // Result is what a tool gave.
@@ -63,6 +70,7 @@ type Result struct {
 	// IsError says that the tool itself reports a failure in Content: passed on as it is, never cached (contracts 13).
 	IsError  bool
 	Metadata map[string]any
+	streamed bool // it was given in chunks, which it begins with
 }
 
 // Executors are the executors by kind: "go", "http", "nats", "mcp".

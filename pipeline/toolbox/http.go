@@ -99,6 +99,9 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/plain;q=0.9, */*;q=0.1")
+	if inv.Streams {
+		req.Header.Set("Accept", "text/event-stream, application/x-ndjson;q=0.9, application/json;q=0.8, text/plain;q=0.8, */*;q=0.1")
+	}
 	for k, v := range headers(inv) {
 		req.Header.Set(k, v)
 	}
@@ -121,12 +124,22 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	if limit <= 0 {
 		limit = maxResponse
 	}
+	if read := streamOf(resp); read != nil {
+		r, err := read(inv, limit, resp.Body)
+		switch f := (*messages.Fault)(nil); {
+		case errors.Is(err, messages.ErrTooLong):
+			return Result{}, tooLong(name, limit)
+		case err != nil && !errors.As(err, &f):
+			return Result{}, network(ctx, name, true, err)
+		}
+		return r, err
+	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
 		return Result{}, network(ctx, name, true, err)
 	}
 	if int64(len(body)) > limit {
-		return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with more than %d bytes; raise max-response of its executor or make it answer less", name, limit)
+		return Result{}, tooLong(name, limit)
 	}
 	switch {
 	case resp.StatusCode/100 == 2:
@@ -153,6 +166,10 @@ func sendOnce(h http.Header) {
 			h[strings.ToLower(name)] = v
 		}
 	}
+}
+
+func tooLong(tool string, limit int64) *messages.Fault {
+	return messages.NewFault(messages.ToolError, "tool '%s' answered with more than %d bytes; raise max-response of its executor or make it answer less", tool, limit)
 }
 
 // network reads a transport error without its URL, which may hold a secret. Before there was a connection, nothing was

@@ -34,6 +34,7 @@ type stored struct {
 	Structured json.RawMessage `json:"structured,omitempty"`
 	IsError    bool            `json:"is_error,omitempty"`
 	Metadata   map[string]any  `json:"metadata,omitempty"`
+	Streamed   bool            `json:"streamed,omitempty"` // it was given in chunks
 }
 
 func (i *Intents) ttl() time.Duration {

@@ -59,6 +59,7 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		s.listen(mark, inv.Progress)
 		defer s.listen(mark, nil)
 	}
+	defer s.askLogs(params, mark, inv)()
 	s.seen.expect(mark)
 	defer s.seen.take(mark)
 	res, err := l.session.CallTool(ctx, params)

@@ -72,9 +72,9 @@ type mcpServer struct {
 
 	mu       sync.Mutex
 	link     *link
-	up       chan struct{} // closed while there is a link
-	why      error         // why there is none
-	progress map[string]func(json.RawMessage)
+	up       chan struct{}                    // closed while there is a link
+	why      error                            // why there is none
+	progress map[string]func(json.RawMessage) // by the mark of the request; that of its log messages with logMark before
 }
 
 // NewMCPClients returns clients for the servers; Start connects them.
@@ -197,6 +197,7 @@ func (s *mcpServer) serve(ctx context.Context) error {
 	s.mu.Unlock()
 	info := session.InitializeResult()
 	s.log.Info("MCP server connected", "revision", info.ProtocolVersion)
+	s.wantLogs(ctx, session)
 	s.all.changed(s.Name, "prompts", "")
 	s.all.changed(s.Name, "resources", "")
 	for {
@@ -273,7 +274,7 @@ func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
 		s.program = &program{command: s.Command, env: s.Env, log: s.log}
 		t = s.program
 	default:
-		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen}
+		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
 		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
 	}
 	raw := &rawTransport{Transport: t, seen: &s.seen}

@@ -105,8 +105,18 @@ func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out 
 				return nil, err
 			}
 		}
+		kept := map[string]bool{} // without those that the protocol forbids clients to call (invalid x-mcp-header)
+		for _, t := range res.Tools {
+			kept[t.Name] = true
+		}
 		list, _ := messages.Field(raw, "tools")
-		out = append(out, messages.Elements(list)...)
+		for _, t := range messages.Elements(list) {
+			if name, _ := messages.FieldString(t, "name"); !kept[name] {
+				s.log.Warn("a tool of an MCP server is left out: its schema is not as the protocol wants it", "tool", name)
+				continue
+			}
+			out = append(out, t)
+		}
 		if res.NextCursor == "" || res.NextCursor == cursor {
 			return out, nil
 		}

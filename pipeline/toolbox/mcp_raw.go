@@ -163,6 +163,7 @@ type rawTripper struct {
 	base    http.RoundTripper
 	headers map[string]string
 	seen    *rawResults
+	logged  func(mark string, message json.RawMessage) // a log message on the stream of a marked request
 }
 
 func (t *rawTripper) client() *http.Client {
@@ -200,6 +201,9 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp.Body = &listener{ReadCloser: resp.Body, stream: kind == "text/event-stream", heard: func(message []byte) {
 		if r := gjson.GetBytes(message, "result"); r.Exists() && gjson.GetBytes(message, "id").Exists() {
 			t.seen.put(mark, json.RawMessage(bytes.Clone([]byte(r.Raw))))
+		}
+		if gjson.GetBytes(message, "method").Str == "notifications/message" {
+			t.logged(mark, json.RawMessage(gjson.GetBytes(message, "params").Raw))
 		}
 	}}
 	return resp, nil

@@ -14,21 +14,25 @@ import (
 var ErrNobody = errors.New("nobody serves it")
 
 // Remote sends a request and waits for its answer until ctx ends: the bus fills it with a NATS request. Header names
-// are written as given.
+// are written as given. chunk takes the pieces of the result that the endpoint sends before its answer, in order and
+// without a gap; after one is missing no more come. It is not called after Request returned.
 type Remote interface {
-	Request(ctx context.Context, subject string, header map[string]string, body []byte) (RemoteReply, error)
+	Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (RemoteReply, error)
 }
 
 // RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
 // RetryAfter is when it wants to be asked again, as in HTTP.
 type RemoteReply struct {
-	Body       []byte
+	Body []byte
+	// Chunked says that the chunks are the result, and Body the last piece of it. All of them have come.
+	Chunked    bool
 	ErrorCode  string
 	ErrorText  string
 	RetryAfter string
 }
 
-// RemoteExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result.
+// RemoteExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
+// if the endpoint does not say that it has sent it in chunks.
 type RemoteExecutor struct {
 	Remote Remote
 }
@@ -41,10 +45,22 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	if subject == "" {
 		subject = name
 	}
-	r, err := e.Remote.Request(ctx, subject, headers(inv), inv.Arguments)
+	limit, size := inv.Tool.Executor.MaxResponse, int64(0)
+	if limit <= 0 {
+		limit = maxResponse
+	}
+	bounded, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r, err := e.Remote.Request(bounded, subject, headers(inv), inv.Arguments, func(text string) {
+		if size += int64(len(text)); size > limit {
+			cancel(tooLong(name, limit))
+			return
+		}
+		inv.Chunk(text)
+	})
 	var f *messages.Fault
 	switch {
-	case errors.As(err, &f):
+	case errors.As(err, &f), err != nil && errors.As(context.Cause(bounded), &f):
 		return Result{}, f
 	case errors.Is(err, ErrNobody):
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': nobody serves %s; start its worker", name, subject)
@@ -58,6 +74,9 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, short(r.ErrorCode), short(r.ErrorText))
 		}
 		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
+	case r.Chunked:
+		inv.Chunk(string(r.Body))
+		return Result{}, nil
 	}
 	return Result{Content: r.Body}, nil
 }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -31,7 +30,10 @@ type Target struct {
 	Intents   *Intents
 	// Parser holds results against output schemas; nil: they are not looked at.
 	Parser *toolspec.Parser
-	Log    *slog.Logger
+	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
+	// that is unknown here holds streamed results back. Nil means that none is known.
+	Filters func(stage string) (pipeline.FilterMaker, bool)
+	Log     *slog.Logger
 }
 
 var _ pipeline.Target = (*Target)(nil)
@@ -39,7 +41,8 @@ var _ pipeline.Target = (*Target)(nil)
 // settle is how long a record may still be written after the call's own time is over.
 const settle = 5 * time.Second
 
-// Do runs the call's tool.
+// Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
+// stream_cut, but for an unknown outcome and the end of the call's own time.
 func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	d, err := t.Tools.Get(ctx, t.name(c))
 	if err != nil {
@@ -68,10 +71,11 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		}
 		return busy(d.Name)
 	}
+	a.open()
 	if a.e.Unguarded || t.Intents == nil || t.Intents.Store == nil {
-		return a.reply(a.run(ctx))
+		return a.ended(a.reply(a.run(ctx)))
 	}
-	return a.guarded(ctx)
+	return a.ended(a.guarded(ctx))
 }
 
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
@@ -101,6 +105,34 @@ type attempt struct {
 	emit  pipeline.Emit
 	args  json.RawMessage
 	limit time.Duration
+	said  *toolspec.MCPCall
+	out   *stream
+}
+
+// open prepares what the executor says while it runs.
+func (a *attempt) open() {
+	a.c.Unnote(messages.NoteStreamShown)
+	var said toolspec.MCPCall
+	if a.c.Noted(toolspec.NoteMCP, &said) {
+		a.said = &said
+	}
+	a.out = &stream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
+	if a.c.Stream {
+		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
+	}
+}
+
+// ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
+func (a *attempt) ended(err error) error {
+	if !a.out.shown {
+		return err
+	}
+	a.c.Note(messages.NoteStreamShown, true)
+	f, ok := errors.AsType[*messages.Fault](err)
+	if !ok || f.Code == messages.OutcomeUnknown || f.Code == messages.Cancelled || f.Code == messages.DeadlineExceeded {
+		return err // these say more, and nobody acts on them either
+	}
+	return pipeline.ToolCut(f)
 }
 
 // run runs the executor in the slot that was acquired. The timer is the context's, not a worker of the pool (X-42).
@@ -114,18 +146,13 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
-		Deadline: deadline, Trace: a.c.Trace, Progress: func(json.RawMessage) {},
-	}
-	var said toolspec.MCPCall
-	if a.c.Noted(toolspec.NoteMCP, &said) {
-		inv.MCP = &said
-		if said.Progress {
-			p := &progress{emit: a.emit}
-			defer p.end()
-			inv.Progress = p.send
-		}
+		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show,
 	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
+	a.out.end()
+	if err == nil {
+		err = a.out.settle(a.d.Name, &r)
+	}
 	if err == nil {
 		a.judge(ctx, &r)
 		return r, nil
@@ -165,28 +192,6 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 	r.Metadata = meta
 }
 
-// progress sends signs of life to the process that accepted the call. Nothing is sent after end: the call then belongs to
-// whoever passes it on.
-type progress struct {
-	mu   sync.Mutex
-	emit pipeline.Emit
-	over bool
-}
-
-func (p *progress) send(what json.RawMessage) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.over && json.Valid(what) {
-		_ = p.emit(messages.SetField([]byte("{}"), "progress", what)) // a lost sign of life is no failure
-	}
-}
-
-func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
-}
-
 // guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
 // is the caller's until run takes it over.
 func (a *attempt) guarded(ctx context.Context) error {
@@ -212,7 +217,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	var f *messages.Fault
 	switch {
 	case err == nil:
-		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata}
+		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
 	case errors.As(err, &f) && toolspec.NotExecuted(f):
 		a.c.Unnote(toolspec.NoteStarted)
 		if err := a.t.Intents.forget(late, key); err != nil {
@@ -242,7 +247,11 @@ func (a *attempt) before(old intent) error {
 	switch {
 	case old.State == "done" && old.Result != nil:
 		r := old.Result
-		return a.reply(Result{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata}, nil)
+		if r.Streamed {
+			a.out.chunk(string(r.Content)) // what the caller saw of the first run is its beginning
+			a.out.end()
+		}
+		return a.reply(Result{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, streamed: r.Streamed}, nil)
 	case old.State == "done" && old.Fault != nil:
 		return old.Fault
 	}
@@ -258,7 +267,6 @@ func (a *attempt) reply(r Result, err error) error {
 	if len(content) == 0 {
 		content = []byte(`""`) // null becomes empty (S2-MCP-1)
 	}
-	a.c.SetReply(content)
 	a.c.Unnote(toolspec.NoteIsError)
 	if r.IsError {
 		a.c.Note(toolspec.NoteIsError, true)
@@ -268,6 +276,11 @@ func (a *attempt) reply(r Result, err error) error {
 	}
 	if len(r.Metadata) > 0 {
 		a.c.Note(toolspec.NoteMetadata, r.Metadata)
+	}
+	if r.streamed {
+		a.out.reply(a.c, string(content))
+	} else {
+		a.c.SetReply(content)
 	}
 	return nil
 }

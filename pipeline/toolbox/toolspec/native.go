@@ -20,6 +20,8 @@ const MetaNative = "mcp"
 type MCPCall struct {
 	// Progress says that the caller wants to hear of progress.
 	Progress bool `json:"progress,omitempty"`
+	// LogLevel is the least level of the log messages that the caller wants to hear of; empty: none.
+	LogLevel string `json:"logLevel,omitempty"`
 	// Capabilities are the kinds of input that the caller can give: elicitation, sampling, roots.
 	Capabilities json.RawMessage `json:"capabilities,omitempty"`
 	// InputResponses and RequestState answer a result that asked for input.

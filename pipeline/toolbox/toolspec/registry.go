@@ -198,7 +198,7 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 }
 
 func notFound(name string) error {
-	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", clip(name)).At("tool").From("registry")
+	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", clip(name)).At("tool").From("registry")
 }
 
 // List returns the newest version of each tool in order of name, so that two listings of the same tools are equal

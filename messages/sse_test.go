@@ -1,4 +1,4 @@
-package model
+package messages_test
 
 import (
 	"bytes"
@@ -9,36 +9,38 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 func readEvents(t *testing.T, r io.Reader) (out []string) {
 	t.Helper()
-	e := newEventReader(r, 1<<16, func() {})
+	e := messages.NewEventReader(r, 1<<16, nil)
 	for {
-		ev, err := e.next()
+		ev, err := e.Next()
 		if err != nil {
-			require.True(t, errors.Is(err, io.EOF) || errors.Is(err, errTooLong), "%v", err)
+			require.True(t, errors.Is(err, io.EOF) || errors.Is(err, messages.ErrTooLong), "%v", err)
 			return out
 		}
-		out = append(out, ev.name+"|"+string(ev.data))
+		out = append(out, ev.Name+"|"+string(ev.Data))
 	}
 }
 
 func TestEventLimit(t *testing.T) {
 	t.Parallel()
-	e := newEventReader(strings.NewReader("data: "+strings.Repeat("x", 1<<20)), 1<<10, func() {})
-	_, err := e.next()
-	require.ErrorIs(t, err, errTooLong)
-	e = newEventReader(strings.NewReader(strings.Repeat("data: xxxxxxxxxxxxxxxxx\n", 1000)), 1<<10, func() {})
-	_, err = e.next()
-	require.ErrorIs(t, err, errTooLong)
+	e := messages.NewEventReader(strings.NewReader("data: "+strings.Repeat("x", 1<<20)), 1<<10, nil)
+	_, err := e.Next()
+	require.ErrorIs(t, err, messages.ErrTooLong)
+	e = messages.NewEventReader(strings.NewReader(strings.Repeat("data: xxxxxxxxxxxxxxxxx\n", 1000)), 1<<10, nil)
+	_, err = e.Next()
+	require.ErrorIs(t, err, messages.ErrTooLong)
 }
 
 func TestBrokenReader(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
-	e := newEventReader(io.MultiReader(strings.NewReader("data: {\"a\""), iotest.ErrReader(boom)), 1<<10, func() {})
-	_, err := e.next()
+	e := messages.NewEventReader(io.MultiReader(strings.NewReader("data: {\"a\""), iotest.ErrReader(boom)), 1<<10, nil)
+	_, err := e.Next()
 	require.ErrorIs(t, err, boom, "half an event is not an event when the connection breaks")
 }
 
@@ -60,9 +62,9 @@ func BenchmarkEvents(b *testing.B) {
 	in := bytes.Repeat([]byte("data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n"), 1000)
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {
-		e := newEventReader(bytes.NewReader(in), 1<<20, func() {})
+		e := messages.NewEventReader(bytes.NewReader(in), 1<<20, nil)
 		for {
-			if _, err := e.next(); err != nil {
+			if _, err := e.Next(); err != nil {
 				break
 			}
 		}

@@ -1,4 +1,4 @@
-package model
+package messages
 
 import (
 	"bufio"
@@ -8,19 +8,19 @@ import (
 	"io"
 )
 
-// errTooLong says that an upstream sent more than the endpoint is ready to hold.
-var errTooLong = errors.New("longer than the limit")
+// ErrTooLong says that somebody sent more than the reader is ready to hold.
+var ErrTooLong = errors.New("longer than the limit")
 
-// event is one server-sent event; comments and unknown fields are dropped.
-type event struct {
-	name string
-	data []byte
+// Event is one server-sent event; comments and unknown fields are dropped.
+type Event struct {
+	Name string
+	Data []byte
 }
 
-// eventReader reads server-sent events as the WHATWG text defines them, and what real providers make of them: data
+// EventReader reads server-sent events as the WHATWG text defines them, and what real servers make of them: data
 // with and without the space, the three line ends, several data lines in one event, any number of comments and blank
 // lines, and a last event without the blank line after it.
-type eventReader struct {
+type EventReader struct {
 	r       *bufio.Reader
 	limit   int // bytes of one event
 	skipLF  bool
@@ -28,14 +28,15 @@ type eventReader struct {
 	alive   func() // called for each line, comments too
 }
 
-func newEventReader(r io.Reader, limit int, alive func()) *eventReader {
-	return &eventReader{r: bufio.NewReaderSize(r, 16<<10), limit: limit, alive: alive}
+// NewEventReader returns a reader of events of at most limit bytes each. alive, if not nil, is called for each line.
+func NewEventReader(r io.Reader, limit int, alive func()) *EventReader {
+	return &EventReader{r: bufio.NewReaderSize(r, 16<<10), limit: limit, alive: alive}
 }
 
-// next returns the next event with data. At the end it returns io.EOF, and before it an event that was not closed by
+// Next returns the next event with data. At the end it returns io.EOF, and before it an event that was not closed by
 // a blank line, if there is one. Any other error means that the stream broke.
-func (e *eventReader) next() (event, error) {
-	var ev event
+func (e *EventReader) Next() (Event, error) {
+	var ev Event
 	has := false
 	for {
 		line, err := e.line()
@@ -43,14 +44,16 @@ func (e *eventReader) next() (event, error) {
 			if errors.Is(err, io.EOF) && has {
 				return ev, nil
 			}
-			return event{}, err
+			return Event{}, err
 		}
-		e.alive()
+		if e.alive != nil {
+			e.alive()
+		}
 		if len(line) == 0 {
 			if has {
 				return ev, nil
 			}
-			ev.name = ""
+			ev.Name = ""
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte{':'})
@@ -58,21 +61,21 @@ func (e *eventReader) next() (event, error) {
 		switch string(field) {
 		case "data":
 			if has {
-				ev.data = append(ev.data, '\n')
+				ev.Data = append(ev.Data, '\n')
 			}
 			has = true
-			ev.data = append(ev.data, value...)
-			if len(ev.data) > e.limit {
-				return event{}, fmt.Errorf("one event: %w of %d bytes", errTooLong, e.limit)
+			ev.Data = append(ev.Data, value...)
+			if len(ev.Data) > e.limit {
+				return Event{}, fmt.Errorf("one event: %w of %d bytes", ErrTooLong, e.limit)
 			}
 		case "event":
-			ev.name = string(value)
+			ev.Name = string(value)
 		}
 	}
 }
 
 // line reads up to LF, CR or CRLF without the line end. With io.EOF it may return a last line without an end.
-func (e *eventReader) line() ([]byte, error) {
+func (e *EventReader) line() ([]byte, error) {
 	var line []byte
 	for {
 		b, err := e.r.ReadByte()
@@ -99,13 +102,13 @@ func (e *eventReader) line() ([]byte, error) {
 		line = append(line, buf[:n]...)
 		_, _ = e.r.Discard(n)
 		if len(line) > e.limit+16 {
-			return nil, fmt.Errorf("one line: %w of %d bytes", errTooLong, e.limit)
+			return nil, fmt.Errorf("one line: %w of %d bytes", ErrTooLong, e.limit)
 		}
 	}
 }
 
 // trim takes a byte order mark off the first line.
-func (e *eventReader) trim(line []byte) []byte {
+func (e *EventReader) trim(line []byte) []byte {
 	if !e.started {
 		e.started = true
 		return bytes.TrimPrefix(line, []byte("\xEF\xBB\xBF"))

@@ -1,0 +1,137 @@
+// Command mcp-client lets the conformance suite test the gateway as a client of MCP servers. The suite serves a scenario
+// and gives its URL as the last argument; this command starts "gateway mcp" (MCP_CI_BIN/gateway) with that server behind
+// it, and calls the server's tools, prompts and resources through the whole chain.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	defer cancel()
+	if err := run(ctx, os.Args[len(os.Args)-1]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, url string) error {
+	dir, err := os.MkdirTemp("", "mcp-client-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	config := filepath.Join(dir, "shallot.yaml")
+	text := fmt.Sprintf("version: 1\ntool:\n  mcp-servers: [{name: up, url: %q}]\n", url)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.Command(filepath.Join(os.Getenv("MCP_CI_BIN"), "gateway"), "mcp", "--config", config)
+	cmd.Stderr = os.Stderr
+	client := mcp.NewClient(&mcp.Implementation{Name: "mcp-client", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"confirmed": true}}, nil
+		},
+	})
+	s, err := client.Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	tools, err := offered(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, c := range calls(tools) {
+		r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: c.Name, Arguments: c.Arguments})
+		log.Printf("call %s: %+v %v", c.Name, r, err)
+	}
+	if l, err := s.ListResources(ctx, nil); err == nil && len(l.Resources) > 0 {
+		_, err = s.ReadResource(ctx, &mcp.ReadResourceParams{URI: l.Resources[0].URI})
+		log.Println("resource:", err)
+	}
+	if l, err := s.ListPrompts(ctx, nil); err == nil && len(l.Prompts) > 0 {
+		_, err = s.GetPrompt(ctx, &mcp.GetPromptParams{Name: l.Prompts[0].Name})
+		log.Println("prompt:", err)
+	}
+	return nil
+}
+
+// offered waits until the server's tools, and what comes after them, are listed.
+func offered(ctx context.Context, s *mcp.ClientSession) ([]*mcp.Tool, error) {
+	if os.Getenv("MCP_CONFORMANCE_SCENARIO") == "request-metadata" { // it has no tools: what is listed at start is all
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 4*time.Second)
+		defer cancel()
+	}
+	for {
+		var tools []*mcp.Tool
+		for t, err := range s.Tools(ctx, nil) {
+			if err != nil && ctx.Err() == nil {
+				return nil, err
+			}
+			if err == nil && strings.HasPrefix(t.Name, prefix) {
+				tools = append(tools, t)
+			}
+		}
+		if len(tools) > 0 {
+			time.Sleep(time.Second) // prompts and resources are asked for when the tools are there
+			return tools, nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, nil // a scenario without tools
+		}
+	}
+}
+
+type call struct {
+	Name      string         `json:"name"`
+	Arguments map[string]any `json:"arguments"`
+}
+
+// prefix stands before the names of the server's tools.
+const prefix = "up_"
+
+// calls are what the scenario asks for, or one of every tool.
+func calls(tools []*mcp.Tool) []call {
+	var wanted struct {
+		ToolCalls []call `json:"toolCalls"`
+	}
+	if json.Unmarshal([]byte(os.Getenv("MCP_CONFORMANCE_CONTEXT")), &wanted) == nil && len(wanted.ToolCalls) > 0 {
+		for i := range wanted.ToolCalls {
+			wanted.ToolCalls[i].Name = prefix + wanted.ToolCalls[i].Name
+		}
+		return wanted.ToolCalls
+	}
+	var out []call
+	var focal any
+	for _, t := range tools {
+		if t.Name == prefix+"json_schema_2020_12_tool" {
+			focal = t.InputSchema
+		}
+	}
+	for _, t := range tools {
+		args := map[string]any{"a": 5, "b": 3, "schema": focal}
+		schema, _ := t.InputSchema.(map[string]any)
+		required, _ := schema["required"].([]any)
+		for _, name := range required {
+			if n, ok := name.(string); ok && args[n] == nil {
+				args[n] = "x"
+			}
+		}
+		out = append(out, call{t.Name, args})
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/intake"
+)
+
+// The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
+// chunks.
+
+// toolEvent is a chunk of pipeline.ToolFollower as an event.
+func toolEvent(chunk []byte) (name string, data []byte) {
+	if _, ok := messages.ToolChunkText(chunk); ok {
+		return "chunk", oneLine(chunk)
+	}
+	progress, _ := messages.Field(chunk, "progress")
+	return "progress", oneLine(progress)
+}
+
+// resultEvent is the end of a success: the call, the whole result as a JSON value or a text, and what the answer headers
+// would say of it, which may have gone out already.
+func resultEvent(c *messages.Call) []byte {
+	out := messages.SetFieldString([]byte("{}"), "call", c.ID)
+	out = messages.SetField(out, "result", c.ReplyBytes())
+	h := intake.AnswerFacts(c, c.Accepted)
+	if h["Shallot-Tool-Error"] == "true" {
+		out = messages.SetField(out, "is_error", []byte("true"))
+	}
+	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}} {
+		if v := h[key[1]]; v != "" {
+			out = messages.SetFieldString(out, key[0], v)
+		}
+	}
+	return oneLine(out)
+}
+
+// wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not
+// like JSON better, or with the header that NATS callers use, which decides where it is given.
+func wantsStream(h http.Header) (bool, *messages.Fault) {
+	if asked, f := intake.WantsStream(h.Values); f != nil || len(h.Values(intake.HeaderStream)) > 0 {
+		return asked, f
+	}
+	events, other := 0.0, 0.0
+	first := "" // of the two, if he likes them alike
+	for _, line := range h.Values("Accept") {
+		for part := range strings.SplitSeq(line, ",") {
+			kind, params, err := mime.ParseMediaType(part)
+			if err != nil {
+				continue
+			}
+			q := 1.0
+			if v, err := strconv.ParseFloat(params["q"], 64); err == nil {
+				q = v
+			}
+			switch kind {
+			case "text/event-stream":
+				events = max(events, q)
+			case "application/json":
+				other = max(other, q)
+			default:
+				continue
+			}
+			if first == "" {
+				first = kind
+			}
+		}
+	}
+	return events > other || events > 0 && events == other && first == "text/event-stream", nil
+}

@@ -1,0 +1,167 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+)
+
+// hdrChunk numbers the chunks of a tool's result from 1. In the request hdrChunks names the subject to which they go,
+// which is the reply subject; in the answer it says that the chunks are the result, and how many there were.
+const (
+	hdrChunk  = "Shallot-Chunk"
+	hdrChunks = "Shallot-Chunks"
+)
+
+// remote sends tool requests over NATS. A request that is given up is cancelled by a message. One inbox takes all
+// answers: a worker's chunks and its answer come in the order in which it sent them.
+type remote struct {
+	nc       *nats.Conn
+	subjects messages.Subjects
+
+	mu      sync.Mutex
+	inbox   string
+	waiting map[string]*remoteCall // by the last token of the reply subject
+}
+
+// remoteCall is one request under way.
+type remoteCall struct {
+	mu    sync.Mutex
+	chunk func(text string)
+	next  int  // number of the chunk that is expected
+	gap   bool // one is missing: those after it are dropped
+	end   chan *nats.Msg
+}
+
+// remoteBytes bounds what waits in this process for a handler that is slower than the workers.
+const remoteBytes = 256 << 20
+
+// Request implements toolbox.Remote. The header Shallot-Cancel names the subject on which the tool hears that this one
+// request is given up, because its time is over or this process stops; the call goes on then, perhaps with another
+// attempt, so that is no cancel of the call: that one comes on shallot.v1.cancel.<call>, from whoever lost the caller.
+func (r *remote) Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (toolbox.RemoteReply, error) {
+	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
+	for k, v := range header {
+		m.Header[k] = []string{v}
+	}
+	if int64(len(body)) > r.nc.MaxPayload()-8<<10 {
+		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), r.nc.MaxPayload())
+		f.Unsent = true
+		return toolbox.RemoteReply{}, f
+	}
+	call := header["Shallot-Call"]
+	giveUp := r.subjects.GiveUp(call, nuid.Next())
+	w := &remoteCall{chunk: chunk, next: 1, end: make(chan *nats.Msg, 1)}
+	reply, leave, err := r.enter(w)
+	if err != nil {
+		return toolbox.RemoteReply{}, err
+	}
+	defer leave()
+	m.Reply = reply
+	m.Header["Shallot-Cancel"] = []string{giveUp}
+	m.Header[hdrChunks] = []string{reply}
+	if err := r.nc.PublishMsg(m); err != nil {
+		return toolbox.RemoteReply{}, err
+	}
+	select {
+	case m = <-w.end:
+	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), pipeline.ErrCancelled) {
+			giveUp = r.subjects.Cancel(call)
+		}
+		_ = r.nc.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
+		return toolbox.RemoteReply{}, ctx.Err()
+	}
+	return w.answer(m, header["Shallot-Tool"])
+}
+
+// enter makes an address for the answers of one request. The one subscription is made with the first; it lives as long
+// as the connection.
+func (r *remote) enter(w *remoteCall) (reply string, leave func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inbox == "" {
+		inbox := r.nc.NewInbox()
+		sub, err := r.nc.Subscribe(inbox+".*", r.heard)
+		if err != nil {
+			return "", nil, err
+		}
+		if err := sub.SetPendingLimits(-1, remoteBytes); err != nil {
+			return "", nil, err
+		}
+		r.inbox, r.waiting = inbox, map[string]*remoteCall{}
+	}
+	token := nuid.Next()
+	r.waiting[token] = w
+	return r.inbox + "." + token, func() {
+		r.mu.Lock()
+		delete(r.waiting, token)
+		r.mu.Unlock()
+		w.mu.Lock()
+		w.chunk = nil
+		w.mu.Unlock()
+	}, nil
+}
+
+func (r *remote) heard(m *nats.Msg) {
+	r.mu.Lock()
+	w := r.waiting[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]
+	r.mu.Unlock()
+	if w == nil {
+		return // a late answer
+	}
+	if v := m.Header.Get(hdrChunk); v != "" {
+		w.take(v, m.Data)
+		return
+	}
+	select {
+	case w.end <- m:
+	default: // a second answer
+	}
+}
+
+// take passes on a chunk, if it is the next.
+func (w *remoteCall) take(number string, data []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n, err := strconv.Atoi(number)
+	switch {
+	case w.gap || w.chunk == nil || err == nil && n > 0 && n < w.next:
+		return // it came twice, or too late
+	case err != nil || n != w.next:
+		w.gap = true
+		return
+	}
+	w.next++
+	w.chunk(string(data))
+}
+
+// answer reads the answer, after which no chunk counts.
+func (w *remoteCall) answer(m *nats.Msg, tool string) (toolbox.RemoteReply, error) {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return toolbox.RemoteReply{}, toolbox.ErrNobody
+	}
+	out := toolbox.RemoteReply{Body: m.Data, ErrorCode: m.Header.Get("Nats-Service-Error-Code"), ErrorText: m.Header.Get("Nats-Service-Error")}
+	out.RetryAfter = m.Header.Get("Retry-After")
+	count := m.Header.Get(hdrChunks)
+	if count == "" || out.ErrorCode != "" || out.ErrorText != "" {
+		return out, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n, err := strconv.Atoi(count); err != nil || n != w.next-1 || w.gap {
+		return out, messages.NewFault(messages.ToolNetwork, "tool '%s' sent its result in %s chunks, of which %d came in order from 1; number them in the header %s and send them before the answer, from one connection",
+			tool, count, w.next-1, hdrChunk)
+	}
+	out.Chunked = true
+	return out, nil
+}

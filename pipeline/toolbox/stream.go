@@ -1,0 +1,120 @@
+package toolbox
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// resultKey is the one text of a tool's stream.
+var resultKey = pipeline.ChunkKey{Tool: -1}
+
+// stream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
+// process that accepted the call. Nothing is sent after end, but by finish: the call then belongs to whoever passes it
+// on. Executors may use it from any goroutine.
+type stream struct {
+	progress bool // the caller asked for signs of life
+	show     bool // the caller reads chunks and no stage holds them back
+	filters  []pipeline.ChunkFilter
+
+	mu    sync.Mutex
+	emit  pipeline.Emit
+	over  bool
+	given bool // there were chunks
+	join  messages.TextJoiner
+	text  strings.Builder // all chunks
+	shown bool            // a part of the text was sent
+}
+
+// alive sends a sign of life.
+func (s *stream) alive(what json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.progress && !s.over && json.Valid(what) {
+		_ = s.emit(messages.ToolProgress(what)) // a lost sign of life is no failure
+	}
+}
+
+// chunk takes the next piece of the result.
+func (s *stream) chunk(piece string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || piece == "" {
+		return
+	}
+	s.given = true
+	s.add(s.join.Add(piece))
+}
+
+func (s *stream) add(text string) {
+	s.text.WriteString(text)
+	if s.show {
+		s.send(pipeline.PassText(s.filters, resultKey, text))
+	}
+}
+
+func (s *stream) send(text string) {
+	if text == "" {
+		return
+	}
+	s.shown = true
+	if s.emit(messages.ToolChunk(text)) != nil {
+		s.show = false // nobody takes them any more; the result is whole at the end
+	}
+}
+
+// end stops the executor's access: it may still be on its way out.
+func (s *stream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+}
+
+// settle makes a result of which chunks were given whole. A result that says something else than its chunks is a
+// failure where a part of them was shown, and stands where nobody saw them.
+func (s *stream) settle(tool string, r *Result) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.given {
+		return nil
+	}
+	if len(r.Content) == 0 {
+		s.add(s.join.End())
+		r.Content, r.streamed = []byte(s.text.String()), true
+		return nil
+	}
+	whole := strings.ToValidUTF8(string(r.Content), "\uFFFD")
+	rest, ok := strings.CutPrefix(whole, s.text.String())
+	switch {
+	case ok:
+		s.join = messages.TextJoiner{}
+		s.add(rest)
+		r.Content, r.streamed = []byte(whole), true
+	case s.shown && r.IsError:
+		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, short(whole))
+	case s.shown:
+		return messages.NewFault(messages.ToolError, "the result of tool '%s' does not begin with the chunks that it gave before; give chunks only, or the whole text too", tool)
+	default:
+		s.show = false
+	}
+	return nil
+}
+
+// reply puts a streamed result into the call, and sends what the filters have held back of it.
+func (s *stream) reply(c *messages.Call, content string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.SetReply([]byte(content))
+	if !s.show && !s.shown {
+		return
+	}
+	if out, text, _ := c.ReplyOut(); !text && (out != content || out[0] != '{' && out[0] != '[') {
+		c.SetReplyText(content) // what was shown must be its beginning
+	}
+	if rest := pipeline.FlushText(s.filters, resultKey); s.show {
+		s.send(rest)
+	}
+}
