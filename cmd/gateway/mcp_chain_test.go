@@ -24,7 +24,13 @@ import (
 // a client to the face.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
-	return chainFace(t, servers...).client(t, o, nil)
+	return chainOf(t, 64, o, servers...)
+}
+
+// chainOf is chain with so many slots for tools: with one, a slot that does not come back stops everything.
+func chainOf(t *testing.T, slots int, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
+	t.Helper()
+	return chainFaceOf(t, slots, servers...).client(t, o, nil)
 }
 
 // client connects one to the face.
@@ -41,12 +47,17 @@ func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessi
 
 func chainFace(t *testing.T, servers ...map[string]any) *mcpFace {
 	t.Helper()
+	return chainFaceOf(t, 64, servers...)
+}
+
+func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
+	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
 		"version": 1,
 		"tool": map[string]any{
 			"arguments": map[string]any{"coercion": "extended"}, "mcp-servers": servers,
-			"executor": map[string]any{"core-pool": 1, "max-pool": 1}, // a slot that does not come back stops everything
+			"executor": map[string]any{"core-pool": 1, "max-pool": slots},
 		},
 		"nats": map[string]any{"embedded": map[string]any{"port": -1, "data": filepath.Join(dir, "data")}},
 	})

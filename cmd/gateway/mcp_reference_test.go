@@ -61,7 +61,7 @@ func TestMCPReferenceServers(t *testing.T) {
 		direct[name] = session(t, &mcp.CommandTransport{Command: cmd}, nil)
 	}
 	progressed := make(chan struct{}, 64)
-	s := chain(t, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+	s := chainOf(t, 1, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
 		progressed <- struct{}{}
 	}}, behind...)
 	for _, c := range []struct{ server, tool, args, want string }{
