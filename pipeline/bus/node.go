@@ -47,6 +47,9 @@ type Options struct {
 	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
 	// to the request. It runs for one call at a time, for many at once; nil does nothing.
 	Prepare func(c *messages.Call) error
+	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
+	// fault, or another one where it knows that the target was reached all the same. nil keeps every fault.
+	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
 	// Verbs are further request subjects of the entry role.
 	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
@@ -78,9 +81,12 @@ type Ask struct {
 
 // TargetRole serves one work queue.
 type TargetRole struct {
-	Kind   messages.Kind
-	Class  string
-	Slots  int // 64
+	Kind  messages.Kind
+	Class string
+	Slots int // 64
+	// Shared names other roles of this process that have the same slots, so that Slots bounds what all of them hold
+	// together; empty: slots of its own. Each queue has two slots at least, for the pulls that wait.
+	Shared string
 	Target pipeline.Target
 }
 
