@@ -42,7 +42,7 @@ func concurrencyOn(config any) bool {
 
 const (
 	maxSlots = 10000
-	// slotGrace is how long a slot outlives the attempt's time limit, for clocks that differ and hops that wait.
+	// slotGrace is how long a slot outlives the call's deadline, for clocks that differ.
 	slotGrace = 10 * time.Second
 )
 
@@ -65,8 +65,8 @@ type concurrency struct {
 }
 
 // newConcurrency makes the stage that bounds how many calls of a group of tools run at once. It stands inner to retry,
-// so no slot is held during a back-off. A slot ends by itself a little after the attempt's time limit: what a dead
-// process held comes back. When none is free a call waits for a bounded time, then it is refused as overloaded with
+// so no slot is held during a back-off. A slot ends by itself a little after the call's deadline: what a dead process
+// held comes back when its call goes on elsewhere, and then at the latest. When none is free a call waits for a bounded time, then it is refused as overloaded with
 // Retry-After; its tool did not run. A redelivery keeps its slot. Its before fails closed, as an error of any before does; its after does not.
 func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
 	if err := cfg.validate(); err != nil {
@@ -90,7 +90,12 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil
 	}
 	st := slotState{Group: def.ConcurrencyGroup, Slot: c.ID + "/" + try(c)}
-	lease := e.Timeout + slotGrace
+	// A call may wait in the work queue of its target before its time limit begins: the slot lasts as long as the call may.
+	lease := e.Timeout
+	if !c.Deadline.IsZero() {
+		lease = max(lease, time.Until(c.Deadline))
+	}
+	lease += slotGrace
 	free, err := s.take(ctx, st, most, lease)
 	if err == nil && !free && s.cfg.Wait > 0 {
 		select {

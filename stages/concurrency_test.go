@@ -74,8 +74,25 @@ func TestConcurrency(t *testing.T) {
 			require.Equal(t, messages.Overloaded, out.Fault.Code)
 			require.True(t, out.Fault.Unsent)
 			require.Equal(t, time.Second, out.Fault.RetryAfter)
-			time.Sleep(25 * time.Second)
+			time.Sleep(70 * time.Second) // its deadline and the grace
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
+			require.Nil(t, c.Run(t, "x", `{}`).Fault)
+		})
+	})
+	t.Run("a call that waits for a worker keeps its slot", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"}, gives(in("db"), `1`))
+			s := c.stage(t, "concurrency")
+			waits := toolCall("x", `{}`)
+			waits.Deadline = time.Now().Add(time.Minute)
+			waits.Slip.Stops = []messages.Stop{s.Stop()}
+			pipeline.Start(waits)
+			_, err := s.Before(t.Context(), waits)
+			require.NoError(t, err)
+			time.Sleep(59 * time.Second)
+			require.Equal(t, messages.Overloaded, c.Run(t, "x", `{}`).Fault.Code, "it may run now")
+			time.Sleep(11 * time.Second)
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 		})
 	})

@@ -122,6 +122,13 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		}
 		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
 	}
+	if c.Flag(toolspec.NoteStarted) && !fault.OfTarget() {
+		// A result was kept back, by a stage or by the time: no stand-in may invite the model to call again.
+		_, e, _ := t.tools.of(ctx, c)
+		name, _, _ := cutVersion(c.Tool)
+		fault = toolspec.AfterStart(name, fault, e.Check)
+		c.Fail(fault)
+	}
 	class := toolspec.ClassOf(fault)
 	if class == "" {
 		return pipeline.Continue(), nil

@@ -7,9 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +24,13 @@ import (
 // a client to the face.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
-	return chainFace(t, servers...).client(t, o, nil)
+	return chainOf(t, 64, o, servers...)
+}
+
+// chainOf is chain with so many slots for tools: with one, a slot that does not come back stops everything.
+func chainOf(t *testing.T, slots int, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
+	t.Helper()
+	return chainFaceOf(t, slots, servers...).client(t, o, nil)
 }
 
 // client connects one to the face.
@@ -43,11 +47,19 @@ func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessi
 
 func chainFace(t *testing.T, servers ...map[string]any) *mcpFace {
 	t.Helper()
+	return chainFaceOf(t, 64, servers...)
+}
+
+func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
+	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
 		"version": 1,
-		"tool":    map[string]any{"arguments": map[string]any{"coercion": "extended"}, "mcp-servers": servers},
-		"nats":    map[string]any{"embedded": map[string]any{"port": -1, "data": filepath.Join(dir, "data")}},
+		"tool": map[string]any{
+			"arguments": map[string]any{"coercion": "extended"}, "mcp-servers": servers,
+			"executor": map[string]any{"core-pool": 1, "max-pool": slots},
+		},
+		"nats": map[string]any{"embedded": map[string]any{"port": -1, "data": filepath.Join(dir, "data")}},
 	})
 	require.NoError(t, err)
 	file := filepath.Join(dir, "shallot.yaml")
@@ -198,72 +210,4 @@ func TestMCPStdio(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it did not end with its client")
 	}
-}
-
-// TestMCPReferenceServers has the reference servers of npm behind: what they refuse from a client succeeds through
-// Shallot. .ci/mcp names their node_modules in SHALLOT_MCP_NPM and the program in SHALLOT_MCP_NODE.
-func TestMCPReferenceServers(t *testing.T) {
-	modules, node := os.Getenv("SHALLOT_MCP_NPM"), os.Getenv("SHALLOT_MCP_NODE")
-	if modules == "" || node == "" {
-		t.Skip("SHALLOT_MCP_NPM and SHALLOT_MCP_NODE are not set; run .ci/mcp")
-	}
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	file := filepath.Join(dir, "a.txt")
-	require.NoError(t, os.WriteFile(file, []byte("one\ntwo\nthree\n"), 0o600))
-	quoted, err := json.Marshal(file)
-	require.NoError(t, err)
-	entry := func(name string) string {
-		return filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")
-	}
-	servers := map[string][]string{
-		"everything": {node, entry("everything"), "stdio"},
-		"filesystem": {node, entry("filesystem"), dir},
-		"memory":     {node, entry("memory")},
-	}
-	env := map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl"), "PATH": os.Getenv("PATH")}
-	var behind []map[string]any
-	direct := map[string]*mcp.ClientSession{}
-	for name, command := range servers {
-		behind = append(behind, map[string]any{"name": name, "command": command, "env": env})
-		cmd := exec.Command(command[0], command[1:]...)
-		for k, v := range env {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-		direct[name] = session(t, &mcp.CommandTransport{Command: cmd}, nil)
-	}
-	progressed := make(chan struct{}, 64)
-	s := chain(t, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
-		progressed <- struct{}{}
-	}}, behind...)
-	for _, c := range []struct{ server, tool, args, want string }{
-		{"everything", "get-sum", `{"a":"2","b":3}`, "5"},
-		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":"1"}`, "one"},
-		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":null}`, "three"},
-		{"memory", "create_entities", `{"entities":"[{\"name\":\"n1\",\"entityType\":\"t\",\"observations\":[\"o\"]}]"}`, "n1"},
-		{"everything", "echo", `{"message":42}`, "42"},
-	} {
-		offered(t, s, c.server+"_"+c.tool)
-		r, err := direct[c.server].CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
-		require.True(t, err != nil || r.IsError, "%s %s: the server itself takes it: the case shows nothing", c.tool, c.args)
-		r = invoke(t, s, c.server+"_"+c.tool, c.args)
-		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, messages.Encode(r))
-		require.Contains(t, textOf(t, r), c.want)
-	}
-	t.Run("images and links pass", func(t *testing.T) {
-		r := invoke(t, s, "everything_get-tiny-image", `{}`)
-		require.True(t, strings.Contains(string(messages.Encode(r.Content)), `"image"`))
-	})
-	t.Run("a slow call is cancelled and stops", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		p := &mcp.CallToolParams{Name: "everything_trigger-long-running-operation", Arguments: json.RawMessage(`{"duration":"30","steps":60}`)}
-		p.SetProgressToken("slow")
-		done := make(chan error, 1)
-		go func() { _, err := s.CallTool(ctx, p); done <- err }()
-		<-progressed
-		cancel()
-		require.Error(t, <-done)
-		// The server has been told: it takes the next call while 29 seconds of the first would be left.
-		require.False(t, invoke(t, s, "everything_echo", `{"message":"next"}`).IsError)
-	})
 }

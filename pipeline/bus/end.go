@@ -17,6 +17,7 @@ func (n *Node) end(h *held) {
 		leave := n.marker.enter(h.lease, h.fresh, time.Time{})
 		defer leave()
 		h.c.Slip.At, h.c.Slip.Back = -1, true
+		h.c.Fault = n.doubt(h.c, h.c.Fault)
 		if h.c.Return.Record || h.lease.Delivered > 1 || h.c.Return.Inbox == "" {
 			n.recordEnd(h)
 			return

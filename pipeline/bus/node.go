@@ -52,6 +52,9 @@ type Options struct {
 	// it; by says who answers. An error refuses the answer, nil says that nothing was decided: the call waits on. Nil
 	// takes every answer as it is.
 	Decide func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
+	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
+	// fault, or another one where it knows that the target was reached all the same. nil keeps every fault.
+	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
 	// Verbs are further request subjects of the entry role.
 	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
@@ -83,9 +86,12 @@ type Ask struct {
 
 // TargetRole serves one work queue.
 type TargetRole struct {
-	Kind   messages.Kind
-	Class  string
-	Slots  int // 64
+	Kind  messages.Kind
+	Class string
+	Slots int // 64
+	// Shared names other roles of this process that have the same slots, so that Slots bounds what all of them hold
+	// together; empty: slots of its own. Each queue has two slots at least, for the pulls that wait.
+	Shared string
 	Target pipeline.Target
 }
 

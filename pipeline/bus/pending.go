@@ -212,7 +212,7 @@ func (p *pending) timeOut() {
 	if where == "" {
 		where = "the entry queue, or a stage that does not answer"
 	}
-	c.Fail(p.n.overdue(c, where))
+	c.Fail(p.n.doubt(c, p.n.overdue(c, where)))
 	if p.attached {
 		p.end(c, nil) // the call itself has a deadline of its own, and may be under way still
 		return

@@ -17,15 +17,27 @@ import (
 
 // addTargets pulls the work queues of the targets that this process serves, by free slots.
 func (n *Node) addTargets() {
+	queues, shared := map[string]int{}, map[string]slots{}
+	for _, t := range n.opts.Targets {
+		queues[t.Shared]++
+	}
 	for _, t := range n.opts.Targets {
 		slotCount := t.Slots
 		if slotCount == 0 {
 			slotCount = 64
 		}
+		own, idle := make(slots, slotCount), 0
+		if queueCount := queues[t.Shared]; t.Shared != "" {
+			if shared[t.Shared] == nil {
+				shared[t.Shared] = make(slots, max(slotCount, pullers*queueCount))
+			}
+			own = shared[t.Shared]
+			idle = min(max(1, cap(own)/(8*queueCount)), 16) // pulls that wait hold a quarter of the slots at most
+		}
 		name := string(t.Kind) + "-" + messages.Token(t.Class)
 		n.stats.endpoint("target."+name, n.subj.Target(t.Kind, t.Class), name)
 		n.subscribed(name, name, &pullSubscriber{
-			js: n.js, stream: HopsStream, slots: make(slots, slotCount), onArrive: n.arriveStored, log: n.log,
+			js: n.js, stream: HopsStream, slots: own, idle: idle, onArrive: n.arriveStored, log: n.log,
 		}, func(m *message.Message) error { n.handleTarget(m, t); return nil })
 	}
 }
@@ -56,10 +68,11 @@ func (n *Node) handleTarget(m *message.Message, t TargetRole) {
 		return
 	case h.c.Past(time.Now()):
 		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over in the work queue of %s %s", t.Kind, t.Class)
-		n.forward(h, pipeline.Return(h.c, f.From("deadline")))
+		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
 		return
 	case n.cancels.cancelled(h.c.ID):
-		n.forward(h, pipeline.Return(h.c, messages.NewFault(messages.Cancelled, "the caller left before the %s ran", t.Kind).From("caller")))
+		f := messages.NewFault(messages.Cancelled, "the caller left while the call was at the %s", t.Kind)
+		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("caller"))))
 		return
 	}
 	key := messages.Key(h.c.Tenant, h.c.ID, strconv.FormatUint(h.c.Generation, 10))

@@ -197,6 +197,9 @@ type pullSubscriber struct {
 	js     jetstream.JetStream
 	stream string
 	slots  slots
+	// idle, if not 0, says that other subscribers have the same slots: a pull that waits takes so many, and more only
+	// while there is more to be had.
+	idle int
 	// hold reports whether pulling must pause (backlog), asked before each pull.
 	hold     func() bool
 	onArrive func(m *nats.Msg) (leave func(), ok bool)
@@ -237,12 +240,16 @@ func (s *pullSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *m
 func (s *pullSubscriber) Close() error { s.wg.Wait(); return nil }
 
 func (s *pullSubscriber) pull(ctx context.Context, cons jetstream.Consumer, name string, out chan<- *message.Message) {
+	most := batchMost
+	if s.idle > 0 {
+		most = s.idle
+	}
 	for ctx.Err() == nil {
 		if s.hold != nil && s.hold() {
 			pause(ctx, scheduleStep)
 			continue
 		}
-		n := s.reserve(ctx)
+		n := s.reserve(ctx, most)
 		if n == 0 {
 			return
 		}
@@ -261,6 +268,13 @@ func (s *pullSubscriber) pull(ctx context.Context, cons jetstream.Consumer, name
 			s.deliver(m, out)
 		}
 		s.release(n - used)
+		switch {
+		case s.idle == 0:
+		case used == n:
+			most = min(2*most, batchMost)
+		default:
+			most = s.idle
+		}
 		if err := batch.Error(); err != nil && ctx.Err() == nil && !errors.Is(err, nats.ErrTimeout) {
 			s.log.Debug("pull ended", "consumer", name, "err", err)
 			pause(ctx, 50*time.Millisecond)
@@ -289,15 +303,18 @@ func (s *pullSubscriber) deliver(jm jetstream.Msg, out chan<- *message.Message) 
 	out <- m
 }
 
-// reserve waits for one free slot and takes up to half of the rest.
-func (s *pullSubscriber) reserve(ctx context.Context) int {
+// batchMost is how many messages one pull asks for at most.
+const batchMost = 64
+
+// reserve waits for one free slot and takes up to half of the rest, but no more than most.
+func (s *pullSubscriber) reserve(ctx context.Context, most int) int {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		return 0
 	}
 	n := 1
-	for range min((cap(s.slots)-len(s.slots))/2, 63) {
+	for range min((cap(s.slots)-len(s.slots))/2, most-1) {
 		select {
 		case s.slots <- struct{}{}:
 			n++

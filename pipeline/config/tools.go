@@ -192,7 +192,9 @@ type MCPServer struct {
 	Prefix  *string           `yaml:"prefix" doc:"What stands before the names of its tools and prompts; not given: its name and _."`
 	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
 	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
+	// OnCancel is for programs that do not listen to cancellation.
+	OnCancel string `yaml:"on-cancel" doc:"When a call is given up: notify tells the server; restart also starts its program again, as soon as nothing else runs in it." enum:"notify,restart"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
-func (m *MCPServer) SetDefaults() { m.Timeout = 30 * time.Second }
+func (m *MCPServer) SetDefaults() { m.Timeout, m.OnCancel = 30*time.Second, "notify" }

@@ -138,6 +138,9 @@ func (c *checker) tools(t Tooling) {
 			if why := m.URL.web(); why != "" {
 				c.fail(at+".url", "%s", why)
 			}
+			if m.OnCancel == "restart" {
+				c.fail(at+".on-cancel", "only a program (command) can be started again")
+			}
 		case m.Command[0] == "":
 			c.fail(at+".command", "the program is empty")
 		}

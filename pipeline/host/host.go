@@ -326,7 +326,7 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(),
+		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.doubt,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
@@ -336,7 +336,7 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
 				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
 		}
 	}

@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "tool":
 		err = toolProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
+	case "crash":
+		err = crashProcess(os.Getenv("SHALLOT_TEST_FILE"))
+	case "nats":
+		err = natsProcess(os.Getenv("SHALLOT_TEST_FILE"), os.Getenv("SHALLOT_TEST_PORT"))
 	case "host":
 		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"), host.Roles{Tool: true})
 	case "everything":
@@ -95,12 +99,16 @@ func hostProcess(file string, roles host.Roles) error {
 type process struct {
 	t    *testing.T
 	env  []string
+	node string // a script that runs instead
 	cmd  *exec.Cmd
 	hold io.Closer
 }
 
 func (p *process) start() {
 	p.cmd = exec.Command(os.Args[0])
+	if p.node != "" {
+		p.cmd = exec.Command("node", p.node)
+	}
 	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), p.env...), os.Stderr
 	in, err := p.cmd.StdinPipe()
 	require.NoError(p.t, err)
@@ -121,7 +129,8 @@ func (p *process) kill() {
 
 // Tool workers and Shallot workers are killed while they work. A tool that may not run twice runs at most once for each
 // call, whatever dies, and where it cannot be known the caller is told so; every call is answered exactly once
-// (design.md section 5). 200 calls; 1,000 with SHALLOT_LONG=1.
+// (design.md section 5). 200 calls; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what
+// SHALLOT_TEST_NODE_TOOL names: .ci/clients does that.
 func TestAtMostOnceUnderKills(t *testing.T) {
 	calls, every := 200, 25
 	if os.Getenv("SHALLOT_LONG") != "" {
@@ -151,6 +160,9 @@ tool:
 		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects}, {"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
 	} {
 		p := &process{t: t, env: append(env, "SHALLOT_TEST_NATS="+srv.ClientURL())}
+		if env[0] == "SHALLOT_TEST_PROCESS=tool" {
+			p.node = os.Getenv("SHALLOT_TEST_NODE_TOOL")
+		}
 		p.start()
 		t.Cleanup(p.kill)
 		all = append(all, p)

@@ -30,7 +30,7 @@ func mcpServers(servers []config.MCPServer) []toolbox.MCPServer {
 	for _, s := range servers {
 		out = append(out, toolbox.MCPServer{
 			Name: s.Name, Command: s.Command, Env: reveal(s.Env), URL: s.URL.Reveal(), Headers: reveal(s.Headers),
-			Tools: s.Tools, Prefix: mcpPrefix(s), Timeout: s.Timeout,
+			Tools: s.Tools, Prefix: mcpPrefix(s), Timeout: s.Timeout, OnCancel: s.OnCancel,
 		})
 	}
 	return out

@@ -151,6 +151,7 @@ func (w *remoteCall) answer(m *nats.Msg, tool string) (toolbox.RemoteReply, erro
 		return toolbox.RemoteReply{}, toolbox.ErrNobody
 	}
 	out := toolbox.RemoteReply{Body: m.Data, ErrorCode: m.Header.Get("Nats-Service-Error-Code"), ErrorText: m.Header.Get("Nats-Service-Error")}
+	out.RetryAfter = m.Header.Get("Retry-After")
 	count := m.Header.Get(hdrChunks)
 	if count == "" || out.ErrorCode != "" || out.ErrorText != "" {
 		return out, nil

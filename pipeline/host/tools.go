@@ -158,6 +158,14 @@ func (h *Host) checkTime(d *toolspec.Definition) {
 	}
 }
 
+// doubt says of a tool call's fault what the tool's own record knows (contracts 10).
+func (h *Host) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+	if c.Kind != messages.Tool {
+		return f
+	}
+	return h.tools.target.Doubt(ctx, c, f)
+}
+
 // prefixed is a store whose keys begin with a prefix, so that two users of one bucket cannot meet.
 type prefixed struct {
 	pipeline.Store

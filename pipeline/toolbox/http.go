@@ -3,16 +3,19 @@ package toolbox
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -105,13 +108,16 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	for k, v := range inv.Tool.Executor.Headers {
 		req.Header.Set(k, v)
 	}
+	sendOnce(req.Header)
+	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
 	if inv.Tool.Source != toolspec.Operator {
 		c = e.guarded
 	}
 	resp, err := c.Do(req)
 	if err != nil {
-		return Result{}, e.network(ctx, name, err)
+		return Result{}, network(ctx, name, connected.Load(), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	limit := inv.Tool.Executor.MaxResponse
@@ -124,13 +130,13 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 		case errors.Is(err, messages.ErrTooLong):
 			return Result{}, tooLong(name, limit)
 		case err != nil && !errors.As(err, &f):
-			return Result{}, e.network(ctx, name, err)
+			return Result{}, network(ctx, name, true, err)
 		}
 		return r, err
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return Result{}, e.network(ctx, name, err)
+		return Result{}, network(ctx, name, true, err)
 	}
 	if int64(len(body)) > limit {
 		return Result{}, tooLong(name, limit)
@@ -141,33 +147,60 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	case resp.StatusCode/100 == 3:
 		return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered %d, a redirect to another origin; it is not followed: configure the final URL", name, resp.StatusCode)
 	}
-	return outcome(name, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
+	r, err := outcome(name, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
+	var f *messages.Fault
+	if resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") == "" && errors.As(err, &f) {
+		// Proxies say so too, of a server that broke off in the middle of the work. Who sends Retry-After has refused.
+		f.Unsent = false
+	}
+	return r, err
+}
+
+// sendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
+// that to every request that carries an idempotency key, by the canonical name of the header. On the wire the case of a
+// name means nothing. Whether a tool is tried again is decided by its policy and nowhere else.
+func sendOnce(h http.Header) {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if v, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = v
+		}
+	}
 }
 
 func tooLong(tool string, limit int64) *messages.Fault {
 	return messages.NewFault(messages.ToolError, "tool '%s' answered with more than %d bytes; raise max-response of its executor or make it answer less", tool, limit)
 }
 
-// network reads a transport error without its URL, which may hold a secret.
-func (e *HTTPExecutor) network(ctx context.Context, name string, err error) error {
+// network reads a transport error without its URL, which may hold a secret. Before there was a connection, nothing was
+// sent.
+func network(ctx context.Context, name string, connected bool, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s' cannot be reached", name)
+	f.Unsent = !connected
 	var op *net.OpError
 	var dns *net.DNSError
+	var cert *tls.CertificateVerificationError
+	isOp := errors.As(err, &op)
 	switch {
 	case errors.Is(err, errPrivate):
 		f = messages.NewFault(messages.Misconfigured, "tool '%s': its URL leads to an address that is not public; define the tool in the configuration file, or name the network in tool.api-networks", name)
-		f.Unsent = true
+		f.Unsent = !connected
 	case errors.As(err, &dns):
-		f.Message, f.Unsent = fmt.Sprintf("tool '%s': the name of its host cannot be resolved", name), true
-	case errors.As(err, &op) && op.Op == "dial":
-		f.Message, f.Unsent = fmt.Sprintf("tool '%s': no connection: %v", name, op.Err), true
-	case errors.As(err, &op):
+		f.Message = fmt.Sprintf("tool '%s': the name of its host cannot be resolved", name)
+	case errors.As(err, &cert):
+		f.Message = fmt.Sprintf("tool '%s': the certificate of its host is not accepted: %v", name, cert.Err)
+	case isOp && !connected:
+		f.Message = fmt.Sprintf("tool '%s': no connection: %v", name, op.Err)
+	case !connected:
+	case isOp:
 		f.Message = fmt.Sprintf("tool '%s': the connection broke: %v", name, op.Err)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		f.Message = fmt.Sprintf("tool '%s': the connection closed before the answer was complete", name)
+	default:
+		f.Message = fmt.Sprintf("tool '%s': what came back is no HTTP answer that can be read", name)
 	}
 	return f
 }
@@ -197,11 +230,12 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 }
 
 func retryAfter(h string) time.Duration {
-	if s, err := strconv.Atoi(h); err == nil && s > 0 && s < 24*3600 {
-		return time.Duration(s) * time.Second
+	const most = 24 * time.Hour
+	if s, err := strconv.ParseUint(h, 10, 64); err == nil {
+		return time.Duration(min(s, uint64(most/time.Second))) * time.Second
 	}
 	if at, err := http.ParseTime(h); err == nil {
-		return max(0, time.Until(at))
+		return min(max(0, time.Until(at)), most)
 	}
 	return 0
 }

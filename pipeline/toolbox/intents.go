@@ -23,6 +23,7 @@ type intent struct {
 	Tool        string          `json:"tool"`
 	Fingerprint string          `json:"fingerprint"`
 	Started     time.Time       `json:"started"`
+	Run         string          `json:"run,omitempty"` // who wrote it
 	Result      *stored         `json:"result,omitempty"`
 	Fault       *messages.Fault `json:"fault,omitempty"`
 }
@@ -43,18 +44,29 @@ func (i *Intents) ttl() time.Duration {
 	return 24 * time.Hour
 }
 
-// begin writes the record. fresh is false if there is one already: then it is returned.
+// begin writes the record. If there is one already, of another run, that is returned. A write that was not answered may
+// have happened: then the record that is there is this run's own.
 func (i *Intents) begin(ctx context.Context, key string, n intent) (rev uint64, old *intent, err error) {
-	rev, err = i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfAbsent())
-	if !errors.Is(err, pipeline.ErrExists) {
-		return rev, nil, err
+	n.Run = messages.NewID()
+	rev, failed := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfAbsent())
+	if failed == nil {
+		return rev, nil, nil
 	}
 	e, err := i.Store.Get(ctx, key)
 	if err != nil {
-		return 0, nil, err
+		if errors.Is(failed, pipeline.ErrExists) {
+			failed = err
+		}
+		return 0, nil, failed
 	}
 	old = &intent{}
-	return e.Revision, old, json.Unmarshal(e.Value, old)
+	if err := json.Unmarshal(e.Value, old); err != nil {
+		return 0, nil, err
+	}
+	if old.Run == n.Run {
+		return e.Revision, nil, nil
+	}
+	return e.Revision, old, nil
 }
 
 // end stores what came of it. A record that somebody else changed meanwhile stays as it is.

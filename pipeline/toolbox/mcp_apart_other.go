@@ -2,7 +2,17 @@
 
 package toolbox
 
-import "os/exec"
+import (
+	"os/exec"
+	"syscall"
+)
 
-// apart does nothing where there are no process groups.
 func apart(*exec.Cmd) {}
+
+func signalGroup(cmd *exec.Cmd, sig syscall.Signal) {
+	if sig == syscall.SIGKILL {
+		_ = cmd.Process.Kill()
+	}
+}
+
+func endOrphans(*exec.Cmd) {}

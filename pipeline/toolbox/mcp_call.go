@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -22,8 +23,12 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	if s == nil {
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
 	}
-	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
-	session, err := s.current(wait)
+	patience := 5 * time.Second
+	if s.OnCancel == CancelRestart { // it may be on its way up again by our own doing
+		patience = 20 * time.Second
+	}
+	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, patience))
+	l, err := s.enter(wait)
 	cancel()
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -33,6 +38,8 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		f.Unsent = true
 		return Result{}, f
 	}
+	givenUp := false
+	defer func() { s.leave(l, givenUp) }()
 	tool := x.Tool
 	if tool == "" {
 		tool = name
@@ -55,9 +62,10 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	defer s.askLogs(params, mark, inv)()
 	s.seen.expect(mark)
 	defer s.seen.take(mark)
-	res, err := session.CallTool(ctx, params)
+	res, err := l.session.CallTool(ctx, params)
 	if err != nil {
-		return Result{}, s.failed(ctx, name, err)
+		givenUp = ctx.Err() != nil
+		return Result{}, s.failed(ctx, l, name, err)
 	}
 	raw := s.seen.take(mark)
 	if raw == nil {
@@ -97,16 +105,20 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 }
 
 // failed reads the error of a call.
-func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
+func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) {
 		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", tool, s.Name, wire.Message)
-		if wire.Code != jsonrpc.CodeInternalError && wire.Code <= -32000 && wire.Code >= -32768 {
-			// The protocol's own errors come before the tool runs: nothing is tried again, nothing stands in.
-			f.Code, f.Unsent = messages.InvalidRequest, true
+		switch code := wire.Code; {
+		case code == connectionClosed || code == requestTimeout:
+			// A server that hands calls on says so of the one behind it: the tool may have run there.
+			f.Code = messages.ToolNetwork
+		case code != jsonrpc.CodeInternalError && code <= -32000 && code >= -32768:
+			// The protocol's own errors: nothing is tried again, nothing stands in.
+			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
 		}
 		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
@@ -118,15 +130,22 @@ func (s *mcpServer) failed(ctx context.Context, tool string, err error) error {
 	s.log.Warn("a call to an MCP server failed", "tool", tool, "err", err)
 	if errors.Is(err, mcp.ErrSessionMissing) {
 		f.Unsent = true
-		s.mu.Lock()
-		session := s.session
-		s.mu.Unlock()
-		if session != nil {
-			_ = session.Close()
-		}
+		_ = l.session.Close()
 	}
 	return f
 }
+
+// refusals are the codes that a server gives before a tool runs.
+var refusals = []int64{
+	jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams,
+	mcp.CodeHeaderMismatch, mcp.CodeMissingRequiredClientCapabilities, mcp.CodeUnsupportedProtocolVersion, mcp.CodeURLElicitationRequired,
+}
+
+// Codes of the TypeScript SDK for calls of its own client.
+const (
+	connectionClosed = -32000
+	requestTimeout   = -32001
+)
 
 func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
 	s.mu.Lock()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os/exec"
 	"sync"
 	"time"
 
@@ -30,6 +29,9 @@ type MCPServer struct {
 	Prefix string
 	// Timeout is for connecting and for listing.
 	Timeout time.Duration
+	// OnCancel is CancelNotify (or empty) or, for programs, CancelRestart: one in which a call was given up is started
+	// again as soon as no other call runs in it.
+	OnCancel string
 	// Transport takes the place of program and address, for tests.
 	Transport func() mcp.Transport
 }
@@ -59,15 +61,18 @@ var _ Executor = (*MCPClients)(nil)
 
 type mcpServer struct {
 	MCPServer
-	all    *MCPClients
-	client *mcp.Client
-	seen   rawResults
-	log    *slog.Logger
-	relist chan struct{}
+	all     *MCPClients
+	client  *mcp.Client
+	seen    rawResults
+	log     *slog.Logger
+	relist  chan struct{}
+	program *program // of the newest connection; only run's goroutine touches it
+	// spoiled takes the link that is to be ended; see leave.
+	spoiled chan *link
 
 	mu       sync.Mutex
-	session  *mcp.ClientSession
-	up       chan struct{}                    // closed while there is a session
+	link     *link
+	up       chan struct{}                    // closed while there is a link
 	why      error                            // why there is none
 	progress map[string]func(json.RawMessage) // by the mark of the request; that of its log messages with logMark before
 }
@@ -83,7 +88,7 @@ func NewMCPClients(servers []MCPServer, registry MCPRegistry, version string, lo
 			c.Timeout = 30 * time.Second
 		}
 		s := &mcpServer{
-			MCPServer: c, all: m, log: log.With("mcp_server", c.Name), relist: make(chan struct{}, 1),
+			MCPServer: c, all: m, log: log.With("mcp_server", c.Name), relist: make(chan struct{}, 1), spoiled: make(chan *link, 1),
 			up: make(chan struct{}), why: errors.New("not connected yet"), progress: map[string]func(json.RawMessage){},
 		}
 		s.client = mcp.NewClient(&mcp.Implementation{Name: "shallot", Version: version}, &mcp.ClientOptions{
@@ -134,9 +139,11 @@ func (m *MCPClients) Close() {
 // Wait returns when every server is connected and its tools are registered, or ctx ends.
 func (m *MCPClients) Wait(ctx context.Context) error {
 	for _, s := range m.servers {
-		if _, err := s.current(ctx); err != nil {
+		l, err := s.enter(ctx)
+		if err != nil {
 			return err
 		}
+		s.leave(l, false)
 	}
 	return nil
 }
@@ -153,6 +160,11 @@ func (s *mcpServer) run(ctx context.Context) {
 		err := s.serve(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errSpoiled) {
+			s.log.Info("MCP server is started again: " + errSpoiled.Error())
+			pause = firstPause / 2 // the loop doubles it
+			continue
 		}
 		if time.Since(begin) > lastPause {
 			pause = firstPause
@@ -180,7 +192,7 @@ func (s *mcpServer) serve(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	s.session, s.why = session, nil
+	s.link, s.why = &link{session: session}, nil
 	close(s.up)
 	s.mu.Unlock()
 	info := session.InitializeResult()
@@ -196,6 +208,11 @@ func (s *mcpServer) serve(ctx context.Context) error {
 			}
 			s.down(err)
 			return err
+		case <-s.spoiled:
+			if s.program != nil {
+				s.program.hurry.Store(true)
+			}
+			return errSpoiled
 		case <-s.relist:
 			if err := s.list(ctx, session); err != nil && ctx.Err() == nil {
 				s.log.Warn("the tools of an MCP server could not be listed again", "err", err)
@@ -210,10 +227,14 @@ func (s *mcpServer) serve(ctx context.Context) error {
 func (s *mcpServer) down(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.session != nil {
+	if s.link != nil {
 		s.up = make(chan struct{})
 	}
-	s.session, s.why = nil, err
+	s.link, s.why = nil, err
+	select {
+	case <-s.spoiled: // it ended by itself before it was ended
+	default:
+	}
 }
 
 func (s *mcpServer) listAgain() {
@@ -250,14 +271,8 @@ func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
 	case s.Transport != nil:
 		t = s.Transport()
 	case len(s.Command) > 0:
-		cmd := exec.Command(s.Command[0], s.Command[1:]...)
-		cmd.Env = []string{}
-		for k, v := range s.Env {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-		cmd.Stderr = &lineLog{log: s.log}
-		apart(cmd)
-		t = &mcp.CommandTransport{Command: cmd, TerminateDuration: 2 * time.Second}
+		s.program = &program{command: s.Command, env: s.Env, log: s.log}
+		t = s.program
 	default:
 		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
 		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
@@ -266,27 +281,6 @@ func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
 	return raw, func() {
 		if raw.conn != nil {
 			_ = raw.conn.Close()
-		}
-	}
-}
-
-// current returns the session, and waits for one as long as ctx and the server's time allow.
-func (s *mcpServer) current(ctx context.Context) (*mcp.ClientSession, error) {
-	limit := time.NewTimer(s.Timeout)
-	defer limit.Stop()
-	for {
-		s.mu.Lock()
-		session, up, why := s.session, s.up, s.why
-		s.mu.Unlock()
-		if session != nil {
-			return session, nil
-		}
-		select {
-		case <-up:
-		case <-limit.C:
-			return nil, why
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), why)
 		}
 	}
 }

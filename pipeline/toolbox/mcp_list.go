@@ -204,10 +204,12 @@ func (m *MCPClients) Do(ctx context.Context, server, method string, params json.
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	session, err := s.current(ctx)
+	l, err := s.enter(ctx)
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the MCP server " + server + " is not connected"}
 	}
+	defer s.leave(l, false)
+	session := l.session
 	caps := session.InitializeResult().Capabilities
 	if caps == nil {
 		caps = &mcp.ServerCapabilities{}

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -67,18 +68,59 @@ func (t *rawTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.conn = c
-	return &rawConn{Connection: c, seen: t.seen, marks: map[jsonrpc.ID]string{}}, nil
+	r := &rawConn{Connection: c, seen: t.seen, marks: map[jsonrpc.ID]string{}, out: make(chan outgoing, 64), ended: make(chan struct{})}
+	t.conn = r
+	go r.pump()
+	return r, nil
 }
 
+// rawConn writes in a goroutine of its own, which ends with the connection: a server that does not read what it is sent
+// must not hold those who call it beyond their time.
 type rawConn struct {
 	mcp.Connection
 	seen  *rawResults
+	out   chan outgoing
+	once  sync.Once
+	ended chan struct{}
 	mu    sync.Mutex
 	marks map[jsonrpc.ID]string
 }
 
-// Write implements mcp.Connection.
+type outgoing struct {
+	ctx context.Context
+	m   jsonrpc.Message
+}
+
+// stuck is how long one write may take: longer than any call lives.
+const stuck = 90 * time.Second
+
+func (c *rawConn) pump() {
+	for {
+		select {
+		case <-c.ended:
+			return
+		case o := <-c.out:
+			if r, ok := o.m.(*jsonrpc.Request); ok && r.IsCall() && o.ctx.Err() != nil {
+				continue // nobody waits for it any more, and the server has not seen it
+			}
+			timer := time.AfterFunc(stuck, func() { _ = c.Close() })
+			err := c.Connection.Write(context.WithoutCancel(o.ctx), o.m)
+			timer.Stop()
+			if err != nil {
+				_ = c.Close()
+				return
+			}
+		}
+	}
+}
+
+// Close implements mcp.Connection.
+func (c *rawConn) Close() error {
+	c.once.Do(func() { close(c.ended) })
+	return c.Connection.Close()
+}
+
+// Write implements mcp.Connection: it returns when the message has its place in the queue.
 func (c *rawConn) Write(ctx context.Context, m jsonrpc.Message) error {
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
 		if mark := markOf(r.Params); mark != "" {
@@ -87,7 +129,14 @@ func (c *rawConn) Write(ctx context.Context, m jsonrpc.Message) error {
 			c.mu.Unlock()
 		}
 	}
-	return c.Connection.Write(ctx, m)
+	select {
+	case c.out <- outgoing{ctx, m}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ended:
+		return io.ErrClosedPipe
+	}
 }
 
 // Read implements mcp.Connection.
@@ -142,6 +191,7 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		for k, v := range t.headers {
 			req.Header.Set(k, v)
 		}
+		sendOnce(req.Header)
 	}
 	resp, err := t.base.RoundTrip(req)
 	if err != nil || mark == "" {

@@ -2,6 +2,7 @@ package toolbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -92,7 +93,7 @@ func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Conte
 	go func() {
 		defer p.work.Done()
 		defer func() { <-p.slots; <-p.held }()
-		var o outcome
+		o := outcome{err: errNoEnd}
 		defer func() {
 			if v := recover(); v != nil {
 				o.r, o.err = Result{}, &panicError{text: fmt.Sprint(v), stack: string(debug.Stack())}
@@ -113,6 +114,9 @@ func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Conte
 		return Result{}, ctx.Err()
 	}
 }
+
+// errNoEnd stays where the work ended its goroutine instead of returning (runtime.Goexit): that is no success.
+var errNoEnd = errors.New("it ended without an answer")
 
 type panicError struct{ text, stack string }
 

@@ -20,13 +20,15 @@ type Remote interface {
 	Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (RemoteReply, error)
 }
 
-// RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one.
+// RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
+// RetryAfter is when it wants to be asked again, as in HTTP.
 type RemoteReply struct {
 	Body []byte
 	// Chunked says that the chunks are the result, and Body the last piece of it. All of them have come.
-	Chunked   bool
-	ErrorCode string
-	ErrorText string
+	Chunked    bool
+	ErrorCode  string
+	ErrorText  string
+	RetryAfter string
 }
 
 // RemoteExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
@@ -67,8 +69,11 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	case err != nil:
 		return Result{}, fmt.Errorf("%w", messages.NewFault(messages.ToolNetwork, "tool '%s': %v", name, err))
 	case r.ErrorCode != "" || r.ErrorText != "":
-		code, _ := strconv.Atoi(r.ErrorCode)
-		return outcome(name, code, 0, r.Body, r.ErrorText)
+		code, err := strconv.Atoi(r.ErrorCode)
+		if err != nil {
+			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, short(r.ErrorCode), short(r.ErrorText))
+		}
+		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	case r.Chunked:
 		inv.Chunk(string(r.Body))
 		return Result{}, nil

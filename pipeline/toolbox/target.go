@@ -210,7 +210,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	free := func() { <-a.t.Pool.slots; <-a.t.Pool.held }
 	sum := sha256.Sum256(a.args)
 	n := intent{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
-	key := messages.Key(a.c.Tenant, a.c.ID)
+	key := intentKey(a.c)
 	rev, old, err := a.t.Intents.begin(ctx, key, n)
 	if err != nil {
 		free()
@@ -218,6 +218,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 		f.Unsent = true
 		return f
 	}
+	a.c.Note(toolspec.NoteStarted, true)
 	if old != nil {
 		free()
 		return a.before(*old)
@@ -230,6 +231,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	case err == nil:
 		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
 	case errors.As(err, &f) && toolspec.NotExecuted(f):
+		a.c.Unnote(toolspec.NoteStarted)
 		if err := a.t.Intents.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}

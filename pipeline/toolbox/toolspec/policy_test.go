@@ -56,6 +56,7 @@ func TestShouldRetry(t *testing.T) {
 		{"RP-4 calls 2", safe, idem, 2, target(messages.ToolError), false},
 		{"RP-6 X-30 timeout counts as network", network, idem, 1, target(messages.ToolTimeout), true},
 		{"RP-7 invalid arguments", safe, idem, 1, target(messages.InvalidArguments), false},
+		{"a call that an MCP server refused", safe, idem, 1, target(messages.InvalidRequest), false},
 		{"S2-RETRY-7 not idempotent, timeout", network, toolspec.Effective{}, 1, target(messages.ToolTimeout), false},
 		{"contracts 11 proof of non-execution", network, toolspec.Effective{}, 1, target(messages.TargetAbsent), true},
 		{"contracts 7 fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},

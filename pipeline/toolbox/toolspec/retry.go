@@ -144,7 +144,7 @@ func (p RetryPolicy) ShouldRetry(attempts int, f *messages.Fault) bool {
 		return false
 	}
 	switch f.Code {
-	case messages.InvalidArguments, messages.ToolNotFound, messages.OutcomeUnknown, messages.Cancelled, messages.Blocked,
+	case messages.InvalidArguments, messages.InvalidRequest, messages.ToolNotFound, messages.OutcomeUnknown, messages.Cancelled, messages.Blocked,
 		messages.DeadlineExceeded, messages.Misconfigured, messages.RetriesExhausted:
 		return false
 	}

@@ -56,6 +56,9 @@ const (
 	NoteIssues = "tool.issues"
 	// NoteVersion is the version that the name was resolved to, so that a call keeps it to its end.
 	NoteVersion = "tool.version"
+	// NoteStarted is true where a tool that may not run twice was started for this call: whatever goes wrong after that,
+	// nobody may be told to try again (contracts 10).
+	NoteStarted = "tool.started"
 )
 
 // TimeoutText is the text of S2-TIME-2.
@@ -78,4 +81,13 @@ func UnknownOutcome(tool, why, check string) *messages.Fault {
 	return messages.NewFault(messages.OutcomeUnknown,
 		"%s. The outcome is unknown: '%s' may have been carried out. Do not repeat it; %s.", strings.TrimSuffix(why, "."), tool, look).
 		From(messages.TargetOrigin)
+}
+
+// AfterStart is the fault of a call whose tool may not run twice and had started, when something else than the tool
+// went wrong with the call: a fault that invites to another try becomes outcome_unknown. Any other stays as it is.
+func AfterStart(tool string, f *messages.Fault, check string) *messages.Fault {
+	if f.OfTarget() && !NotExecuted(f) || !f.Retryable() && ClassOf(f) == "" {
+		return f
+	}
+	return UnknownOutcome(tool, fmt.Sprintf("'%s' was started, and then: %s", tool, f.Message), check)
 }

@@ -1,0 +1,251 @@
+package toolbox_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// wire is an HTTP server that answers each request with whatever bytes the test says, or breaks the connection.
+func wire(t *testing.T, answer func(n int64, c net.Conn)) (url string, requests *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	requests = &atomic.Int64{}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				r := bufio.NewReader(c)
+				for {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					n := requests.Add(1)
+					answer(n, c)
+				}
+			}()
+		}
+	}()
+	return "http://" + l.Addr().String(), requests
+}
+
+func httpTool(url string, p toolspec.Policy) *toolspec.Definition {
+	d := goTool("x", p)
+	d.Executor = toolspec.Executor{Kind: "http", URL: url}
+	return d
+}
+
+func execute(t *testing.T, e toolbox.Executor, d *toolspec.Definition) (toolbox.Result, error) {
+	t.Helper()
+	return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), CallID: "c1", IdempotencyKey: "k1"})
+}
+
+// An endpoint that took the request and died with it has perhaps done the work. Go's transport would send the request
+// once more by itself, because it carries an idempotency key; that must not happen, and on a connection that was used
+// before least of all.
+func TestHTTPIsNeverSentTwice(t *testing.T) {
+	t.Parallel()
+	for _, own := range []string{"", "Idempotency-Key", "X-Idempotency-Key", "x-idempotency-key"} {
+		url, requests := wire(t, func(n int64, c net.Conn) {
+			if n == 1 {
+				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+				return
+			}
+			_ = c.Close()
+		})
+		e := toolbox.NewHTTPExecutor()
+		defer e.Close()
+		d := httpTool(url, toolspec.Policy{})
+		if own != "" {
+			d.Executor.Headers = map[string]string{own: "mine"}
+		}
+		_, err := execute(t, e, d)
+		require.NoError(t, err)
+		_, err = execute(t, e, d)
+		f := faultOf(t, err)
+		require.Equal(t, messages.ToolNetwork, f.Code, own)
+		require.False(t, f.Unsent, "it may have run")
+		require.EqualValues(t, 2, requests.Load(), "one request for each attempt; own header %q", own)
+	}
+}
+
+func TestGoexit(t *testing.T) {
+	t.Parallel()
+	no := false
+	for _, p := range []toolspec.Policy{{}, {Idempotent: &no}} {
+		target, pool := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
+			runtime.Goexit()
+			return toolbox.Result{}, nil
+		}, goTool("x", p))
+		c := call("x", `{}`)
+		f := faultOf(t, target.Do(t.Context(), c, noEmit))
+		require.Equal(t, messages.ToolError, f.Code, "a tool that ends without an answer has not succeeded")
+		require.False(t, c.HasReply())
+		require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
+	}
+}
+
+// What an HTTP tool may answer, and what each proves.
+func TestHostileHTTP(t *testing.T) {
+	t.Parallel()
+	plain := func(s string) func(int64, net.Conn) {
+		return func(_ int64, c net.Conn) { fmt.Fprint(c, s); _ = c.Close() }
+	}
+	cases := map[string]struct {
+		answer func(int64, net.Conn)
+		code   messages.Code
+		unsent bool
+		text   string
+	}{
+		"reset before headers":      {answer: plain(""), code: messages.ToolNetwork, text: "closed"},
+		"half a header":             {answer: plain("HTTP/1.1 200 O"), code: messages.ToolNetwork},
+		"half a body":               {answer: plain("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"), code: messages.ToolNetwork},
+		"half a chunk":              {answer: plain("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf"), code: messages.ToolNetwork},
+		"no HTTP":                   {answer: plain("SSH-2.0-OpenSSH_9.6\r\n"), code: messages.ToolNetwork},
+		"says gzip, is none":        {answer: plain("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain"), code: messages.ToolNetwork},
+		"503, come again":           {answer: plain("HTTP/1.1 503 X\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork, unsent: true},
+		"503 of a proxy":            {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\nupstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
+		"429":                       {answer: plain("HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork, unsent: true},
+		"502":                       {answer: plain("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
+		"500 in HTML":               {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n<html>oops</html>"), code: messages.ToolError, text: "oops"},
+		"303 to somewhere":          {answer: plain("HTTP/1.1 303 X\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError, text: "redirect"},
+		"a redirect to itself":      {answer: func(_ int64, c net.Conn) { fmt.Fprint(c, "HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n") }, code: messages.ToolError, text: "redirect"},
+		"a redirect to nowhere":     {answer: plain("HTTP/1.1 307 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError, text: "redirect"},
+		"a redirect to bad escapes": {answer: plain("HTTP/1.1 307 X\r\nLocation: http://%zz/\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
+		"endless": {answer: func(_ int64, c net.Conn) {
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\n\r\n")
+			for b := []byte(strings.Repeat("x", 1<<20)); ; {
+				if _, err := c.Write(b); err != nil {
+					return
+				}
+			}
+		}, code: messages.ToolError, text: "more than"},
+	}
+	for name, x := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, _ := wire(t, x.answer)
+			e := toolbox.NewHTTPExecutor()
+			defer e.Close()
+			_, err := execute(t, e, httpTool(url, toolspec.Policy{}))
+			f := faultOf(t, err)
+			require.Equal(t, x.code, f.Code, f.Message)
+			require.Equal(t, x.unsent, f.Unsent, f.Message)
+			require.Contains(t, f.Message, x.text)
+			require.NotContains(t, f.Message, "cannot be reached", "it was")
+			t.Log(f.Message)
+		})
+	}
+}
+
+// What went wrong before the connection stood proves that nothing was sent, whatever its name.
+func TestHTTPNothingWasSent(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }))
+	defer secure.Close()
+	plain, _ := wire(t, func(int64, net.Conn) {})
+	for name, url := range map[string]string{
+		"unknown authority": secure.URL,
+		"no TLS over there": "https" + strings.TrimPrefix(plain, "http"),
+		"name of nobody":    "http://no-such-host.invalid/",
+		"nobody listens":    "http://127.0.0.1:1/",
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := toolbox.NewHTTPExecutor()
+			defer e.Close()
+			_, err := execute(t, e, httpTool(url, toolspec.Policy{}))
+			f := faultOf(t, err)
+			require.Equal(t, messages.ToolNetwork, f.Code, f.Message)
+			require.True(t, f.Unsent, f.Message)
+			t.Log(f.Message)
+		})
+	}
+}
+
+// A server that trickles holds its slot no longer than the attempt's time.
+func TestHTTPSlowLoris(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	url, _ := wire(t, func(_ int64, c net.Conn) {
+		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+		for {
+			if _, err := c.Write([]byte("x")); err != nil {
+				close(gone)
+				return
+			}
+			time.Sleep(time.Millisecond) // simulated: a server that trickles
+		}
+	})
+	e := toolbox.NewHTTPExecutor()
+	defer e.Close()
+	d := httpTool(url, toolspec.Policy{Timeout: toolspec.Duration(50 * time.Millisecond)})
+	pool := toolbox.NewPool(toolbox.DefaultPool())
+	target := &toolbox.Target{Tools: tools{"x": d}, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"http": e}, Pool: pool}
+	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
+	<-gone
+	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// A tool that does not come from the operator's file reaches no address inside, by whatever name; the address is looked
+// at when the connection is made, so a name that means another address the second time is no way round.
+func TestHTTPGuard(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.URL.Path == "/inside" {
+			http.Redirect(w, r, "http://127.0.0.2:1/", http.StatusTemporaryRedirect)
+		}
+	}))
+	defer srv.Close()
+	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	require.NoError(t, err)
+	shut, open := toolbox.NewHTTPExecutor(), toolbox.NewHTTPExecutor(netip.MustParsePrefix("127.0.0.1/32"))
+	defer shut.Close()
+	defer open.Close()
+	for _, source := range []toolspec.Source{toolspec.API, toolspec.Discovered, ""} {
+		for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "127.1"} {
+			d := httpTool("http://"+host+":"+port, toolspec.Policy{})
+			d.Source = source
+			_, err := execute(t, shut, d)
+			f := faultOf(t, err)
+			require.True(t, f.Unsent, "%s: %s", host, f.Message)
+			if host != "127.1" { // not an address for Go: a name that nobody has
+				require.Equal(t, messages.Misconfigured, f.Code, "%s: %s", host, f.Message)
+			}
+		}
+		require.Zero(t, asked.Load())
+		d := httpTool("http://localhost:"+port, toolspec.Policy{})
+		d.Source = source
+		_, err := execute(t, open, d)
+		require.NoError(t, err, "a network that the operator opened")
+		d.Executor.URL = "http://127.0.0.1:" + port + "/inside"
+		_, err = execute(t, open, d)
+		require.Contains(t, faultOf(t, err).Message, "redirect")
+		asked.Store(0)
+	}
+}
