@@ -30,8 +30,9 @@ type Next struct {
 	Delay time.Duration
 	// Passed lists the stops that the call passed inward on this step and that keep the request.
 	Passed []string
-	// Question is what a Hold asks.
+	// Question is what a Hold asks, Expires how long it may wait for an answer.
 	Question []byte
+	Expires  time.Duration
 	// Loop says that a bound was hit; the caller of Advance makes it the fault internal.
 	Loop bool
 }

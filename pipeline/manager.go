@@ -156,6 +156,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		case named:
 			slip.Stops = append(slip.Stops, place.stop(s))
 		case !s.enabled.Load():
+		case s.OnDemand && !r.Own.demands(s):
 		case slices.Contains(r.Skip, s.Name):
 		case r.Only != nil && !only[s.Name] && s.Tier == Optional:
 		case len(s.ApplyTo) > 0 && r.Apply != "" && !slices.Contains(s.ApplyTo, r.Apply):

@@ -17,6 +17,14 @@ import (
 type Own struct {
 	Mandatory []string
 	Optional  []string
+	// Demand names the stages that are there on demand ([Stage.OnDemand]) and that the call must pass, at their own
+	// place; a tool that names one in its lists demands it too.
+	Demand []string
+}
+
+// demands reports whether the call must pass a stage that is there on demand.
+func (o Own) demands(s *Managed) bool {
+	return slices.ContainsFunc(slices.Concat(o.Demand, o.Mandatory, o.Optional), s.named)
 }
 
 // Empty reports whether the tool names none.

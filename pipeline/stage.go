@@ -82,6 +82,8 @@ type Stage struct {
 	Durable bool
 	// SkipAbsent lets a call pass the stage when nobody serves it; otherwise the call waits until its deadline.
 	SkipAbsent bool
+	// OnDemand says that the stage is on the route only of calls that need it ([Own.Demand]), while its switch is on.
+	OnDemand bool
 	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
 	Details func(ctx context.Context) map[string]any
 	// Sweep is a clean-up that every process which hosts the stage runs each SweepEvery, one at a time (S0-CACHE-6);
@@ -208,8 +210,22 @@ func AgainWith(delay time.Duration, request []byte) Verdict {
 	return Verdict{kind: again, delay: delay, request: request}
 }
 
-// Hold parks the call durably until somebody answers the question.
+// Hold parks the call durably until somebody answers the question, at most for [HoldTime].
 func Hold(question json.RawMessage) Verdict { return Verdict{kind: hold, question: question} }
+
+// HoldFor is Hold with a time of its own, after which the call ends with the fault blocked. 0 means [HoldTime].
+//
+// A held call's own clock stands still: once it is answered it has the time that it had left. The phase that held it
+// runs again then and finds the answer in the note [NoteAnswer], which is gone when the phase has decided.
+func HoldFor(question json.RawMessage, expires time.Duration) Verdict {
+	return Verdict{kind: hold, question: question, delay: expires}
+}
+
+// HoldTime is how long a question may wait whose stage names no time.
+const HoldTime = 72 * time.Hour
+
+// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again.
+const NoteAnswer = "hold.answer"
 
 // Jump goes to model, tool or end; only to targets that the stage declared (HK-9). Outside the agent loop end acts
 // as Answer if a reply is set and as Stop if not; the others are a stage_error (contracts 15).

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,9 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	}
 	r.Question = v.question
 	next := move(c, v)
-	next.Question = v.question
+	if next.Where == ToHold {
+		next.Question, next.Expires = v.question, cmp.Or(max(v.delay, 0), HoldTime)
+	}
 	return next, r
 }
 
@@ -244,6 +247,19 @@ func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next 
 func Return(c *messages.Call, f *messages.Fault) Next {
 	c.Fail(f)
 	return move(c, Continue())
+}
+
+// GiveUp ends the hold of a call that nobody answered: it goes on as if the phase that held it had failed with f.
+func GiveUp(c *messages.Call, f *messages.Fault) Next {
+	name, phase := c.Slip.Stage()
+	if f.Origin == "" {
+		f.Origin = name
+	}
+	c.Fail(f)
+	if phase == messages.Before {
+		c.Note(messages.NoteStopper, name)
+	}
+	return move(c, Verdict{kind: failed})
 }
 
 func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fault {

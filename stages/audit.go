@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
 
 // AuditConfig is agent.interceptor.audit; it serves model, tool and agent calls alike.
@@ -53,8 +55,10 @@ type AuditRecord struct {
 	Cache           string        `json:"cache,omitempty"`
 	Attempts        int           `json:"attempts,omitempty"`
 	Path            []string      `json:"path,omitempty"`
-	Stages          []AuditStage  `json:"stages,omitempty"`
-	DurationMs      int64         `json:"durationMs,omitempty"`
+	// Approval says what a person decided about the call: {decision, by, at}.
+	Approval   json.RawMessage `json:"approval,omitempty"`
+	Stages     []AuditStage    `json:"stages,omitempty"`
+	DurationMs int64           `json:"durationMs,omitempty"`
 }
 
 // AuditBody is a body's size in bytes and the SHA-256 of its compact form.
@@ -125,6 +129,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit
 	}
+	r.Approval = c.Notes[approve.NoteDecision]
 	reached := c.Flag(messages.NoteExecutorReached)
 	r.ExecutorReached = &reached
 	r.Attempts, r.Path = c.Slip.Tries, c.Slip.Path

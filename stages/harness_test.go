@@ -23,6 +23,8 @@ type harness struct {
 	Stages []pipeline.Stage
 	Target pipeline.Target
 	Delays []time.Duration // what Again asked to wait; the harness does not wait
+	// Held answers a question, as the bus would hand the answer in: the phase runs again with it.
+	Held func(question json.RawMessage, expires time.Duration) (answer json.RawMessage)
 }
 
 func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *messages.Call {
@@ -33,12 +35,12 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 	next := pipeline.Start(c)
 	for {
 		c = harnessWire(t, c)
-		switch next.Where {
-		case pipeline.ToReply:
+		switch {
+		case next.Where == pipeline.ToReply:
 			return c
-		case pipeline.ToTarget:
+		case next.Where == pipeline.ToTarget:
 			next = pipeline.RunTarget(ctx, h.Target, c, func([]byte) error { return nil })
-		case pipeline.ToStage:
+		case next.Where == pipeline.ToStage:
 			name, _ := c.Slip.Stage()
 			s := h.find(t, name)
 			_, lost := pipeline.Step(ctx, s, harnessWire(t, c))
@@ -49,6 +51,12 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 			if r.Verdict.String() == "Again" {
 				h.Delays = append(h.Delays, next.Delay)
 			}
+			if next.Where != pipeline.ToHold {
+				c.Unnote(pipeline.NoteAnswer)
+			}
+		case next.Where == pipeline.ToHold && h.Held != nil:
+			c.Note(pipeline.NoteAnswer, h.Held(next.Question, next.Expires))
+			next = pipeline.Resume(c)
 		default:
 			t.Fatalf("the call is at place %d", next.Where)
 		}
@@ -186,3 +194,8 @@ func (harnessDown) Put(context.Context, string, []byte, time.Duration, pipeline.
 }
 func (harnessDown) Delete(context.Context, string) error           { return errHarnessDown }
 func (harnessDown) Keys(context.Context, string) ([]string, error) { return nil, errHarnessDown }
+
+func harnessYAML(t testing.TB, text string, into any) {
+	t.Helper()
+	require.NoError(t, yaml.UnmarshalWithOptions([]byte(text), into, yaml.Strict()))
+}

@@ -213,7 +213,7 @@ func TestDefaultOrders(t *testing.T) {
 	for _, s := range m.Stages(messages.Tool) {
 		names = append(names, s.Name)
 	}
-	require.Equal(t, []string{"audit", "tool-fallback", "tool-arguments", "tool-cache", "large-result-eviction", "tool-retry", "tool-error",
+	require.Equal(t, []string{"audit", "tool-fallback", "tool-arguments", "approval", "tool-cache", "large-result-eviction", "tool-retry", "tool-error",
 		"rate-limit", "concurrency", "tool-pii", "timeout"}, names, "X-5: eviction inner to the cache; X-49")
 }
 

@@ -1,5 +1,5 @@
 // The page in a real browser: it loads from the gateway alone, shows the stages, switches one, asks before a mandatory
-// one, and sends a streamed chat. SHALLOT_URL is the gateway, CHROME the browser, SHOTS a directory for screenshots.
+// one, sends a streamed chat, and decides about calls that wait. SHALLOT_URL is the gateway, CHROME the browser, SHOTS a directory for screenshots.
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
@@ -85,6 +85,46 @@ try {
   await page.locator("#facts", { hasText: "shallot-fault" }).waitFor();
   assert.ok(await page.locator("#queues tr").count() > 5, "the queues are listed");
   await shot("fault");
+
+  // Calls that wait for a person: shown exactly, decided here.
+  const json = { "Content-Type": "application/json" };
+  const post = async (path, body) => { const r = await fetch(url + path, { method: "POST", headers: json, body }); return { status: r.status, body: await r.text(), place: r.headers.get("location") }; };
+  assert.ok(await page.locator("#ask").isHidden(), "nothing waits");
+  assert.equal((await post("/v1/tools", '{"name":"careful_echo","description":"Says <i>it</i> again.","executor":"go:echo","effect":"read","approval":"always","cache":"off"}')).status, 201);
+  const call = async args => { const r = await post("/v1/tools/careful_echo/call", args); assert.equal(r.status, 202, r.body); return r.place; };
+  const ended = async (place, status) => {
+    const r = await fetch(url + place, { headers: { Prefer: "wait=10" } });
+    const text = await r.text();
+    assert.equal(r.status, status, text);
+    return text;
+  };
+  const ask = () => page.locator(".ask").first();
+  let place = await call('{"n":9007199254740993,"html":"<b>x</b>"}');
+  await ask().locator("pre", { hasText: "9007199254740993" }).waitFor();
+  await shot("approval");
+  await ask().locator("[data-decision=approve]").click();
+  assert.equal(await ended(place, 200), '{"n":9007199254740993,"html":"<b>x</b>"}');
+  await page.locator("#ask").waitFor({ state: "hidden" });
+  place = await call('{"n":1}');
+  await ask().locator("[data-decision=edit]").click();
+  await ask().locator("textarea").fill("{");
+  await ask().locator("[data-decision=edit]").click();
+  await ask().locator(".bad", { hasText: "no JSON" }).waitFor();
+  await ask().locator("textarea").fill('{"n":9007199254740995}');
+  await shot("approval-edit");
+  await ask().locator("[data-decision=edit]").click();
+  assert.equal(await ended(place, 200), '{"n":9007199254740995}');
+  place = await call('{"n":2}');
+  await ask().locator("input").fill("not <today>");
+  await ask().locator("[data-decision=reject]").click();
+  assert.match(await ended(place, 422), /not <today>|not .u003ctoday/);
+  place = await call('{"n":3}');
+  await ask().locator("input").fill("three");
+  await ask().locator("[data-decision=respond]").click();
+  assert.equal(await ended(place, 200), '"three"');
+  await page.locator("#ask").waitFor({ state: "hidden" });
+  await call('{"n":4}'); // stays, for the pictures
+  await ask().waitFor();
   await page.emulateMedia({ colorScheme: "dark" });
   await shot("dark");
   await page.setViewportSize({ width: 420, height: 900 });
@@ -94,7 +134,7 @@ try {
   // The one failed chat is reported by the browser itself; nothing else may be.
   assert.deepEqual(wrong.filter(w => !/Failed to load resource: .*(500|502|503)/.test(w)), []);
   assert.deepEqual([...asked], [url], "nothing is loaded from elsewhere");
-  console.log(`page: ${stages.length} model stages, a chat, two switches, a fault`);
+  console.log(`page: ${stages.length} model stages, a chat, two switches, a fault, four decisions`);
 } catch (e) {
   await shot("failed").catch(() => {});
   console.error(await page.locator("body").innerText().catch(() => ""));

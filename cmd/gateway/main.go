@@ -114,7 +114,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
 	srv.Todo = todoOf(h)
-	srv.Tools = h
+	srv.Tools, srv.Approvals = h, h
 	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -122,6 +122,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer face.Close()
+	face.desk = h
 	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
 	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)

@@ -37,6 +37,8 @@ type mcpFace struct {
 	local           identity // of callers without HTTP
 	alone           bool     // the one caller is on stdin; when the process ends, nobody asks for results
 
+	desk mcpDesk // calls that wait for a person; nil: they are only told so
+
 	parser toolspec.Parser
 	server *mcp.Server
 	behind *behind
@@ -219,6 +221,9 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 
 // call carries one tools/call through the chain.
 func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	if state, ours := carried(req); ours {
+		return f.attach(ctx, d, req, state)
+	}
 	r, err := f.request(d, req)
 	if err != nil {
 		return nil, err
@@ -233,8 +238,7 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 	c, err := pending.Wait(wait, f.progress(ctx, req))
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		return mcpText("The call waits for an approval; its result will be at "+resultPath(pending.ID())+".",
-			map[string]any{"shallot/status": "approval_pending", "shallot/call": pending.ID()}), nil
+		return f.held(ctx, req, heldState{Call: pending.ID(), Tenant: r.Tenant}, "")
 	case err != nil:
 		return f.notEnded(ctx, pending, err)
 	}

@@ -48,8 +48,9 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
 	if err == nil {
+		face.desk = h // the person at the client started this process
 		face.alone = true
 		err = face.serveLines(ctx, lines{in: in, out: out, limit: int(o.loaded.HTTP.BodyLimit)})
 		face.Close()

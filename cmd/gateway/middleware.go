@@ -201,7 +201,7 @@ var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
 // whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
 func (s *server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
 	origin := r.Header.Get("Origin")
-	if origin == "" || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
+	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
 		return false
 	}
 	h := w.Header()

@@ -83,6 +83,7 @@ type parts struct {
 	Models      func(ctx context.Context) []modelInfo
 	Control     pipeline.Control
 	Tools       toolShelf
+	Approvals   approvals
 	Ready       func(ctx context.Context) []check
 	NewFollower func(request []byte) follower
 	Keys        *keyStore
@@ -170,6 +171,7 @@ func (s *server) handler() http.Handler {
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
 	}
+	s.addApprovals(t, s.Addr, true)
 	s.addHealth(t)
 	for _, e := range s.Extra {
 		if !e.Control {
@@ -189,6 +191,7 @@ func (s *server) adminHandler() http.Handler {
 	if s.Tools != nil {
 		s.addTools(t, s.Admin, false)
 	}
+	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
 	return s.wrap(t)
 }

@@ -325,10 +325,11 @@ func (n *Node) Result(ctx context.Context, tenant, id string) (*messages.Call, e
 		if c != nil || err != nil && ctx.Err() == nil {
 			return c, err
 		}
-		if n.heldNow(ctx, tenant, id) {
+		parked, open := n.heldNow(ctx, tenant, id)
+		if open {
 			return nil, pipeline.ErrHeld
 		}
-		if p := n.waiters.get(id); p == nil || p.call.Tenant != tenant {
+		if p := n.waiters.get(id); !parked && (p == nil || p.call.Tenant != tenant) {
 			known, err := n.known(ctx, tenant, id)
 			if err == nil && !known {
 				return nil, messages.NewFault(messages.NotFound, "no call %s; results are kept %s after a call's end, for submitted calls and calls with an idempotency key", id, n.cfg.ResultTTL).From("entry")

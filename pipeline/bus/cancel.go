@@ -143,10 +143,11 @@ func (n *Node) Cancel(id string) {
 
 // hasten ends the wait of a cancelled call (RT-9): its message is stored where its schedule would have put it, and that
 // one store takes the schedule away (bus-lab.md). If the schedule fires meanwhile, two copies of one generation run to
-// the end, where the first wins.
+// the end, where the first wins. A call that waits for an answer ends at once.
 func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	n.waitlist.due(id)
 	s, err := n.js.Stream(ctx, HopsStream)
 	if err != nil {
 		return

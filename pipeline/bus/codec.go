@@ -145,14 +145,18 @@ func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, e
 	if _, ok := e.cache.get(ref); ok {
 		return ref, nil
 	}
+	return ref, e.put(ctx, ref, raw)
+}
+
+func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
 	if err := patiently(ctx, func(ctx context.Context) error {
 		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
 		return err
 	}); err != nil {
-		return "", fmt.Errorf("put %s: %w", ref, err)
+		return fmt.Errorf("put %s: %w", ref, err)
 	}
 	e.cache.put(ref, raw)
-	return ref, nil
+	return nil
 }
 
 func digest(tenant string, raw []byte) string {

@@ -46,6 +46,19 @@ func (n *Node) handleRoute(m *message.Message) {
 		n.handBack(h)
 		return
 	}
+	var hold uint64
+	if h.c.Noted(noteResumed, &hold) {
+		mine, err := n.resumed(h.c, h.lease, hold)
+		switch {
+		case err != nil:
+			n.log.Error("an answered call could not be claimed; its lease brings it back", "call", h.c.ID, "err", err)
+			return
+		case !mine:
+			n.settleLater(h.lease) // a second copy, after a decision was carried out twice
+			return
+		}
+		h.c.Unnote(noteResumed)
+	}
 	n.forward(h, pipeline.Resume(h.c))
 }
 

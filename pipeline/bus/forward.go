@@ -52,7 +52,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 			n.end(h)
 			return
 		case next.Where == pipeline.ToHold:
-			n.park(h, next.Question)
+			n.park(h, next)
 			return
 		case next.Where == pipeline.ToTarget:
 			class, err := n.classify(h.c)

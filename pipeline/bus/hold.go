@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,152 +18,282 @@ import (
 // hdrHeld tells the accepting process that its call is parked.
 const hdrHeld = "Shallot-Held"
 
-// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again.
-const NoteAnswer = "hold.answer"
+// NoteAnswer is [pipeline.NoteAnswer].
+const NoteAnswer = pipeline.NoteAnswer
 
 // Parked is a call that waits for somebody's answer: line 1 of its record; the call itself follows.
+//
+// The record is made once for each hold, by its generation: a second delivery of the lease finds it and asks nobody
+// again. It changes once more, when something is decided, and that is the one moment which decides: what follows from
+// it may be done again by anybody. Every process with the entry role watches the records (waitlist): one of them ends the
+// question in its time, and carries out what somebody decided and did not live to carry out.
 type Parked struct {
 	Call     string          `json:"call"`
 	Tenant   string          `json:"tenant"`
 	Kind     messages.Kind   `json:"kind"`
+	Tool     string          `json:"tool,omitempty"`
 	Stage    string          `json:"stage"`
 	Phase    messages.Phase  `json:"phase"`
 	Question json.RawMessage `json:"question,omitempty"`
 	Since    time.Time       `json:"since"`
-	Deadline time.Time       `json:"deadline"`
-	Answered bool            `json:"answered,omitempty"`
+	// Expires is when the question ends undecided. Left is the time that the call itself has then: its clock stands
+	// still while it waits.
+	Expires    time.Time     `json:"expires"`
+	Left       time.Duration `json:"left"`
+	Generation uint64        `json:"generation"`
+	Decided    *Decided      `json:"decided,omitempty"`
+}
+
+// Decided says what became of a question: an answer, or a fault where nobody gave one.
+type Decided struct {
+	By     string          `json:"by"`
+	At     time.Time       `json:"at"`
+	Answer json.RawMessage `json:"answer,omitempty"`
+	Fault  *messages.Fault `json:"fault,omitempty"`
+}
+
+// what says in one word what was decided, if the answer has one.
+func (d Decided) what() string {
+	if d.Fault != nil {
+		return string(d.Fault.Code)
+	}
+	if s, ok := messages.FieldString(d.Answer, "decision"); ok {
+		return s
+	}
+	s, _ := messages.IsString(d.Answer)
+	return s
 }
 
 // park stores a held call and its question, and only then settles the lease: a parked call holds none. Its end will be
 // recorded, because whoever asked may be long gone.
-func (n *Node) park(h *held, question []byte) {
+func (n *Node) park(h *held, next pipeline.Next) {
 	n.work.Add(1)
 	defer n.work.Done()
 	ctx, cancel := n.until(h.c)
 	defer cancel()
 	h.c.Return.Record, h.c.Stream = true, false // who waited comes back for the result: nobody reads chunks
 	name, phase := h.c.Slip.Stage()
-	p := Parked{Call: h.c.ID, Tenant: h.c.Tenant, Kind: h.c.Kind, Stage: name, Phase: phase, Question: question,
-		Since: time.Now().UTC(), Deadline: h.c.Deadline}
-	m, err := n.codec.encode(ctx, h.c)
-	if err == nil { // from now on it can be asked for by its id
-		_, err = n.results.Put(ctx, submittedKey(h.c.Tenant, h.c.ID), []byte("{}"), 0, pipeline.Always())
+	now := time.Now().UTC()
+	p := Parked{
+		Call: h.c.ID, Tenant: h.c.Tenant, Kind: h.c.Kind, Tool: h.c.Tool, Stage: name, Phase: phase, Question: next.Question, Since: now,
+		Expires: now.Add(next.Expires), Left: max(time.Until(h.c.Deadline), 0), Generation: h.c.Generation,
 	}
-	if err == nil {
-		record := append(append(messages.Encode(p), '\n'), m.Data...)
-		_, err = n.approvals.Put(ctx, messages.Key(h.c.Tenant, h.c.ID), record, 0, pipeline.Always())
+	inbox := h.c.Return.Inbox
+	h.c.Return.Inbox, h.c.Return.Caller = "", "" // whoever waits is told that it is held, and asks for the end later
+	p, fresh, err := n.ask(ctx, h.c, p)
+	if err == nil && p.Decided == nil {
+		err = n.keepKey(ctx, h.c, true)
 	}
 	if err != nil {
 		n.log.Error("a held call could not be parked; its lease brings it back", "call", h.c.ID, "err", err)
 		return
 	}
-	_ = n.nc.Publish(n.subj.Event("held", string(h.c.Kind), messages.Token(name)), messages.Encode(p))
-	if h.c.Return.Inbox != "" {
-		_ = n.nc.PublishMsg(&nats.Msg{Subject: h.c.Return.Inbox, Header: nats.Header{hdrHeld: {name}}})
+	if fresh {
+		n.tell("held", p)
+	}
+	if inbox != "" {
+		_ = n.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {name}}})
 	}
 	n.settleLater(h.lease)
 }
 
-// Answer gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
-// hold.answer. The first answer wins; a second one is the fault conflict.
-func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMessage) error {
-	key := messages.Key(tenant, id)
-	e, err := n.approvals.Get(ctx, key)
-	if errors.Is(err, pipeline.ErrNotFound) {
-		return messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
+// ask makes the record of a question. If it is there already, or was and is answered, that one counts.
+func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Parked, fresh bool, err error) {
+	m, err := n.codec.encode(ctx, c)
+	if err == nil {
+		err = n.shelve(ctx, m.Data)
 	}
 	if err != nil {
-		return messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+		return p, false, err
 	}
-	var p Parked
+	key, record := messages.Key(c.Tenant, c.ID), parkedRecord(p, m.Data)
+	when := pipeline.IfAbsent()
+	for {
+		rev, err := n.approvals.Put(ctx, key, record, 0, when)
+		if err == nil {
+			// The question may have been answered, and its record cleared away, before this delivery of the lease.
+			if d, ok, err := n.decided(ctx, c.Tenant, c.ID); err != nil || ok && d.Generation >= p.Generation {
+				if ok {
+					_ = n.approvals.clear(ctx, key, rev)
+				}
+				return d, false, err
+			}
+			return p, true, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, errNoAnswer) {
+			return p, false, err
+		}
+		old, e, _, err := n.parked(ctx, key)
+		switch {
+		case errors.Is(err, pipeline.ErrNotFound):
+			when = pipeline.IfAbsent()
+		case err != nil:
+			return p, false, err
+		case old.Generation >= p.Generation:
+			return old, false, nil
+		default: // an earlier hold of this call, answered and not yet cleared away
+			when = pipeline.IfRevision(e.Revision)
+		}
+	}
+}
+
+func parkedRecord(p Parked, wire []byte) []byte {
+	return append(append(messages.Encode(p), '\n'), wire...)
+}
+
+// parked reads the record of a call that waits; ErrNotFound if there is none.
+func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.Entry, wire []byte, err error) {
+	if e, err = n.approvals.Get(ctx, key); err != nil {
+		return p, e, nil, err
+	}
 	first, wire, _ := bytes.Cut(e.Value, []byte{'\n'})
 	if err := json.Unmarshal(first, &p); err != nil {
-		return fmt.Errorf("held call %s: %w", id, err)
+		return p, e, nil, fmt.Errorf("held call %s: %w", key, err)
 	}
-	if p.Answered {
-		return messages.NewFault(messages.Conflict, "call %s was answered already", id).From("entry")
+	return p, e, wire, nil
+}
+
+// decidedKey is what is remembered of an answered question, as long as a result. The tenant stands in the value.
+func decidedKey(id string) string { return messages.Key(id, "decided") }
+
+// decided finds an answered question of the tenant, or of any if that is empty.
+func (n *Node) decided(ctx context.Context, tenant, id string) (p Parked, ok bool, err error) {
+	e, err := n.results.Get(ctx, decidedKey(id))
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return p, false, nil
 	}
+	if err != nil {
+		return p, false, err
+	}
+	ok = json.Unmarshal(e.Value, &p) == nil && p.Decided != nil && (tenant == "" || tenant == p.Tenant)
+	return p, ok, nil
+}
+
+// heldNow reports whether a call is parked, and whether nobody has decided yet.
+func (n *Node) heldNow(ctx context.Context, tenant, id string) (parked, open bool) {
+	p, _, _, err := n.parked(ctx, messages.Key(tenant, id))
+	return err == nil, err == nil && p.Decided == nil
+}
+
+// wasHeld reports whether a call is parked or was: then it may end long after the deadline that it began with.
+func (n *Node) wasHeld(ctx context.Context, tenant, id string) bool {
+	if parked, _ := n.heldNow(ctx, tenant, id); parked {
+		return true
+	}
+	_, ok, _ := n.decided(ctx, tenant, id)
+	return ok
+}
+
+// noteResumed marks a call that goes on after its hold, until it is claimed; its value is the generation of the hold.
+const noteResumed = "hold.resumed"
+
+// tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.
+func (n *Node) tell(what string, p Parked) {
+	type event struct {
+		Call     string        `json:"call"`
+		Tenant   string        `json:"tenant"`
+		Kind     messages.Kind `json:"kind"`
+		Tool     string        `json:"tool,omitempty"`
+		Stage    string        `json:"stage"`
+		Since    time.Time     `json:"since"`
+		Expires  time.Time     `json:"expires"`
+		Decision string        `json:"decision,omitempty"`
+		By       string        `json:"by,omitempty"`
+		At       time.Time     `json:"at,omitzero"`
+	}
+	e := event{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires}
+	if d := p.Decided; d != nil {
+		e.Decision, e.By, e.At = d.what(), d.By, d.At
+	}
+	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), messages.Encode(e))
+}
+
+func expired(p Parked) *messages.Fault {
+	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; it was not run",
+		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage).From(p.Stage)
+}
+
+// decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries
+// it out.
+func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []byte, d Decided) error {
+	d.At = time.Now().UTC()
+	p.Decided = &d
+	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
+		return err
+	}
+	n.tell("answered", *p)
+	if err := n.goOn(ctx, *p, wire); err != nil {
+		n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
+	}
+	return nil
+}
+
+// goOn lets an answered call go on where it was held, with the time that it had left. It may be done twice: of two
+// copies of the call only one is claimed. Its record stays until then.
+func (n *Node) goOn(ctx context.Context, p Parked, wire []byte) error {
 	c, err := n.codec.decode(wire)
 	if err != nil {
-		return fmt.Errorf("held call %s: %w", id, err)
+		return fmt.Errorf("held call %s: %w", p.Call, err)
 	}
-	p.Answered = true
-	rev, err := n.approvals.Put(ctx, key, append(append(messages.Encode(p), '\n'), wire...), 0, pipeline.IfRevision(e.Revision))
-	if errors.Is(err, pipeline.ErrChanged) {
-		return messages.NewFault(messages.Conflict, "call %s was answered meanwhile", id).From("entry")
-	}
-	if err != nil {
-		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v", err).From("entry")
-	}
-	c.Note(NoteAnswer, answer)
-	if err := n.storeNext(c, n.subj.Route(c.Kind), nil); err != nil {
-		_, _ = n.approvals.Put(ctx, key, e.Value, 0, pipeline.IfRevision(rev)) // not answered after all
+	if err := n.unshelve(ctx, c); err != nil {
 		return err
 	}
-	return n.approvals.Delete(ctx, key)
-}
-
-// heldNow reports whether a call is parked.
-func (n *Node) heldNow(ctx context.Context, tenant, id string) bool {
-	_, err := n.approvals.Get(ctx, messages.Key(tenant, id))
-	return err == nil
-}
-
-// parkedCalls returns the parked calls of a tenant, all tenants' if it is empty.
-func (n *Node) parkedCalls(ctx context.Context, tenant string) ([]Parked, error) {
-	prefix := ""
-	if tenant != "" {
-		prefix = messages.Token(tenant) + "."
-	}
-	keys, err := n.approvals.Keys(ctx, prefix)
-	if err != nil {
-		return nil, err
-	}
-	out := []Parked{}
-	for _, k := range keys {
-		e, err := n.approvals.Get(ctx, k)
-		if err != nil {
-			continue
-		}
-		var p Parked
-		first, _, _ := bytes.Cut(e.Value, []byte{'\n'})
-		if json.Unmarshal(first, &p) == nil && !p.Answered {
-			out = append(out, p)
-		}
-	}
-	return out, nil
-}
-
-// serveApprovals answers shallot.v1.approval.list and .answer ({"call":"...","answer":...}).
-func (n *Node) serveApprovals() error {
-	if err := n.face(n.subj.Control("approval", "list"), func(m *nats.Msg) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		list, err := n.parkedCalls(ctx, "default")
-		if err != nil {
-			n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-			return
-		}
-		n.reply(m, &nats.Msg{Subject: m.Reply, Data: messages.Encode(list)})
-	}); err != nil {
+	c.Deadline = time.Now().UTC().Add(p.Left)
+	if _, err := n.results.Put(ctx, submittedKey(p.Tenant, p.Call), []byte("{}"), 0, pipeline.Always()); err != nil {
 		return err
 	}
-	return n.face(n.subj.Control("approval", "answer"), func(m *nats.Msg) {
-		var ask struct {
-			Call   string          `json:"call"`
-			Answer json.RawMessage `json:"answer"`
+	if err := n.keepKey(ctx, c, false); err != nil {
+		return err
+	}
+	if p.Decided.Fault != nil {
+		pipeline.GiveUp(c, p.Decided.Fault)
+	} else {
+		c.Note(NoteAnswer, p.Decided.Answer)
+	}
+	c.Note(noteResumed, p.Generation)
+	return n.storeNext(c, n.subj.Route(c.Kind), nil)
+}
+
+// resumed claims the one copy of an answered call that goes on, and clears the question away; what was decided is
+// remembered as long as a result. A second delivery of the same copy finds its own claim.
+func (n *Node) resumed(c *messages.Call, l Lease, generation uint64) (mine bool, err error) {
+	ctx, cancel := n.until(c)
+	defer cancel()
+	if mine, err = n.claimResumed(ctx, c, l, generation); err != nil || !mine {
+		return mine, err
+	}
+	key := messages.Key(c.Tenant, c.ID)
+	p, e, _, err := n.parked(ctx, key)
+	switch {
+	case errors.Is(err, pipeline.ErrNotFound), err == nil && (p.Generation != generation || p.Decided == nil):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
+		return false, err
+	}
+	return true, n.approvals.clear(ctx, key, e.Revision)
+}
+
+// claimResumed reports whether this message is the one copy of a resumed call that goes on. A second delivery of it is.
+func (n *Node) claimResumed(ctx context.Context, c *messages.Call, l Lease, generation uint64) (bool, error) {
+	key := "hold." + messages.Key(c.Tenant, c.ID, strconv.FormatUint(generation, 10))
+	mine := []byte(l.Stream + "." + strconv.FormatUint(l.Seq, 10))
+	for {
+		_, err := n.intents.Put(ctx, key, mine, 0, pipeline.IfAbsent())
+		if err == nil {
+			return true, nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		err := json.Unmarshal(m.Data, &ask)
-		if err != nil || ask.Call == "" {
-			n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","answer":<JSON>}`).From("entry")))
-			return
+		if errors.Is(err, pipeline.ErrExists) {
+			e, err := n.intents.Get(ctx, key)
+			if !errors.Is(err, pipeline.ErrNotFound) {
+				return err == nil && bytes.Equal(e.Value, mine), err
+			}
 		}
-		if err := n.Answer(ctx, "default", ask.Call, ask.Answer); err != nil {
-			n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-			return
+		if ctx.Err() != nil {
+			return false, err
 		}
-		n.reply(m, &nats.Msg{Subject: m.Reply, Data: []byte(`{"status":"answered"}`)})
-	})
+		pause(ctx, 100*time.Millisecond)
+	}
 }

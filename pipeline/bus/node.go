@@ -8,6 +8,7 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,6 +48,10 @@ type Options struct {
 	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
 	// to the request. It runs for one call at a time, for many at once; nil does nothing.
 	Prepare func(c *messages.Call) error
+	// Decide checks an answer to a held call, before anything is decided, and returns it as the stage that asked takes
+	// it; by says who answers. An error refuses the answer, nil says that nothing was decided: the call waits on. Nil
+	// takes every answer as it is.
+	Decide func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
 	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
 	// fault, or another one where it knows that the target was reached all the same. nil keeps every fault.
 	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
@@ -93,20 +98,21 @@ type TargetRole struct {
 // Node is one process's part of the bus. Make it with New, run it with Start, end it with Stop. It is safe for
 // concurrent use between the two.
 type Node struct {
-	opts    Options
-	cfg     Config
-	log     *slog.Logger
-	subj    messages.Subjects
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	pub     message.Publisher
-	codec   *codec
-	marker  *marker
-	cancels *cancels
-	waiters *waiters
-	unheard *unheard
-	later   chores
-	inbox   string
+	opts     Options
+	cfg      Config
+	log      *slog.Logger
+	subj     messages.Subjects
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	pub      message.Publisher
+	codec    *codec
+	marker   *marker
+	cancels  *cancels
+	waiters  *waiters
+	unheard  *unheard
+	later    chores
+	waitlist waitlist
+	inbox    string
 
 	results     *Bucket
 	idempotency *Bucket
@@ -210,6 +216,10 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.watchBacklog(loop) })
 	n.loops.Go(func() { n.later.run(loop) })
 	n.loops.Go(func() { n.waiters.sweep(loop) })
+	if n.opts.Entry {
+		n.loops.Go(func() { n.watchHeld(loop) })
+		n.loops.Go(func() { n.tendHeld(loop) })
+	}
 	n.sweepStages(loop)
 	if len(n.subs) > 0 {
 		failed := make(chan error, 1)

@@ -174,6 +174,11 @@ func (p *pending) look(ctx context.Context) {
 		p.n.log.Debug("result record not readable yet", "call", p.call.ID, "err", err)
 	}
 	if c == nil {
+		if p.attached || p.polls() {
+			if _, open := p.n.heldNow(try, p.call.Tenant, p.call.ID); open {
+				p.hold()
+			}
+		}
 		return
 	}
 	if p.attached {
@@ -185,9 +190,21 @@ func (p *pending) look(ctx context.Context) {
 	p.n.finish(p, c)
 }
 
+func (p *pending) polls() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.poll
+}
+
 // timeOut ends a call whose deadline is over and from which nothing came: the fault names where it was last heard of.
 // The end is recorded, so that no other end can be given later.
 func (p *pending) timeOut() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if p.n.wasHeld(ctx, p.call.Tenant, p.call.ID) { // its clock stands still, or did
+		p.hold()
+		return
+	}
 	p.mu.Lock()
 	where := p.where
 	p.mu.Unlock()
@@ -212,6 +229,11 @@ func (p *pending) timeOut() {
 func (p *pending) Leave() {
 	p.mu.Lock()
 	was := p.left || p.final != nil
+	select {
+	case <-p.held: // he was told where the result will be
+		was = true
+	default:
+	}
 	p.left = true
 	p.deltas, p.bytes = nil, 0
 	p.mu.Unlock()

@@ -189,6 +189,9 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 		n.absent(h, gone.Subject)
 		return next, true
 	}
+	if next.Where != pipeline.ToHold {
+		h.c.Unnote(NoteAnswer) // it is for the phase that asked
+	}
 	n.report(h, r)
 	return next, false
 }

@@ -170,7 +170,7 @@ func TestDocsStages(t *testing.T) {
 			deps.Section = func(name string) any { return sections[name] }
 			s, on, err := spec.Make(spec.Config(), deps)
 			require.NoError(t, err, spec.Name)
-			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Class, s.Tier, phases(s), pick(on, "on", "off"),
+			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Class, s.Tier, phases(s), pick(s.OnDemand, "where a policy asks", pick(on, "on", "off")),
 				pick(len(s.ApplyTo) == 0, "all", strings.Join(s.ApplyTo, ", ")), pick(s.FailClosed, "stops", "goes on"), strings.Join(s.Reads, ", "), strings.Join(s.Writes, ", "))
 		}
 	}
@@ -271,7 +271,7 @@ func TestDocsNames(t *testing.T) {
 	subjects := map[string]bool{}
 	s := messages.Subjects{}
 	for _, full := range append(s.HopSpace(), s.EntryAll(), s.Hop("model", "before", "x"), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo")) {
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval")) {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {

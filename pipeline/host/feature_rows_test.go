@@ -262,7 +262,10 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, `[["name","null_or_empty"]]`, pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
 		})
 		row("approval", func(t *testing.T) {
-			b.do(t, "asked", `{"row":"asked"}`)
+			p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Tenant: "default", Body: []byte(`{"row":"asked"}`)})
+			require.NoError(t, err)
+			_, err = p.Wait(t.Context(), nil)
+			require.ErrorIs(t, err, pipeline.ErrHeld)
 			require.Zero(t, b.count("asked"))
 		})
 		row("concurrency-group", func(t *testing.T) {

@@ -36,7 +36,9 @@ func TestMain(m *testing.M) {
 	case "nats":
 		err = natsProcess(os.Getenv("SHALLOT_TEST_FILE"), os.Getenv("SHALLOT_TEST_PORT"))
 	case "host":
-		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"))
+		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"), host.Roles{Tool: true})
+	case "everything":
+		err = hostProcess(os.Getenv("SHALLOT_TEST_FILE"), host.Everything())
 	case "program":
 		err = programProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
 	}
@@ -80,13 +82,13 @@ func toolProcess(url, file string) error {
 	return nil
 }
 
-// hostProcess is a Shallot worker with the tool role.
-func hostProcess(file string) error {
+// hostProcess is a Shallot process.
+func hostProcess(file string, roles host.Roles) error {
 	l, err := host.Load(file, nil, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := host.Start(context.Background(), host.Options{Config: l, Roles: host.Roles{Tool: true}, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
+	if _, err := host.Start(context.Background(), host.Options{Config: l, Roles: roles, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
 		return err
 	}
 	fmt.Println("ready")

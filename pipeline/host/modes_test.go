@@ -8,7 +8,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // Loose arguments in each mode of coercion, over the bus.
@@ -74,23 +73,4 @@ func TestIntegerBits(t *testing.T) {
 		require.Contains(t, string(m.Data), "out of int range")
 	}
 	require.Equal(t, `{"v":3000000000}`, string(ask(t, h.Conn, "shallot.v1.tool.request.wide", `{"v":3000000000}`).Data), "AR-30")
-}
-
-// A tool that needs an approval never runs where nobody asks for it.
-func TestApprovalWithoutItsStage(t *testing.T) {
-	t.Parallel()
-	asks := pipeline.Stage{Name: "approval", Kind: messages.Tool, Order: 16, Before: pass}
-	h, err := ownHost(t, []pipeline.Stage{asks}, `
-    - {name: pay, executor: "go:echo", effect: read, approval: always}
-    - {name: asked, executor: "go:echo", effect: read, approval: always, stages: {optional: [approval]}}
-    - {name: free, executor: "go:echo", effect: read, approval: none}
-`)
-	require.NoError(t, err)
-	c := call(t, h, pipeline.Request{Tool: "pay", Body: []byte(`{}`)})
-	require.NotNil(t, c.Fault)
-	require.Equal(t, messages.Blocked, c.Fault.Code)
-	require.Equal(t, 1, c.Slip.Tries)
-	for _, tool := range []string{"asked", "free"} {
-		require.Nil(t, call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)}).Fault)
-	}
 }

@@ -15,7 +15,8 @@ func own(d *toolspec.Definition) pipeline.Own {
 	return pipeline.Own{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
 }
 
-// ownStages are the stages that the call's tool names for itself (S2-CHAIN-4). A tool that is not known has none: the
+// ownStages are the stages that the call's tool names for itself (S2-CHAIN-4), and the approval where a policy is about
+// the tool. A tool that is not known has none: the
 // chain says what is wrong with it.
 func (h *Host) ownStages(c *messages.Call) (pipeline.Own, error) {
 	if c.Kind != messages.Tool {
@@ -30,7 +31,11 @@ func (h *Host) ownStages(c *messages.Call) (pipeline.Own, error) {
 		}
 		return pipeline.Own{}, err // a mandatory stage must not be left out because the registry cannot be read
 	}
-	return own(d), nil
+	o := own(d)
+	if h.tools.desk.Concern(d) {
+		o.Demand = append(o.Demand, toolspec.ApprovalStage)
+	}
+	return o, nil
 }
 
 // checkOwnStages refuses to start with a tool of the configuration whose own stages could not stand where they would.
@@ -44,6 +49,9 @@ func (h *Host) checkOwnStages(ctx context.Context) error {
 		}
 		if err := h.Manager.CheckOwn(messages.Tool, own(d)); err != nil {
 			faults = append(faults, fmt.Errorf("tool.tools (%s): %w", t.Name, err))
+		}
+		if !h.tools.desk.Known(t.Approval) {
+			faults = append(faults, fmt.Errorf("tool.tools (%s).approval: %q is no policy of agent.interceptor.approval; write always, none, or the name of one", t.Name, t.Approval))
 		}
 	}
 	return errors.Join(faults...)

@@ -62,6 +62,7 @@ tool:
   tools:
     - {name: spell, executor: "nats:tools.spell", effect: read}
     - {name: upper, description: Upper case, input-schema: {type: object, properties: {text: {type: string}}}, executor: "nats:tools.upper", effect: read, stages: {optional: [mine]}}
+    - {name: careful, executor: "nats:tools.upper", effect: write, approval: always}
 `), 0o600))
 	start := func(user, provision string, roles host.Roles) *host.Host {
 		l, err := host.Load(file, nil, map[string]string{"nats.url": url(user), "nats.provision": provision})
@@ -125,6 +126,17 @@ tool:
 	require.Equal(t, "onion", data, "a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI","seen":true}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
+	// A call that waits: the caller does not decide about it, and gets his result where results are.
+	require.Contains(t, ask("shallot.v1.tenant.acme.tool.request.careful", `{"text":"hi"}`, nats.Header{"Idempotency-Key": {"k2"}}), "approval_pending")
+	list, err := gateway.Approvals(t.Context(), "acme")
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	_, err = gateway.StateKey(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, gateway.Decide(t.Context(), "acme", list[0].Call, json.RawMessage(`"approve"`), "ann"))
+	require.Eventually(t, func() bool {
+		return strings.Contains(ask("shallot.v1.tenant.acme.result."+list[0].Call, "", nil), `"HI"`)
+	}, 10*time.Second, 20*time.Millisecond)
 	_, err = gateway.Control().Switch(t.Context(), "logging", false, "", "test")
 	require.NoError(t, err)
 	_, err = gateway.Control().Diagnostics(t.Context())
@@ -143,6 +155,8 @@ tool:
 	refused(acme, "shallot.v1.tenant.other.model.request")
 	refused(acme, "shallot.v1.model.request")
 	refused(acme, "shallot.v1.control.disable")
+	refused(acme, "shallot.v1.tenant.acme.approval.answer")
+	refused(acme, "shallot.v1.approval.answer")
 	refused(acme, "$KV.shallot_control.stage.model.audit.enabled")
 	refused(tool, "$JS.ACK.SHALLOT_CALLS.entry-model.1.1.1.1.0")
 	refused(tool, "shallot.v1.model.request")

@@ -35,6 +35,7 @@ const rowTools = `
     - {name: safe, executor: "go:script", effect: read, cache: "off", retry: idempotentSafeRetry}
     - {name: patient, executor: "go:script", effect: read, cache: "off", retry: {max-attempts: 2, base-delay: 20s, multiplier: 1, on: [any]}}
     - {name: asks, executor: "go:script", effect: read, cache: "off", stages: {optional: [asker]}}
+    - {name: asks_a_person, executor: "go:script", effect: read, cache: "off", approval: always, retry: {max-attempts: 3, base-delay: 5ms, on: [any]}}
     - {name: strict, executor: "go:script", effect: read, input-schema: {type: object, properties: {row: {type: string}, n: {type: integer}}, required: [n]}, stub-data: {n: 0}}
     - {name: stubbed, executor: "go:script", effect: read, cache: "off", retry: noRetry, stub-data: {note: "sample data"}}
     - {name: stale, executor: "go:script", effect: read, cache: 1ms, retry: noRetry}
@@ -153,6 +154,19 @@ func retryRows(t *testing.T, b *rowBus) {
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
 		require.Equal(t, []int{1, 1}, []int{b.count("RT-10"), c.Slip.Tries})
+	})
+	t.Run("RT-10 approval", func(t *testing.T) {
+		t.Parallel()
+		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10a","fail":2,"with":"tool_network"}`)})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
+		}, 10*time.Second, 5*time.Millisecond)
+		var c *messages.Call
+		require.Eventually(t, func() bool { c, err = b.Door().Result(t.Context(), "default", p.ID()); return err == nil }, 10*time.Second, 5*time.Millisecond)
+		require.Nil(t, c.Fault)
+		require.Equal(t, []int{3, 3}, []int{b.count("RT-10a"), c.Slip.Tries}, "suspended, not retried; then one yes for all attempts")
+		require.Equal(t, 2, strings.Count(strings.Join(c.Slip.Path, " "), "approval.beforeTool"), "asked once, gone on once")
 	})
 }
 

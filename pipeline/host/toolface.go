@@ -95,6 +95,9 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 	if err := h.Manager.CheckOwn(messages.Tool, own(&d)); err != nil {
 		return ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
+	if !h.tools.desk.Known(d.Approval) {
+		return ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is no policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
+	}
 	stored, err := h.tools.registry.Register(ctx, d)
 	if err != nil {
 		return ToolInfo{}, err

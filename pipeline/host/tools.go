@@ -35,7 +35,8 @@ type tools struct {
 	configured map[string]bool
 	networks   []netip.Prefix
 	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
-	asked      gate                // what is asked of those servers beside tool calls
+	desk       *stages.ApprovalDesk
+	asked      gate // what is asked of those servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -68,8 +69,11 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
+	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
+		return fmt.Errorf("agent.interceptor.approval: %w", err)
+	}
 	t.target = &toolbox.Target{
-		Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
+		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &remote{nc: h.Conn, subjects: messages.Subjects{Root: h.Config.Bus.Root}}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},

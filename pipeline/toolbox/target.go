@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
 
 // Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
@@ -28,6 +29,9 @@ type Target struct {
 	Executors Executors
 	Pool      *Pool
 	Intents   *Intents
+	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
+	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
+	Approvals *approve.Policies
 	// Parser holds results against output schemas; nil: they are not looked at.
 	Parser *toolspec.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
@@ -51,9 +55,8 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	if f := d.Refuse(); f != nil {
 		return f
 	}
-	if d.NeedsApproval() && !slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == toolspec.ApprovalStage }) {
-		return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval (%s), and no stage '%s' is on the route to ask for it; it was not run",
-			d.Name, d.Approval, toolspec.ApprovalStage).At("tool").From("registry")
+	if t.Approvals.Concern(d) && !approve.Granted(c, d) {
+		return notGranted(c, d)
 	}
 	exec := t.Executors[d.Executor.Kind]
 	if exec == nil {
@@ -76,6 +79,15 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return a.ended(a.reply(a.run(ctx)))
 	}
 	return a.ended(a.guarded(ctx))
+}
+
+// notGranted says why a call that needs an approval has none: nobody was there to ask, or the arguments are others since.
+func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
+	why := "the stage '" + toolspec.ApprovalStage + "', which asks for it, was not on the route; switch it on"
+	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == toolspec.ApprovalStage }) {
+		why = "the stage '" + toolspec.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
+	}
+	return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval and was not run: %s", d.Name, why).At("tool").From("registry")
 }
 
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.

@@ -1,0 +1,249 @@
+package bus
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Answer is Decide without a name.
+func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMessage) error {
+	_, err := n.Decide(ctx, tenant, id, answer, "")
+	return err
+}
+
+// Decide gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
+// hold.answer. The first answer wins; a later one is the fault conflict, which says whose the first was and when. An
+// answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is not_found.
+// An empty tenant means any.
+func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	unavailable := func(err error) error {
+		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v; the call waits on", err).From("entry")
+	}
+	if tenant == "" {
+		p, err := n.HeldCall(ctx, "", id)
+		if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.NotFound {
+			return n.answered(ctx, "", id, nil)
+		}
+		if err != nil {
+			return p, err
+		}
+		tenant = p.Tenant
+	}
+	var mine *Decided
+	for {
+		p, e, wire, err := n.parked(ctx, messages.Key(tenant, id))
+		if errors.Is(err, pipeline.ErrNotFound) {
+			return n.answered(ctx, tenant, id, mine)
+		}
+		if err != nil {
+			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+		}
+		if p.Decided != nil {
+			if err := n.goOn(ctx, p, wire); err != nil {
+				n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", id, "err", err)
+			}
+			return p, conflict(p, mine)
+		}
+		if !time.Now().Before(p.Expires) {
+			if err := n.decide(ctx, &p, e, wire, Decided{By: "nobody", Fault: expired(p)}); err != nil && !changed(err) {
+				return p, unavailable(err)
+			}
+			continue
+		}
+		made := answer
+		if n.opts.Decide != nil {
+			if made, err = n.opts.Decide(ctx, p, answer, by); err != nil {
+				return p, messages.AsFault(err, p.Stage)
+			}
+		}
+		if messages.IsNull(made) {
+			return p, pipeline.ErrHeld
+		}
+		d := Decided{By: by, Answer: made}
+		err = n.decide(ctx, &p, e, wire, d)
+		if mine = p.Decided; err == nil {
+			return p, nil
+		}
+		if !changed(err) {
+			return p, unavailable(err)
+		}
+		if ctx.Err() != nil {
+			return p, unavailable(ctx.Err())
+		}
+	}
+}
+
+// changed reports whether a conditional write found something else, or may have happened without being confirmed.
+func changed(err error) bool {
+	return errors.Is(err, pipeline.ErrChanged) || errors.Is(err, errNoAnswer)
+}
+
+// conflict says that somebody was first; nil if it was this very decision, whose confirmation was lost.
+func conflict(p Parked, mine *Decided) error {
+	d := p.Decided
+	if mine != nil && mine.At.Equal(d.At) && mine.By == d.By {
+		return nil
+	}
+	what := d.what()
+	if what != "" {
+		what = " (" + what + ")"
+	}
+	return messages.NewFault(messages.Conflict, "call %s was decided already, by %s at %s%s", p.Call, cmp.Or(d.By, "somebody"), d.At.Format(time.RFC3339), what).From("entry")
+}
+
+// answered answers for a call that does not wait, or no longer.
+func (n *Node) answered(ctx context.Context, tenant, id string, mine *Decided) (Parked, error) {
+	p, ok, err := n.decided(ctx, tenant, id)
+	switch {
+	case err != nil:
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+	case ok:
+		return p, conflict(p, mine)
+	}
+	n.log.Warn("an answer came for a call that does not wait; it is ignored", "call", id, "tenant", tenant)
+	return p, messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
+}
+
+// HeldCalls returns the calls of a tenant that wait for an answer, the oldest first; all tenants' if it is empty.
+func (n *Node) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
+	prefix := ""
+	if tenant != "" {
+		prefix = messages.Token(tenant) + "."
+	}
+	keys, err := n.approvals.Keys(ctx, prefix)
+	if err != nil {
+		return nil, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", err).From("entry")
+	}
+	out := []Parked{}
+	for _, k := range keys {
+		if strings.Count(k, ".") != 1 {
+			continue // a piece of a large body
+		}
+		if p, _, _, err := n.parked(ctx, k); err == nil && p.Decided == nil {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b Parked) int { return a.Since.Compare(b.Since) })
+	return out, nil
+}
+
+// HeldCall returns one call that waits; of any tenant if that is empty.
+func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
+	none := messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
+	key := messages.Key(tenant, id)
+	if tenant == "" {
+		keys, err := n.approvals.Keys(ctx, "")
+		if err != nil {
+			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", err).From("entry")
+		}
+		i := slices.IndexFunc(keys, func(k string) bool { return strings.HasSuffix(k, "."+messages.Token(id)) && strings.Count(k, ".") == 1 })
+		if i < 0 {
+			return Parked{}, none
+		}
+		key = keys[i]
+	}
+	p, _, _, err := n.parked(ctx, key)
+	switch {
+	case errors.Is(err, pipeline.ErrNotFound), err == nil && p.Decided != nil:
+		return p, none
+	case err != nil:
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+	}
+	return p, nil
+}
+
+// serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is
+// {"call": "<id>", "answer": <JSON>}, or the keys of a decision beside the call.
+func (n *Node) serveApprovals() error {
+	verbs := map[string]func(m *nats.Msg, tenant string){"list": n.serveHeld, "answer": n.serveAnswer}
+	for verb, serve := range verbs {
+		if !n.opts.NoBareSubjects {
+			if err := n.face(n.subj.Control("approval", verb), func(m *nats.Msg) { serve(m, "default") }); err != nil {
+				return err
+			}
+		}
+		if err := n.face(n.subj.Control("tenant", "*", "approval", verb), func(m *nats.Msg) {
+			t := strings.Split(m.Subject, ".")
+			tenant, ok := messages.Untoken(t[len(t)-3])
+			if !ok || tenant == "" {
+				n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
+				return
+			}
+			serve(m, tenant)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) serveHeld(m *nats.Msg, tenant string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	list, err := n.HeldCalls(ctx, tenant)
+	if err != nil {
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	n.reply(m, &nats.Msg{Subject: m.Reply, Data: messages.Encode(list)})
+}
+
+func (n *Node) serveAnswer(m *nats.Msg, tenant string) {
+	call, answer, err := readAnswer(m.Data)
+	if err != nil {
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	by := "nats"
+	if user := m.Header.Get("Shallot-User"); user != "" {
+		by += "/" + headerValue(user)[:min(len(user), 256)]
+	}
+	p, err := n.Decide(context.Background(), tenant, call, answer, by)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		n.reply(m, pendingAnswer(m.Reply, call))
+	case err != nil:
+		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	default:
+		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: messages.Encode(struct {
+			Call     string `json:"call"`
+			Status   string `json:"status"`
+			Decision string `json:"decision,omitempty"`
+			By       string `json:"by"`
+		}{call, "answered", p.Decided.what(), by})})
+	}
+}
+
+// readAnswer reads which call is answered, and the answer.
+func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
+	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		return "", nil, bad
+	}
+	call, ok := messages.IsString(all["call"])
+	if !ok || call == "" {
+		return "", nil, bad.At("call")
+	}
+	if answer, ok := all["answer"]; ok {
+		return call, answer, nil
+	}
+	delete(all, "call")
+	if len(all) == 0 {
+		return "", nil, bad.At("decision")
+	}
+	return call, messages.DropField(bytes.TrimSpace(data), "call"), nil
+}

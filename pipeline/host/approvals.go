@@ -1,0 +1,63 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// Approval is a call that waits for a person.
+type Approval struct {
+	Call    string        `json:"call"`
+	Tenant  string        `json:"tenant"`
+	Kind    messages.Kind `json:"kind"`
+	Tool    string        `json:"tool,omitempty"`
+	Stage   string        `json:"stage"`
+	Since   time.Time     `json:"since"`
+	Expires time.Time     `json:"expires"`
+	// Question is what is asked, as the stage wrote it: tool, arguments, policy, decisions and so on.
+	Question json.RawMessage `json:"question,omitempty"`
+}
+
+// Approvals lists the calls of a tenant that wait for a person, the oldest first; of all tenants if it is empty.
+func (h *Host) Approvals(ctx context.Context, tenant string) ([]Approval, error) {
+	list, err := h.Node.HeldCalls(ctx, tenant)
+	out := make([]Approval, 0, len(list))
+	for _, p := range list {
+		out = append(out, approvalOf(p))
+	}
+	return out, err
+}
+
+// Approval returns one call that waits; of any tenant if that is empty. An unknown one is the fault not_found.
+func (h *Host) Approval(ctx context.Context, tenant, call string) (Approval, error) {
+	p, err := h.Node.HeldCall(ctx, tenant, call)
+	return approvalOf(p), err
+}
+
+// Decide carries a decision to a call that waits; see [bus.Node.Decide]. by says whose it is.
+func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.RawMessage, by string) error {
+	_, err := h.Node.Decide(ctx, tenant, call, decision, by)
+	return err
+}
+
+func approvalOf(p bus.Parked) Approval {
+	return Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires, Question: p.Question}
+}
+
+// checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
+func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+	if _, ours := messages.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != toolspec.ApprovalStage || !ours {
+		return answer, nil
+	}
+	return h.tools.desk.Decide(ctx, p.Question, answer, by)
+}
+
+// StateKey is the key with which every gateway of the installation signs what MCP clients carry between two requests.
+func (h *Host) StateKey(ctx context.Context) ([]byte, error) {
+	return h.Node.Secret(ctx, "mcp-request-state")
+}

@@ -1,0 +1,220 @@
+package stages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+)
+
+// ApprovalConfig is agent.interceptor.approval.
+type ApprovalConfig struct {
+	Common   `yaml:",inline"`
+	Policies []approve.Policy `yaml:"policies" json:"policies" doc:"Which tool calls wait for a person; the first one that fits asks."`
+}
+
+// ApprovalRecord is a record of the audit stream about one question: it is asked, or it is answered.
+type ApprovalRecord struct {
+	Record string    `json:"record"` // "<call>.asked" or "<call>.answered": the same over redeliveries
+	Event  string    `json:"event"`  // asked | answered
+	Time   time.Time `json:"time"`
+	Call   string    `json:"call"`
+	Tenant string    `json:"tenant"`
+	Tool   string    `json:"tool"`
+	Run    string    `json:"run,omitempty"`
+	User   string    `json:"user,omitempty"`
+	Policy string    `json:"policy,omitempty"`
+	// Arguments are those that were shown, or, of an answer, those that the tool gets: size and hash.
+	Arguments *AuditBody `json:"arguments,omitempty"`
+	Decision  string     `json:"decision,omitempty"`
+	By        string     `json:"by,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
+}
+
+// metaApproval marks a result that a person gave or refused.
+const metaApproval = "approval"
+
+type approval struct {
+	policies *approve.Policies
+	tools    toolPolicies
+	parser   *toolspec.Parser
+	args     toolspec.Options
+	publish  func(ctx context.Context, what string, record any) error
+	log      *slog.Logger
+}
+
+// newApproval makes the stage that asks a person before a tool runs (contracts 9). It stands inner to everything that
+// changes arguments and outer to the cache, so a stored result is no way round it. It is on the route of the calls of
+// tools that a policy, or the tool's own approval, is about; each of them gets a grant here, at once or after a
+// decision, and the target runs nothing else.
+//
+// A call that needs a decision is held; its phase runs again with the decision: approve and edit give the grant, edit
+// with other arguments, respond answers with the given content, and reject is the fault blocked, or in a run a result
+// that the model reads. It fails closed, and it is safe to run twice: it decides nothing itself.
+func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
+	policies, err := approve.Compile(cfg.Policies)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
+	}
+	a := &approval{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
+	if a.parser == nil {
+		a.parser = &toolspec.Parser{}
+	}
+	return pipeline.Stage{
+		Before: a.before, FailClosed: true, OnDemand: true, Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
+	}, nil
+}
+
+func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	def, _, err := a.tools.of(ctx, c)
+	if err != nil {
+		return pipeline.Verdict{}, err
+	}
+	if raw, ok := c.Notes[pipeline.NoteAnswer]; ok {
+		return a.decided(ctx, c, def, raw)
+	}
+	if approve.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
+		return pipeline.Continue(), nil
+	}
+	c.Unnote(approve.NoteGrant)
+	q := a.policies.Question(def, c)
+	if q == nil {
+		return pipeline.Continue(), approve.Give(c, def)
+	}
+	a.record(ctx, c, ApprovalRecord{Event: "asked", Policy: q.Policy, Arguments: digest(q.Arguments)})
+	return pipeline.HoldFor(messages.Encode(q), q.Expires), nil
+}
+
+// decided carries out what a person decided.
+func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
+	var d approve.Decision
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
+	}
+	c.Note(approve.NoteDecision, approve.Decision{Decision: d.Decision, By: d.By, At: d.At})
+	if (d.Decision == approve.Approve || d.Decision == approve.Edit) && def.Fingerprint() != d.Hash {
+		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
+	}
+	switch d.Decision {
+	case approve.Edit:
+		args, faults := a.parser.Parse(def, d.Arguments, a.args)
+		if faults != nil {
+			return pipeline.Verdict{}, faults.Fault()
+		}
+		a.changed(c, args)
+		fallthrough
+	case approve.Approve:
+		a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
+		return pipeline.Continue(), approve.Give(c, def)
+	}
+	a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason})
+	switch {
+	case d.Decision == approve.Respond:
+		c.SetReply(d.Content)
+		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
+		return pipeline.Answer(), nil
+	case d.Decision == approve.Reject && c.Run != "":
+		c.SetReply(messages.Encode(d.Said(def.Name)))
+		c.Note(toolspec.NoteIsError, true)
+		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
+		return pipeline.Answer(), nil
+	case d.Decision == approve.Reject:
+		return pipeline.Verdict{}, messages.NewFault(messages.Blocked, "%s", d.Said(def.Name)).At("tool").From(toolspec.ApprovalStage)
+	}
+	return pipeline.Verdict{}, a.blocked(c, "%q is no decision", d.Decision)
+}
+
+// RuleEdited is the rule of the change that a person made to the arguments (approval).
+const RuleEdited = "edited_by_person"
+
+// changed puts other arguments in place, and says so beside the changes that coercion made.
+func (a *approval) changed(c *messages.Call, args *toolspec.ParsedArgs) {
+	var all []toolspec.Change
+	c.Noted(toolspec.NoteChanges, &all)
+	all = append(all, toolspec.Change{Path: "", Rule: RuleEdited})
+	c.Note(toolspec.NoteChanges, append(all, args.Changes...))
+	c.SetRequest(args.Raw())
+}
+
+func (a *approval) blocked(c *messages.Call, format string, args ...any) error {
+	f := messages.NewFault(messages.Blocked, format, args...)
+	f.Message = "the call of '" + c.Tool + "' was not run: " + f.Message
+	return f.At("tool").From(toolspec.ApprovalStage)
+}
+
+// record writes to the audit stream. Nothing waits for it: the decision itself is kept by whoever holds the call.
+func (a *approval) record(ctx context.Context, c *messages.Call, r ApprovalRecord) {
+	if a.publish == nil {
+		return
+	}
+	r.Record, r.Time = c.ID+"."+r.Event, time.Now().UTC()
+	r.Call, r.Tenant, r.Tool, r.Run, r.User = c.ID, c.Tenant, c.Tool, c.Run, c.User
+	if err := a.publish(ctx, "approval", r); err != nil {
+		a.log.ErrorContext(ctx, "audit record lost", "call", c.ID, "event", r.Event, "err", err)
+	}
+}
+
+// ApprovalDesk is what a process that takes decisions needs of the policies: which tools they are about, and whether a
+// decision may be made.
+type ApprovalDesk struct {
+	*approve.Policies
+	tools  toolspec.Tools
+	parser *toolspec.Parser
+	args   toolspec.Options
+}
+
+// NewApprovalDesk compiles the policies of a configuration (a *ApprovalConfig; nil: none).
+func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
+	cfg, _ := config.(*ApprovalConfig)
+	if cfg == nil {
+		cfg = &ApprovalConfig{}
+	}
+	p, err := approve.Compile(cfg.Policies)
+	if err != nil {
+		return nil, err
+	}
+	return &ApprovalDesk{Policies: p, tools: d.Tools, parser: d.Parser, args: d.Arguments}, nil
+}
+
+// Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and
+// no error means that nothing was decided (HI-10). The error is a fault that says what is wrong; the call waits on.
+func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMessage, by string) (json.RawMessage, error) {
+	var q approve.Question
+	if err := json.Unmarshal(question, &q); err != nil {
+		return nil, messages.NewFault(messages.Internal, "the question cannot be read: %v", err).From(toolspec.ApprovalStage)
+	}
+	d, ok, err := approve.Read(answer)
+	if err != nil || !ok {
+		return nil, err
+	}
+	name := q.Tool
+	if q.Version != "" {
+		name = toolspec.Pin(name, q.Version)
+	}
+	now, err := a.tools.Get(ctx, name)
+	if f, is := errors.AsType[*messages.Fault](err); err != nil && (!is || f.Code != messages.ToolNotFound) {
+		return nil, err
+	}
+	err = q.Check(&d, now, func(def *toolspec.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
+		args, faults := a.parser.Parse(def, raw, a.args)
+		if faults != nil {
+			return nil, faults.Fault()
+		}
+		return args.Raw(), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.By, d.At = by, time.Now().UTC()
+	return messages.Encode(d), nil
+}
