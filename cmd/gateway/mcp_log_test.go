@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -53,7 +54,7 @@ func TestMCPLogMessages(t *testing.T) {
 			require.NoError(t, s.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: mcp.LoggingLevel(level)}))
 		}
 		return func(server string) error {
-			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: server + "_say", Arguments: map[string]string{"who": who, "server": server}, Meta: meta})
+			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: server + "_say", Arguments: map[string]string{"who": who, "server": server}, Meta: maps.Clone(meta)})
 			return err
 		}
 	}
