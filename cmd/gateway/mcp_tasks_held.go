@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
@@ -57,7 +58,7 @@ func (f *mcpFace) answerHeld(ctx context.Context, extra *mcp.RequestExtra, t *ta
 	}
 	form := &mcp.ElicitResult{}
 	if err := json.Unmarshal(answer, form); err != nil {
-		form = &mcp.ElicitResult{Action: "accept"} // asked again, with the next name
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: the answer to " + t.heldName() + " is no elicitation result"}
 	}
 	s := heldState{Call: t.Call, Tenant: t.tenant}
 	note, err := f.decided(ctx, &mcp.CallToolRequest{Extra: extra}, &s, form)
