@@ -61,7 +61,7 @@ func addTaskTools(s *mcp.Server) {
 		return r, nil
 	})
 	tool("protocol_error_job", nil, func(context.Context, object, mcp.InputResponseMap) (*mcp.CallToolResult, error) {
-		return nil, &jsonrpc.Error{Code: -32000, Message: "the job broke"}
+		return nil, &jsonrpc.Error{Code: -32050, Message: "the job broke"}
 	})
 	asks := func(questions map[string]string) *mcp.CallToolResult {
 		r := &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{}}
