@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -17,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -227,4 +229,42 @@ func TestTaskView(t *testing.T) {
 	require.Equal(t, "2026-11-21T12:10:00.000Z", v.LastUpdatedAt)
 	require.EqualValues(t, 70*60*1000, v.TTLMs, "the result goes before the record")
 	require.Equal(t, []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}, []time.Duration{pollEvery(0), pollEvery(10 * time.Second), pollEvery(time.Hour)})
+}
+
+// stillTasks has one store, and calls that never end.
+type stillTasks struct{ pipeline.Memory }
+
+func (*stillTasks) Peek(context.Context, string, string) (*messages.Call, time.Time, error) {
+	return nil, time.Time{}, nil
+}
+func (*stillTasks) CancelCall(string)           {}
+func (s *stillTasks) TaskStore() pipeline.Store { return &s.Memory }
+func (*stillTasks) TaskTTL() time.Duration      { return time.Hour }
+
+// The record of a task that is under way is written anew before it goes; the handle's time to live grows with it.
+func TestMCPTaskRecordIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		still := &stillTasks{}
+		f := &mcpFace{tasks: still, local: identity{Tenant: "default"}, log: testLog(t)}
+		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
+		require.NoError(t, err)
+		ask := func() *taskView {
+			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: messages.Encode(made.id)})
+			require.NoError(t, err)
+			return res.(*taskView)
+		}
+		written := func() uint64 {
+			e, err := still.Get(t.Context(), taskKey("default", made.id))
+			require.NoError(t, err)
+			return e.Revision
+		}
+		require.Equal(t, time.Hour.Milliseconds(), ask().TTLMs)
+		time.Sleep(20 * time.Minute)
+		require.Equal(t, time.Hour.Milliseconds(), ask().TTLMs)
+		require.EqualValues(t, 1, written())
+		time.Sleep(20 * time.Minute)
+		require.Equal(t, (100 * time.Minute).Milliseconds(), ask().TTLMs)
+		require.EqualValues(t, 2, written())
+	})
 }

@@ -25,6 +25,7 @@ import (
 // taskTools are tools over HTTP and on an MCP server, which wait until the test lets them end.
 type taskTools struct {
 	config  string        // file
+	until   chan string   // the deadline that it was told
 	begun   chan string   // a call of the tool "slow" began; its arguments
 	release chan string   // what the next one answers
 	stopped chan struct{} // one was cancelled
@@ -38,10 +39,14 @@ func taskTool(name, url, more string) string {
 
 func newTaskTools(t *testing.T, more string) *taskTools {
 	t.Helper()
-	x := &taskTools{begun: make(chan string, 64), release: make(chan string), stopped: make(chan struct{}, 64), asked: make(chan string, 64)}
+	x := &taskTools{begun: make(chan string, 64), release: make(chan string), until: make(chan string, 1), stopped: make(chan struct{}, 64), asked: make(chan string, 64)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		select {
+		case x.until <- r.Header.Get("Shallot-Deadline"):
+		default:
+		}
 		x.begun <- string(body)
 		select {
 		case <-r.Context().Done():
@@ -254,6 +259,9 @@ func TestMCPTaskLifecycle(t *testing.T) {
 	require.GreaterOrEqual(t, len(id), 26, "130 random bits")
 
 	require.Equal(t, `{"n":1}`, x.began(t))
+	until, err := time.Parse(time.RFC3339, receive(t, x.until))
+	require.NoError(t, err)
+	require.Greater(t, time.Until(until), 2*time.Minute, "a task has its tool's time, not that of a call that is waited for")
 	require.Equal(t, "working", c.get(t, id).Get("status").Str)
 	require.False(t, c.get(t, id).Get("result").Exists())
 	x.end(t, `{"big":9007199254740993,"z":"<a>"}`)
