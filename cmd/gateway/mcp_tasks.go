@@ -161,8 +161,9 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 	}
 	t, err := f.newTask(ctx, req, r, d, pending.ID())
 	if err == nil && stay() {
-		// Whoever waits ends the call when its time is over, should nobody else do so.
-		f.work.Go(func() { _, _ = pending.Wait(f.halted, nil) })
+		if f.halted.Err() == nil { // whoever waits ends the call when its time is over, should nobody else do so
+			f.work.Go(func() { _, _ = pending.Wait(f.halted, nil) })
+		}
 		slot.handle = t.view(statusWorking)
 		slot.handle.ResultType = resultTask
 		if held {

@@ -298,6 +298,21 @@ func TestMCPTaskLifecycle(t *testing.T) {
 		without.caps = `"tasks":{},`
 		require.Equal(t, "complete", without.call(t, "at_once", `{}`).Get("resultType").Str, "the capability of 2025-11-25 is another one")
 	})
+	t.Run("an idempotency key is one call, with a handle for each time", func(t *testing.T) {
+		again := func() string {
+			a := c.do(t, "tools/call", `{"name":"slow","arguments":{"k":1}}`, "Idempotency-Key: once")
+			require.Equal(t, "task", a.Get("result.resultType").Str, a.Raw)
+			return a.Get("result.taskId").Str
+		}
+		one, two := again(), again()
+		require.NotEqual(t, one, two)
+		require.Equal(t, `{"k":1}`, x.began(t))
+		x.end(t, `{"ok":1}`)
+		r := c.until(t, one, "completed")
+		require.Equal(t, r.Get("result").Raw, c.until(t, two, "completed").Get("result").Raw)
+		require.Equal(t, r.Get("result").Raw, c.until(t, again(), "completed").Get("result").Raw)
+		require.Empty(t, x.begun)
+	})
 	t.Run("a policy decides", func(t *testing.T) {
 		id := c.task(t, "must", `{}`)
 		x.began(t)
