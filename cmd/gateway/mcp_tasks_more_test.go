@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -267,4 +269,41 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 		require.Equal(t, (100 * time.Minute).Milliseconds(), ask().TTLMs)
 		require.EqualValues(t, 2, written())
 	})
+}
+
+// brokenTasks is a registry whose store of tasks does not answer.
+type brokenTasks struct {
+	*fakeTools
+	stillTasks
+}
+
+func (*brokenTasks) TaskStore() pipeline.Store { return refusingStore{} }
+
+type refusingStore struct{ pipeline.Store }
+
+func (refusingStore) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
+	return 0, errors.New("no answer")
+}
+
+func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
+	return pipeline.Entry{}, errors.New("no answer")
+}
+
+// No handle goes out that is not stored: the caller gets the result instead. And a task that cannot be read is no
+// unknown one.
+func TestMCPTaskWithoutStore(t *testing.T) {
+	t.Parallel()
+	d := tool("slow", "go")
+	d.Task = toolspec.TaskAlways
+	door := &localDoor{target: replies(`{"ok":true}`)}
+	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
+	r := c.call(t, "slow", `{}`)
+	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
+	require.True(t, r.Get("structuredContent.ok").Bool())
+	require.True(t, door.last(t).Keep)
+	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
+		a := c.do(t, method, `{"taskId":"x","inputResponses":{}}`)
+		require.EqualValues(t, -32603, a.Get("error.code").Int(), a.Raw)
+		require.True(t, a.Get("error.data.shallot/retryable").Bool(), a.Raw)
+	}
 }
