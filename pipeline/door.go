@@ -29,6 +29,9 @@ type Request struct {
 	Explain        bool
 	Stream         bool // the caller reads deltas
 	Submit         bool // nobody waits: the end is recorded
+	Keep           bool // the end is recorded although somebody waits: he may stop waiting and ask for the result later
+	// MaxTime, if longer than the configured maximum of the kind, stands in its place.
+	MaxTime time.Duration
 	// Notes are in the shared context from the start (an MCP face's progress token and answers).
 	Notes       messages.Notes
 	CallerInbox string

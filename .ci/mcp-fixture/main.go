@@ -46,6 +46,7 @@ func main() {
 			"titledMulti":    object{"type": "array", "items": object{"anyOf": titled}},
 		})
 	})
+	addTaskTools(s)
 	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		log.Fatal(err)
 	}

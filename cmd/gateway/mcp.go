@@ -48,7 +48,8 @@ type mcpFace struct {
 	work   sync.WaitGroup
 	halted context.Context // ends when waiting calls must be answered, because the process stops
 	halt   context.CancelFunc
-	posts  busy // requests that end with an answer
+	posts  busy    // requests that end with an answer
+	tasks  taskBus // nil: the Tasks extension is not offered
 	logs   logLevels
 
 	mu      sync.Mutex
@@ -77,8 +78,12 @@ func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, loca
 		o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
 		o.CompletionHandler, o.SubscribeHandler, o.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
 	}
+	f.offerTasks(o.Capabilities)
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: host.Version()}, o)
-	f.server.AddReceivingMiddleware(f.gate)
+	f.server.AddReceivingMiddleware(f.gate, f.withTasks)
+	if err := f.serveTasks(); err != nil {
+		return nil, err
+	}
 	f.sync(context.Background())
 	quit, err := source.OnMCPChange(f.changed)
 	if err != nil {
@@ -223,6 +228,11 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if state, ours := carried(req); ours {
 		return f.attach(ctx, d, req, state)
+	}
+	if slot, err := f.asTask(ctx, d, req); err != nil {
+		return nil, err
+	} else if slot != nil {
+		return f.callTask(ctx, d, req, slot)
 	}
 	r, err := f.request(d, req)
 	if err != nil {

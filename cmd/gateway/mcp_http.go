@@ -37,6 +37,7 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 			return
 		}
 		var in envelope
+		var refused *jsonrpc.Error
 		if r.Method == http.MethodPost {
 			body, fault := bodies.readBody(w, r)
 			if fault != nil {
@@ -51,6 +52,9 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)
 				return
 			}
+			if f.tasks != nil && sessionless(r, in) {
+				refused = taskRefusal(r, in, body)
+			}
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Del("Content-Encoding")
@@ -60,6 +64,10 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 				wireError(w, http.StatusBadRequest, in.id, mcp.CodeHeaderMismatch, fmt.Sprintf("header %s is given %d times; give it once", name, n))
 				return
 			}
+		}
+		if refused != nil {
+			wireRefusal(w, http.StatusBadRequest, in.id, refused)
+			return
 		}
 		handler, session := older, r.Header.Get("Mcp-Session-Id")
 		switch {

@@ -48,7 +48,11 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
+	source := mcpSource(h)
+	if scratch != "" && o.loaded.Config.Embedded() {
+		source = withoutTasks{h} // a task would not outlive this process
+	}
+	face, err := newMCPFace(h.Door(), source, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
 	if err == nil {
 		face.desk = h // the person at the client started this process
 		face.alone = true

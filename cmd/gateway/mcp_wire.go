@@ -59,11 +59,15 @@ func keptID(id json.RawMessage) bool {
 
 // wireError answers with an error of JSON-RPC. An error that belongs to no request has no id.
 func wireError(w http.ResponseWriter, status int, id json.RawMessage, code int64, message string) {
+	wireRefusal(w, status, id, &jsonrpc.Error{Code: code, Message: message})
+}
+
+func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonrpc.Error) {
 	writeJSON(w, status, append(messages.Encode(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id,omitempty"`
 		Error   *jsonrpc.Error  `json:"error"`
-	}{"2.0", id, &jsonrpc.Error{Code: code, Message: message}}), '\n'))
+	}{"2.0", id, e}), '\n'))
 }
 
 // mcpWriteTimeout is how long one write to an MCP client may take.

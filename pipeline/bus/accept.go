@@ -119,7 +119,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	c.Deadline = c.Accepted.Add(n.maxTime(r.Kind))
+	c.Deadline = c.Accepted.Add(max(n.maxTime(r.Kind), r.MaxTime))
 	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
 		c.Deadline = r.Deadline.UTC()
 	}
@@ -131,7 +131,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if r.Submit {
 		c.Return.Inbox, c.Return.Caller = "", ""
 	}
-	c.Return.Record = r.Submit || c.IdempotencyKey != ""
+	c.Return.Record = r.Submit || r.Keep || c.IdempotencyKey != ""
 	if c.Trace.Parent == "" {
 		c.Trace.Parent = newTrace()
 	}

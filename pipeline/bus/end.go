@@ -82,21 +82,27 @@ func (n *Node) record(c *messages.Call) (final *messages.Call, first bool, err e
 
 // recorded reads the end of a call; nil if it has not ended.
 func (n *Node) recorded(ctx context.Context, tenant, id string) (*messages.Call, error) {
+	c, _, err := n.recordedAt(ctx, tenant, id)
+	return c, err
+}
+
+// recordedAt also says when it was recorded.
+func (n *Node) recordedAt(ctx context.Context, tenant, id string) (*messages.Call, time.Time, error) {
 	e, err := n.results.Get(ctx, messages.Key(tenant, id))
 	if errors.Is(err, pipeline.ErrNotFound) {
-		return nil, nil
+		return nil, time.Time{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	c, err := n.codec.decode(e.Value)
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	if c.Tenant != tenant || c.ID != id {
-		return nil, messages.NewFault(messages.Internal, "the result record of call %s is another call's", id)
+		return nil, time.Time{}, messages.NewFault(messages.Internal, "the result record of call %s is another call's", id)
 	}
-	return c, n.codec.fill(ctx, c)
+	return c, e.Created, n.codec.fill(ctx, c)
 }
 
 // release frees the idempotency key of a call that ended in a fault which is retryable as it is: the caller is told to

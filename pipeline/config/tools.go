@@ -74,6 +74,7 @@ type Tool struct {
 	Check            string       `yaml:"check" json:"check,omitempty" doc:"Read tool that can look up an unknown outcome."`
 	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
 	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
+	Task             string       `yaml:"task" json:"task,omitempty" doc:"When MCP callers who know the Tasks extension get a handle; empty is auto." enum:"auto,always,required,never,"`
 	Clearable        *bool        `yaml:"clearable" json:"clearable,omitempty" doc:"Whether context editing may clear its results."`
 	StubData         JSON         `yaml:"stub-data" json:"stub-data,omitempty" doc:"What stands in when all else failed; with a disclaimer of its own."`
 	Stages           ToolStages   `yaml:"stages" json:"stages,omitzero" doc:"Stages of this tool alone."`

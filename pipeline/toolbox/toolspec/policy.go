@@ -32,6 +32,8 @@ type Policy struct {
 	Coercion string `yaml:"coercion" json:"coercion,omitempty"`
 	// AllowBlank lists required text parameters that may be blank, beside those with minLength 0.
 	AllowBlank []string `yaml:"allow-blank" json:"allow-blank,omitempty"`
+	// Task says when an MCP caller who knows the Tasks extension gets a handle instead of the result; see [TaskAuto].
+	Task string `yaml:"task" json:"task,omitempty"`
 	// Clearable says whether context editing may clear results of this tool; nil: yes.
 	Clearable *bool `yaml:"clearable" json:"clearable,omitempty"`
 }
@@ -42,6 +44,14 @@ const (
 	EffectWrite    = "write"
 	EffectExternal = "external"
 	EffectUnknown  = "unknown"
+)
+
+// The values of Policy.Task. Empty is TaskAuto.
+const (
+	TaskAuto     = "auto"     // when the call has not ended after a short while
+	TaskAlways   = "always"   // at once
+	TaskRequired = "required" // at once, and callers without the extension are refused
+	TaskNever    = "never"
 )
 
 // Cache is a tool's cache policy. In configuration it may be one word: "off", or a ttl.
@@ -114,6 +124,9 @@ func (p Policy) check() (at string, err error) {
 		return at, err
 	}
 	if at, err := oneOf("/coercion", p.Coercion, "", Documents, Extended, Off); err != nil {
+		return at, err
+	}
+	if at, err := oneOf("/task", p.Task, "", TaskAuto, TaskAlways, TaskRequired, TaskNever); err != nil {
 		return at, err
 	}
 	if p.Cache != nil {
