@@ -34,13 +34,13 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 	}
 	if tenant == "" {
 		p, err := n.HeldCall(ctx, "", id)
-		if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.NotFound {
-			return n.answered(ctx, "", id, nil)
-		}
-		if err != nil {
+		if f, ok := errors.AsType[*messages.Fault](err); err != nil && (!ok || f.Code != messages.NotFound) {
 			return p, err
 		}
-		tenant = p.Tenant
+		if p.Call == "" {
+			return n.answered(ctx, "", id, nil)
+		}
+		tenant = p.Tenant // also of a call that is decided and has not gone on yet
 	}
 	var mine *Decided
 	for {
@@ -140,7 +140,8 @@ func (n *Node) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
 	return out, nil
 }
 
-// HeldCall returns one call that waits; of any tenant if that is empty.
+// HeldCall returns one call that waits; of any tenant if that is empty. For one that is decided and has not gone on yet
+// it returns both the call and not_found.
 func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
 	none := messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
 	key := messages.Key(tenant, id)
