@@ -246,7 +246,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 				var waiting []pipeline.Pending
 				for _, submit := range []bool{false, true} {
 					p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Submit: submit,
-						Deadline: time.Now().Add(2 * time.Second)})
+						Deadline: time.Now().Add(3 * time.Second)})
 					require.NoError(t, err)
 					waiting = append(waiting, p)
 					dying.dead()
