@@ -117,6 +117,7 @@ func TestCallTool(t *testing.T) {
 	text := start(t, &localDoor{target: replies(`plain words`)}, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`)
 	require.Equal(t, "plain words", text.body)
 	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
+	require.Equal(t, []string{"no-store", "11"}, []string{text.Header.Get("Cache-Control"), text.Header.Get("Content-Length")})
 
 	small := start(t, &localDoor{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
 	small.do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).isFault(t, messages.TooLarge)
