@@ -223,8 +223,10 @@ func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, err
 	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", firstChars(at, 200)).At("path")
 	name := strings.TrimPrefix(at, evictedScheme)
 	if r.Dir != "" {
-		if in, err := filepath.Rel(r.Dir, at); err == nil && filepath.IsLocal(in) {
-			name = filepath.ToSlash(in)
+		for _, at := range []string{at, string(filepath.Separator) + at} { // the HTTP face's path has lost its first slash
+			if in, err := filepath.Rel(r.Dir, at); err == nil && filepath.IsLocal(in) {
+				name = filepath.ToSlash(in)
+			}
 		}
 	}
 	if !evictedOf(name, tenant) {

@@ -265,6 +265,7 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 	for _, row := range []struct{ tenant, path, want string }{
 		{"default", "shallot-evicted/g1/t_1.txt", "default's"}, {"default", "g1/t_1.txt", "default's"}, {"", "g1/t_1.txt", "default's"},
 		{"t1", "shallot-evicted/t1/g1/t_1.txt", "t1's"}, {"default", filepath.Join(dir, "a", "t_1.txt"), "file"},
+		{"default", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), "file"}, {"t1", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), ""},
 		{"default", "t1/g1/t_1.txt", ""}, {"t1", "g1/t_1.txt", ""}, {"t2", "t1/g1/t_1.txt", ""}, {"default", "secret", ""},
 		{"default", "../a/t_1.txt", ""}, {"default", "a/../a/t_1.txt", ""}, {"default", "/etc/passwd", ""}, {"default", "a/p_1.txt", ""}, {"default", "", ""},
 	} {

@@ -177,7 +177,7 @@ func All() []Spec {
 		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
 		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 		{Name: "tool-fallback", Class: "FallbackManager", Kind: messages.Tool, Order: 10, Tier: pipeline.Optional, Section: "tool-fallback", Config: defaults(ToolFallbackConfig{}), New: build(newToolFallback)},
-		{Name: "tool-arguments", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
+		{Name: "tool-arguments", Class: "ArgParser", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
 		{Name: "approval", Kind: messages.Tool, Order: 16, Tier: pipeline.Fixed, Section: "approval", Config: defaults(ApprovalConfig{}), New: build(newApproval)},
 		{Name: "tool-cache", Class: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "tool-cache",
 			Config: defaults(ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}), New: build(newToolCache)},

@@ -51,8 +51,13 @@ func setHeader(h http.Header, name, value string) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	writeBody(w, status, "application/json", body)
+}
+
+// writeBody writes a whole answer, which no cache on the way may keep.
+func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if h.Get("Cache-Control") == "" {
 		h.Set("Cache-Control", "no-store")

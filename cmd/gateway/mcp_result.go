@@ -68,6 +68,9 @@ func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (
 		r.Meta = mcp.Meta{}
 	}
 	r.Meta["shallot/call"] = c.ID
+	if fromCache(c) {
+		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
+	}
 	text := degraded(c)
 	if text != "" {
 		r.Meta["shallot/degraded"] = text
@@ -110,6 +113,14 @@ func (f *mcpFace) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn
 		note = "Note: it is not as the tool's output schema has it either (" + wrong + ")."
 	}
 	r.Content = append(r.Content, &mcp.TextContent{Text: note})
+}
+
+// fromCache reports whether a result is one that the tool cache kept.
+func fromCache(c *messages.Call) bool {
+	var meta struct {
+		FromCache bool `json:"from_cache"`
+	}
+	return c.Noted(toolspec.NoteMetadata, &meta) && meta.FromCache
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.

@@ -103,6 +103,9 @@ func TestMCPCall(t *testing.T) {
 		case `{"n":6}`:
 			c.SetReply([]byte("no such city"))
 			c.Note(toolspec.NoteIsError, true)
+		case `{"n":7}`:
+			c.SetReply([]byte(`{"sum":7}`))
+			c.Note(toolspec.NoteMetadata, map[string]any{"from_cache": true})
 		case `{"n":9007199254740993}`:
 			c.SetReply([]byte(`[1,2]`))
 		}
@@ -144,6 +147,9 @@ func TestMCPCall(t *testing.T) {
 			r = do(`{"n":6}`)
 			require.True(t, r.IsError)
 			require.Equal(t, "no such city", textOf(t, r))
+			require.NotContains(t, r.Meta, "shallot/from_cache")
+			r = do(`{"n":7}`)
+			require.Equal(t, true, r.Meta["shallot/from_cache"], "S2-CACHE-4")
 			r = do(`{"n":9007199254740993}`)
 			require.Equal(t, "[1,2]", textOf(t, r))
 			require.Nil(t, r.StructuredContent)

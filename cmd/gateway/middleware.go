@@ -117,6 +117,9 @@ func (s *server) wrap(t *table) http.Handler {
 			id = messages.NewID()
 		}
 		w.Header().Set("X-Request-Id", id)
+		if rest, ok := strings.CutPrefix(r.URL.Path, evictedPath+"/"); ok && r.URL.RawPath == "" {
+			r.URL.Path = evictedPath + rest // an absolute path, put there as it was shown
+		}
 		if fault == nil && !plainTarget(r) {
 			fault = noPath(r)
 		}
@@ -161,7 +164,8 @@ func (s *server) panicked(a *answer, r *http.Request, p any) {
 
 // plainTarget refuses every request target that two readers could take for different paths (security.md): absolute
 // forms, dot segments, empty segments, encoded slashes, backslashes, controls. The answer does not depend on a key.
-// Only the id behind /models/ may hold an encoded slash, because clients encode the names of models.
+// Only what stands behind /models/ and /v1/evicted/ may hold encoded slashes, because clients encode the names of models
+// and the paths that a tool showed them.
 func plainTarget(r *http.Request) bool {
 	if !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "" {
 		return false
@@ -170,18 +174,22 @@ func plainTarget(r *http.Request) bool {
 	if !strings.HasPrefix(raw, "/") || strings.Contains(raw, "//") || strings.Contains(raw, `\`) || strings.Contains(raw, "%5c") {
 		return false
 	}
-	if strings.Contains(raw, "%2f") && !strings.HasPrefix(raw, "/v1/models/") && !strings.HasPrefix(raw, "/models/") {
+	if strings.Contains(raw, "%2f") && !strings.HasPrefix(raw, "/v1/models/") && !strings.HasPrefix(raw, "/models/") && !strings.HasPrefix(raw, evictedPath) {
 		return false
 	}
-	for _, seg := range strings.Split(r.URL.Path, "/") {
+	path := r.URL.Path
+	if rest, ok := strings.CutPrefix(path, evictedPath+"/"); ok {
+		path = evictedPath + rest // an encoded absolute path
+	}
+	for _, seg := range strings.Split(path, "/") {
 		if seg == "." || seg == ".." {
 			return false
 		}
 	}
-	if strings.Contains(r.URL.Path, "//") {
+	if strings.Contains(path, "//") {
 		return false
 	}
-	return !strings.ContainsFunc(r.URL.Path, func(c rune) bool { return c < ' ' || c == 0x7f })
+	return !strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f })
 }
 
 // exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.

@@ -152,8 +152,7 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	case c.Fault != nil:
 		writeFault(w, c.Fault)
 	case isText:
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte(text))
+		writeBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
 		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
 	default:

@@ -42,7 +42,7 @@ func (s *server) addTools(t *table, addr string, main bool) {
 	one := methods{http.MethodDelete: control(s.removeTool)}
 	if main {
 		list[http.MethodGet], one[http.MethodGet] = s.caller(s.listTools), s.caller(s.getTool)
-		t.add("/v1/evicted/{path...}", methods{http.MethodGet: s.caller(s.readEvicted)})
+		t.add(evictedPath+"{path...}", methods{http.MethodGet: s.caller(s.readEvicted)})
 		t.add("/v1/tools/{name}/call", methods{http.MethodPost: s.caller(s.callTool)})
 	} else {
 		list[http.MethodGet], one[http.MethodGet] = s.operator(addr, s.listTools), s.operator(addr, s.getTool)
@@ -158,6 +158,8 @@ func (s *server) getTool(w http.ResponseWriter, r *http.Request, id identity) {
 	}
 	writeValue(w, http.StatusOK, t)
 }
+
+const evictedPath = "/v1/evicted/"
 
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
 // those who may call the tool that reads it.

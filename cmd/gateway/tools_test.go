@@ -69,6 +69,16 @@ func TestReadEvicted(t *testing.T) {
 	require.Equal(t, 200, got.StatusCode, got.body)
 	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.body, "text").String())
 	require.Equal(t, int64(3), gjson.Get(got.body, "offset").Int())
+	for target, path := range map[string]string{ // as a summary shows it where results lie in a directory, and as clients encode it
+		"/v1/evicted//tmp/e/a/t_1.txt": "tmp/e/a/t_1.txt", "/v1/evicted/tmp/e/a/t_1.txt": "tmp/e/a/t_1.txt",
+		"/v1/evicted/%2Ftmp%2Fe%2Fa%2Ft_1.txt": "/tmp/e/a/t_1.txt", "/v1/evicted/shallot-evicted%2Fa%2Ft_1.txt": "shallot-evicted/a/t_1.txt",
+	} {
+		got := g.raw(t, "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n"+authA+"\r\nConnection: close\r\n\r\n")
+		require.Contains(t, got, `"text":"`+path+" 0", target)
+	}
+	for _, target := range []string{"/v1/evicted///tmp/x", "/v1/evicted/%2e%2e%2fx", "/v1/evicted/a%2f..%2fx", "/v1/evicted//../x", "/v1/evicted/a//b"} {
+		require.Contains(t, g.raw(t, "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n"+authA+"\r\nConnection: close\r\n\r\n"), " 404 ", target)
+	}
 	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "", authB).isFault(t, messages.NotFound)
 	g.do(t, "GET", "/v1/evicted/a/tool_1.txt", "").isFault(t, messages.Unauthenticated)
 	g.do(t, "GET", "/v1/evicted/a/../../x", "", authA).isFault(t, messages.NotFound)
@@ -107,6 +117,7 @@ func TestCallTool(t *testing.T) {
 	text := start(t, &localDoor{target: replies(`plain words`)}, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`)
 	require.Equal(t, "plain words", text.body)
 	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
+	require.Equal(t, []string{"no-store", "11"}, []string{text.Header.Get("Cache-Control"), text.Header.Get("Content-Length")})
 
 	small := start(t, &localDoor{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
 	small.do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).isFault(t, messages.TooLarge)

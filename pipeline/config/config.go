@@ -35,6 +35,21 @@ type Agent struct {
 // Interceptors marks the place of the stages' sections; the values are in the pointers of [Options].
 type Interceptors struct{}
 
+// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. It is a section without a stage,
+// because the agent loop counts, before it sends a call. A limit that is null is none.
+type ToolLimit struct {
+	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Nothing runs agents yet." min:"0"`
+	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
+	ExitBehavior string                `yaml:"exit-behavior" doc:"At the limit: continue gives the model an error as the result, end ends the run, error fails it." enum:"continue,end,error"`
+	Tools        map[string]ToolLimits `yaml:"tools" doc:"Limits by name of the tool, beside those of all together."`
+}
+
+// ToolLimits are the limits of one tool.
+type ToolLimits struct {
+	RunLimit    *int `yaml:"run-limit" doc:"Calls of one agent run; null: no limit." min:"0"`
+	ThreadLimit *int `yaml:"thread-limit" doc:"Calls of one session; null: no limit." min:"0"`
+}
+
 // AgentSpec is one agent.
 type AgentSpec struct {
 	Name         string      `yaml:"name" doc:"Unique; callers write agent/<name> as the model." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`

@@ -85,6 +85,19 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.Equal(t, "default", l.Where("http.addr"))
 }
 
+// TestSmallPool: whoever writes a pool smaller than the default of core-pool has not asked for more cores than it has.
+func TestSmallPool(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, "tool: {executor: {max-pool: 4}}\n")
+	require.NoError(t, err)
+	require.Equal(t, 4, l.Tool.Executor.MaxPool)
+	require.Equal(t, 4, l.Tool.Executor.CorePool)
+	_, err = load(t, "tool: {executor: {max-pool: 4, core-pool: 5}}\n")
+	require.ErrorContains(t, err, "tool.executor.core-pool: 5 is above max-pool, which is 4")
+	_, err = load(t, "tool: {executor: {max-pool: 4}}\n", "SHALLOT_TOOL__EXECUTOR__CORE_POOL=5")
+	require.ErrorContains(t, err, "above max-pool")
+}
+
 func TestFileIsReadOverDefaults(t *testing.T) {
 	t.Parallel()
 	l, err := load(t, `

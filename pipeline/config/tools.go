@@ -22,7 +22,7 @@ type Tooling struct {
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.
 type Executor struct {
-	CorePool      int `yaml:"core-pool" doc:"Checked, otherwise without effect: goroutines need no core threads." min:"1" max:"100000"`
+	CorePool      int `yaml:"core-pool" doc:"Not above max-pool, otherwise without effect: goroutines need no core threads. Not written, it follows a smaller max-pool." min:"1" max:"100000"`
 	MaxPool       int `yaml:"max-pool" doc:"Slots: tools that one worker runs at once." min:"1" max:"100000"`
 	QueueCapacity int `yaml:"queue-capacity" doc:"Calls that a worker may hold beyond its slots." min:"0" max:"1000000"`
 }
@@ -120,11 +120,11 @@ type ToolRetry struct {
 	// Preset is set if the file names one; then the rest is empty.
 	Preset      string   `yaml:"-" json:"-"`
 	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty" doc:"Attempts, the first one too." min:"1" max:"100"`
-	BaseDelay   Duration `yaml:"base-delay" json:"base-delay,omitzero" doc:"First delay."`
-	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty" doc:"Growth of the delay." min:"0" max:"100"`
+	BaseDelay   Duration `yaml:"base-delay" json:"base-delay,omitzero" doc:"First delay, times multiplier; 0: none."`
+	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty" doc:"Growth of the delay; 0: it stays the same." min:"0" max:"100"`
 	MaxDelay    Duration `yaml:"max-delay" json:"max-delay,omitzero" doc:"Longest delay; 0: 30s."`
 	Jitter      float64  `yaml:"jitter" json:"jitter,omitempty" doc:"Share by which a delay is spread." min:"0" max:"1"`
-	On          []string `yaml:"on" json:"on,omitempty" doc:"Fault codes, classes, or any."`
+	On          []string `yaml:"on" json:"on,omitempty" doc:"Fault codes, classes, or any; not given: any. A tool that may not run twice is only tried again if it certainly did not run."`
 }
 
 // ToolCache is a cache policy.

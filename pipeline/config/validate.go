@@ -12,8 +12,12 @@ import (
 
 // rules checks what more than one key, or more than a bound, decides.
 func (c *checker) rules(cfg *Config) {
-	if e := cfg.Tool.Executor; e.CorePool > e.MaxPool {
-		c.fail("tool.executor.core-pool", "%d is above max-pool, which is %d", e.CorePool, e.MaxPool)
+	if e := &cfg.Tool.Executor; e.CorePool > e.MaxPool {
+		if c.at["tool.executor.core-pool"] == nil {
+			e.CorePool = e.MaxPool // nobody asked for more
+		} else {
+			c.fail("tool.executor.core-pool", "%d is above max-pool, which is %d", e.CorePool, e.MaxPool)
+		}
 	}
 	for prefix := range cfg.Tool.Timeout.Prefixes {
 		if prefix == "" {

@@ -62,6 +62,7 @@ type node struct {
 	Properties  map[string]node `json:"properties"`
 	Items       *node           `json:"items"`
 	AnyOf       []node          `json:"anyOf"`
+	Values      json.RawMessage `json:"additionalProperties"`
 	Type        any             `json:"type"`
 	Enum        []any           `json:"enum"`
 	Default     any             `json:"default"`
@@ -76,6 +77,10 @@ func (n node) walk(path string, visit func(path string, n node)) {
 		p.walk(at, visit)
 		if p.Items != nil {
 			p.Items.walk(at+"[]", visit)
+		}
+		var values node // of a map: its keys are the operator's, the record behind them is not
+		if json.Unmarshal(p.Values, &values) == nil {
+			values.walk(at+".<name>", visit)
 		}
 		for _, a := range p.AnyOf {
 			a.walk(at, visit)

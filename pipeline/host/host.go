@@ -86,7 +86,7 @@ type Host struct {
 
 // Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
 func Sections() map[string]any {
-	out := map[string]any{}
+	out := map[string]any{"tool-limit": &config.ToolLimit{ExitBehavior: "continue"}} // of the agent loop, no stage
 	for _, s := range stages.All() {
 		if out[s.Section] == nil {
 			out[s.Section] = s.Config()

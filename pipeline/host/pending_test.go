@@ -29,7 +29,7 @@ func BenchmarkPendingRetries(b *testing.B) {
 // pendingRetries brings n calls to where each waits for its second attempt, and says how many goroutines there are more
 // than before.
 func pendingRetries(t testing.TB, n int) int {
-	b := startRows(t, "tool-retry: {base-delay: 30s, max-delay: 30s}", "", "    - {name: t, executor: \"go:script\", effect: read, cache: \"off\"}\n")
+	b := startRows(t, "tool-retry: {base-delay: 50s, max-delay: 50s}", "", "    - {name: t, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	b.do(t, "t", `{"row":"warm"}`)
 	before := runtime.NumGoroutine()
 	var wg sync.WaitGroup

@@ -212,7 +212,10 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 	if said == "" {
 		said = short(string(body))
 	}
-	f := messages.NewFault(messages.ToolError, "tool '%s' answered %d: %s", name, status, said)
+	if said != "" {
+		said = ": " + said
+	}
+	f := messages.NewFault(messages.ToolError, "tool '%s' answered %d%s", name, status, said)
 	f.RetryAfter = wait
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:

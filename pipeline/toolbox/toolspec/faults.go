@@ -99,8 +99,11 @@ func got(v *value) string {
 	case kNull:
 		return "null"
 	case kString:
-		if blank(v.str) {
+		switch {
+		case v.str == "":
 			return "an empty string"
+		case blank(v.str):
+			return "a blank string"
 		}
 		return "string " + string(messages.Encode(clip(v.str)))
 	case kArray:

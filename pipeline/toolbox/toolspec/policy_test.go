@@ -61,6 +61,10 @@ func TestShouldRetry(t *testing.T) {
 		{"contracts 11 proof of non-execution", network, toolspec.Effective{}, 1, target(messages.TargetAbsent), true},
 		{"contracts 7 fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
 		{"outcome unknown", safe, idem, 1, target(messages.OutcomeUnknown), false},
+		{"attempts alone: any error", toolspec.RetryPolicy{MaxAttempts: 3}, idem, 2, target(messages.ToolError), true},
+		{"attempts alone: no more of them", toolspec.RetryPolicy{MaxAttempts: 3}, idem, 3, target(messages.ToolError), false},
+		{"attempts alone: bad arguments", toolspec.RetryPolicy{MaxAttempts: 3}, idem, 1, target(messages.InvalidArguments), false},
+		{"attempts alone: not idempotent", toolspec.RetryPolicy{MaxAttempts: 3}, toolspec.Effective{}, 1, target(messages.ToolNetwork), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,8 @@ type RetryPolicy struct {
 	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty"`
 	MaxDelay    Duration `yaml:"max-delay" json:"max-delay,omitempty"` // 0: 30s
 	Jitter      float64  `yaml:"jitter" json:"jitter,omitempty"`       // 0.25: each delay within +-25 %
-	// On lists the faults worth another attempt: codes of contracts T2, classes of S2-FALL-5, or "any".
+	// On lists the faults worth another attempt: codes of contracts T2, classes of S2-FALL-5, or "any"; empty: any, for
+	// whoever writes max-attempts wants attempts.
 	On []string `yaml:"on" json:"on,omitempty"`
 }
 
@@ -147,6 +148,9 @@ func (p RetryPolicy) ShouldRetry(attempts int, f *messages.Fault) bool {
 	case messages.InvalidArguments, messages.InvalidRequest, messages.ToolNotFound, messages.OutcomeUnknown, messages.Cancelled, messages.Blocked,
 		messages.DeadlineExceeded, messages.Misconfigured, messages.RetriesExhausted:
 		return false
+	}
+	if len(p.On) == 0 {
+		return true
 	}
 	class := f.Code.Info().Class
 	for _, on := range p.On {
