@@ -119,7 +119,7 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	c.Deadline = c.Accepted.Add(max(n.maxTime(r.Kind), r.MaxTime))
+	c.Deadline = c.Accepted.Add(n.maxTime(r))
 	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
 		c.Deadline = r.Deadline.UTC()
 	}
@@ -162,11 +162,16 @@ func newTrace() string {
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
 }
 
-func (n *Node) maxTime(k messages.Kind) time.Duration {
-	if d := n.opts.MaxTime[k]; d > 0 {
-		return d
+// maxTime is the longest that the call of a request may take.
+func (n *Node) maxTime(r pipeline.Request) time.Duration {
+	most := n.opts.MaxTime[r.Kind]
+	if most <= 0 {
+		most = defaultMaxTime[r.Kind]
 	}
-	return defaultMaxTime[k]
+	if n.opts.Longest != nil {
+		most = max(most, n.opts.Longest(r))
+	}
+	return max(most, r.MaxTime)
 }
 
 func applyClass(c *messages.Call) string {

@@ -59,6 +59,8 @@ type Options struct {
 	Verbs []Verb
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
 	MaxTime map[messages.Kind]time.Duration
+	// Longest gives a request more time than its kind has, if it returns more; nil never does.
+	Longest func(r pipeline.Request) time.Duration
 	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
 	StageSlots int
 	// TrustTenantHeader, BareSubjects: see contracts 4.

@@ -126,7 +126,7 @@ func (n *Node) take(m *message.Message) (*held, bool) {
 		}
 	}
 	if c.Deadline.IsZero() { // nobody of ours makes one; it would wait for an absent stage for ever
-		c.Deadline = arrived.Add(n.maxTime(c.Kind))
+		c.Deadline = arrived.Add(n.maxTime(pipeline.Request{Kind: c.Kind, Tool: c.Tool}))
 	}
 	return &held{c: c, lease: lease, fresh: fresh}, true
 }

@@ -148,12 +148,30 @@ func (h *Host) refreshTools(ctx context.Context) {
 	}
 }
 
-// maxToolTime is the longest a whole tool call may take (contracts T3).
-const maxToolTime = time.Minute
+// Times of a whole tool call, attempts and waits together: a minute (contracts T3), or, where the tool's own time limit is
+// longer, that and a minute, up to an hour.
+const (
+	toolTime    = time.Minute
+	maxToolTime = time.Hour
+)
+
+// longest is how long a call may take because its tool may.
+func (h *Host) longest(r pipeline.Request) time.Duration {
+	if r.Kind != messages.Tool {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	d, err := h.tools.find.Get(ctx, r.Tool)
+	if err != nil || d.Timeout.D() <= toolTime {
+		return 0 // an unknown tool is judged by the chain
+	}
+	return min(d.Timeout.D()+toolTime, maxToolTime)
+}
 
 // checkTime warns of a time limit that no call can use up.
 func (h *Host) checkTime(d *toolspec.Definition) {
-	if limit := d.Timeout.D(); limit > maxToolTime {
+	if limit := d.Timeout.D(); limit > maxToolTime-toolTime {
 		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
 	}
 }

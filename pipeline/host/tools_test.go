@@ -351,3 +351,20 @@ func benchCalls(b *testing.B, h *host.Host, atOnce int, args string) {
 	}
 	wg.Wait()
 }
+
+// A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want less.
+func TestLongToolTime(t *testing.T) {
+	t.Parallel()
+	h := toolHost(t, `tool:
+  tools:
+    - {name: short, executor: "go:echo", timeout: 30s}
+    - {name: long, executor: "go:echo", timeout: 5m}
+    - {name: endless, executor: "go:echo", timeout: 100h}
+`)
+	for tool, most := range map[string]time.Duration{"short": time.Minute, "long": 6 * time.Minute, "endless": time.Hour, "nobody": time.Minute} {
+		c := call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)})
+		require.Equal(t, most, c.Deadline.Sub(c.Accepted), tool)
+		c = call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`), Deadline: time.Now().Add(20 * time.Second)})
+		require.LessOrEqual(t, c.Deadline.Sub(c.Accepted), 20*time.Second, tool)
+	}
+}
