@@ -114,6 +114,8 @@ func (s *server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 		panic(http.ErrAbortHandler) // cut the connection: a clean end would look like a whole answer
 	case !e.started:
 		s.notEnded(e.w, r, pending.ID(), err)
+	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, which has shown a part or a sign of life
+		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", resultPath(pending.ID())).From("entry"))
 	case errors.Is(cause, errStopping):
 		e.fail(stoppingFault(messages.StreamCut, pending.ID()))
 	default:

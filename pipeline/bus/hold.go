@@ -41,7 +41,9 @@ type Parked struct {
 	Expires    time.Time     `json:"expires"`
 	Left       time.Duration `json:"left"`
 	Generation uint64        `json:"generation"`
-	Decided    *Decided      `json:"decided,omitempty"`
+	// Ran says that the call had been at its target before it was held.
+	Ran     bool     `json:"ran,omitempty"`
+	Decided *Decided `json:"decided,omitempty"`
 }
 
 // Decided says what became of a question: an answer, or a fault where nobody gave one.
@@ -78,6 +80,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 		Call: h.c.ID, Tenant: h.c.Tenant, Kind: h.c.Kind, Tool: h.c.Tool, Stage: name, Phase: phase, Question: next.Question, Since: now,
 		Expires: now.Add(next.Expires), Left: max(time.Until(h.c.Deadline), 0), Generation: h.c.Generation,
 	}
+	p.Ran = h.c.Flag(messages.NoteExecutorReached)
 	inbox := h.c.Return.Inbox
 	h.c.Return.Inbox, h.c.Return.Caller = "", "" // whoever waits is told that it is held, and asks for the end later
 	p, fresh, err := n.ask(ctx, h.c, p)
@@ -209,8 +212,16 @@ func (n *Node) tell(what string, p Parked) {
 }
 
 func expired(p Parked) *messages.Fault {
-	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; it was not run",
-		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage).From(p.Stage)
+	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; %s",
+		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage, p.ran()).From(p.Stage)
+}
+
+// ran says whether the target was asked: an after may hold a call too, with the result in its hands.
+func (p Parked) ran() string {
+	if p.Ran {
+		return fmt.Sprintf("the %s had run before, and its result is not given out", p.Kind)
+	}
+	return "it was not run"
 }
 
 // decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries
