@@ -1,6 +1,7 @@
 package stages_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -262,4 +264,21 @@ func TestToolPII(t *testing.T) {
 	c, _ := runOverWire(t, blocked, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`))
 	require.Equal(t, messages.Blocked, c.Fault.Code)
 	require.False(t, c.HasReply())
+
+	// What a failed tool says: a value goes, the fault stays, because the tool may have run.
+	says := func(s pipeline.Stage) string {
+		target := pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
+			f := messages.NewFault(messages.OutcomeUnknown, "sent to joe@example.com, perhaps")
+			f.Headers = map[string]string{toolspec.HeaderMCPError: `{"code":1,"message":"joe@example.com"}`}
+			return f
+		})
+		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
+		_, err := pipeline.Chain([]pipeline.Stage{s}, target).Call(t.Context(), c)
+		require.NoError(t, err)
+		require.Equal(t, messages.OutcomeUnknown, c.Fault.Code)
+		require.NotContains(t, c.Fault.Message+c.Fault.Headers[toolspec.HeaderMCPError], "joe@")
+		return c.Fault.Message
+	}
+	require.Equal(t, "sent to [REDACTED_EMAIL], perhaps", says(s))
+	require.Contains(t, says(blocked), "is not shown")
 }

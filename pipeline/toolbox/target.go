@@ -132,6 +132,7 @@ func (a *attempt) open() {
 	if a.c.Stream {
 		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
 	}
+	a.out.wordless = a.out.progress && pipeline.Unseen(a.c)
 }
 
 // ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
