@@ -92,7 +92,11 @@ func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.C
 		}
 	}
 	e.write(chunks)
-	if fault != nil {
+	switch {
+	case fault != nil && e.tool:
+		e.event("error", errorEvent(c, fault))
+		return
+	case fault != nil:
 		e.fail(fault)
 		return
 	}
