@@ -92,6 +92,13 @@ func (s *stream) end() {
 	s.over = true
 }
 
+// begun reports whether the tool has given a piece of its result: then it has run, whatever it says later.
+func (s *stream) begun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given
+}
+
 // settle makes a result of which chunks were given whole. A result that says something else than its chunks is a
 // failure where a part of them was shown, and stands where nobody saw them.
 func (s *stream) settle(tool string, r *Result) error {

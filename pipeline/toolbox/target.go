@@ -176,6 +176,8 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	var f *messages.Fault
 	switch {
+	case errors.As(err, &f) && toolspec.NotExecuted(f) && a.out.begun():
+		return r, messages.NewFault(messages.ToolNetwork, "'%s' gave a part of its result, and then: %s", a.d.Name, f.Message).From(messages.TargetOrigin)
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
 		return r, messages.NewFault(messages.Cancelled, "the caller cancelled while '%s' ran", a.d.Name).From("caller")
