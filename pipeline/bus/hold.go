@@ -66,6 +66,9 @@ func (d Decided) what() string {
 	return s
 }
 
+// questionShare is the part of a NATS message that a question may take: its record holds the call and the decision too.
+const questionShare = 4
+
 // park stores a held call and its question, and only then settles the lease: a parked call holds none. Its end will be
 // recorded, because whoever asked may be long gone.
 func (n *Node) park(h *held, next pipeline.Next) {
@@ -81,11 +84,21 @@ func (n *Node) park(h *held, next pipeline.Next) {
 		Expires: now.Add(next.Expires), Left: max(time.Until(h.c.Deadline), 0), Generation: h.c.Generation,
 	}
 	p.Ran = h.c.Flag(messages.NoteExecutorReached)
-	inbox := h.c.Return.Inbox
+	inbox, caller := h.c.Return.Inbox, h.c.Return.Caller
 	h.c.Return.Inbox, h.c.Return.Caller = "", "" // whoever waits is told that it is held, and asks for the end later
-	p, fresh, err := n.ask(ctx, h.c, p)
+	fresh, err := false, nats.ErrMaxPayload
+	if most := n.nc.MaxPayload() / questionShare; int64(len(next.Question)) <= most {
+		p, fresh, err = n.ask(ctx, h.c, p)
+	}
 	if err == nil && p.Decided == nil {
 		err = n.keepKey(ctx, h.c, true)
+	}
+	if errors.Is(err, nats.ErrMaxPayload) {
+		h.c.Return.Inbox, h.c.Return.Caller = inbox, caller
+		n.forward(h, pipeline.GiveUp(h.c, messages.NewFault(messages.TooLarge,
+			"stage %s asks a question of %d bytes, which does not fit into its record; at most %d, a quarter of the server's max_payload, less what the call itself takes",
+			name, len(next.Question), n.nc.MaxPayload()/questionShare)))
+		return
 	}
 	if err != nil {
 		n.log.Error("a held call could not be parked; its lease brings it back", "call", h.c.ID, "err", err)
