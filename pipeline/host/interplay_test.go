@@ -274,3 +274,44 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 		})
 	}
 }
+
+// A stage round a tool that may not run twice says again: with the same arguments the first run's result stands, with
+// others it does not pass for theirs, though a person has approved them too.
+func TestAgainRoundAToolThatRunsOnce(t *testing.T) {
+	t.Parallel()
+	b := startTill(t, `    tool-fallback: {enabled: true}
+stages:
+  - {name: restless, kind: tool, enabled: false, again: true, timeout: 5s, tries: 1, writes: [request.amount]}
+`, "")
+	register(t, b.Host, `{"name":"settle","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["restless"]}}`)
+	var edits atomic.Pointer[string]
+	program(t, b.Host, "shallot.v1.stage.tool.restless", func(q map[string]json.RawMessage) string {
+		if edit := edits.Load(); string(q["phase"]) == `"after"` && edit != nil {
+			edits.Store(nil)
+			return `{"verdict":"again"` + *edit + `}`
+		}
+		return ""
+	})
+	same, other := ``, `,"set":{"request.amount":2}`
+	edits.Store(&same)
+	id := b.held(t, "settle", `{"amount":1}`)
+	require.Nil(t, b.decide(t, id, `"approve"`))
+	c := b.end(t, id)
+	require.Nil(t, c.Fault, "%v", c.Fault)
+	require.Equal(t, []any{2, `{"paid":true}`}, []any{c.Slip.Tries, string(c.ReplyBytes())})
+	require.Equal(t, []string{`{"amount":1}`}, b.payments())
+
+	edits.Store(&other)
+	id = b.held(t, "settle", `{"amount":1}`)
+	require.Nil(t, b.decide(t, id, `"approve"`))
+	require.Eventually(t, func() bool { // the other arguments are a question of their own
+		a, err := b.Approval(t.Context(), "default", id)
+		return err == nil && strings.Contains(string(a.Question), `{"amount":2}`)
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Nil(t, b.decide(t, id, `"approve"`))
+	c = b.end(t, id)
+	require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+	require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+	require.Contains(t, c.Fault.Message, "with other arguments")
+	require.Equal(t, []string{`{"amount":1}`, `{"amount":1}`}, b.payments())
+}
