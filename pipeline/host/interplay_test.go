@@ -315,3 +315,41 @@ stages:
 	require.Contains(t, c.Fault.Message, "with other arguments")
 	require.Equal(t, []string{`{"amount":1}`, `{"amount":1}`}, b.payments())
 }
+
+// A stage that holds a call is switched off while the call waits: the call goes on where it was held, and others do not
+// come there any more.
+func TestSwitchedOffWhileItHolds(t *testing.T) {
+	t.Parallel()
+	b := startTill(t, `    tool-fallback: {enabled: true}
+stages:
+  - {name: desk, kind: tool, order: 12, timeout: 5s, tries: 1, phases: [before]}
+`, "")
+	program(t, b.Host, "shallot.v1.stage.tool.desk", func(q map[string]json.RawMessage) string {
+		if strings.Contains(string(q["call"]), "hold.answer") {
+			return ""
+		}
+		return `{"verdict":"hold","question":1}`
+	})
+	id := b.held(t, "free", `{}`)
+	_, err := b.Control().Switch(t.Context(), "desk", false, "", "op")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "free", Body: []byte(`{}`)})
+		require.NoError(t, err)
+		c, err := p.Wait(t.Context(), nil)
+		if err != nil {
+			b.Node.Cancel(p.ID())
+		}
+		return c != nil && c.Fault == nil
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Nil(t, b.decide(t, id, `true`))
+	require.Nil(t, b.end(t, id).Fault)
+
+	id = b.held(t, "shred", `{}`)
+	_, err = b.Control().Switch(t.Context(), "approval", false, "approval", "op")
+	require.NoError(t, err)
+	n := len(b.payments())
+	require.Nil(t, b.decide(t, id, `"approve"`))
+	require.Nil(t, b.end(t, id).Fault, "a person has said yes")
+	require.Len(t, b.payments(), n+1)
+}
