@@ -353,3 +353,20 @@ stages:
 	require.Nil(t, b.end(t, id).Fault, "a person has said yes")
 	require.Len(t, b.payments(), n+1)
 }
+
+// What a person gave in the place of a result does not stand in for the tool later, when it fails.
+func TestAPersonsAnswerIsNoStaleResult(t *testing.T) {
+	t.Parallel()
+	h := startStreams(t, "agent: {interceptor: {tool-retry: {enabled: false}}}\n")
+	register(t, h.Host, `{"name":"asked","executor":"go:feed","effect":"read","approval":"always"}`)
+	b := &till{Host: h.Host}
+	args := feed{Fail: "the disk is gone"}.args()
+	id := b.held(t, "asked", args)
+	require.Nil(t, b.decide(t, id, `{"decision":"respond","content":{"said":"by ann"}}`))
+	require.Equal(t, `{"said":"by ann"}`, string(b.end(t, id).ReplyBytes()))
+	id = b.held(t, "asked", args)
+	require.Nil(t, b.decide(t, id, `"approve"`))
+	c := b.end(t, id)
+	require.Equal(t, "graceful_error", fallback(c))
+	require.NotContains(t, string(c.ReplyBytes()), "by ann")
+}
