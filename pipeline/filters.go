@@ -46,6 +46,14 @@ func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool),
 	return chain, true
 }
 
+// Unseen reports whether a stage that the call is inside rewrites what the target says and cannot do it piece by piece.
+// Whatever the target says before its end then passes no such stage.
+func Unseen(c *messages.Call) bool {
+	return slices.ContainsFunc(c.Slip.Frames, func(f messages.Frame) bool {
+		return f.Stop >= 0 && f.Stop < len(c.Slip.Stops) && c.Slip.Stops[f.Stop].Rewrites && !c.Slip.Stops[f.Stop].Filter
+	})
+}
+
 // PassText passes a piece of one text through the filters.
 func PassText(chain []ChunkFilter, at ChunkKey, piece string) string {
 	for _, f := range chain {

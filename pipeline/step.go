@@ -140,6 +140,9 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 			return v, nil
 		}
 	case again:
+		if phase == messages.After && s.Keep && c.Flag(messages.NoteStreamShown) {
+			return Continue(), nil // his caller has read a part of this result: nothing runs again for it (contracts 8)
+		}
 		if phase == messages.After && s.Keep {
 			return v, nil
 		}

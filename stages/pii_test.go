@@ -236,30 +236,3 @@ func TestPIIRestoreUndoesReplace(t *testing.T) {
 		require.JSONEq(rt, args, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
 	})
 }
-
-func TestToolPII(t *testing.T) {
-	t.Parallel()
-	d := stages.Deps{Section: func(string) any {
-		return &stages.PIIConfig{Rules: append(rule("email", "REPLACE"), rule("credit_card", "MASK")...)}
-	}}
-	s, err := stageNamed(t, "tool-pii", d, nil)
-	require.NoError(t, err)
-	for in, want := range map[string]string{
-		`plain joe@example.com`:                                `"plain [REDACTED_EMAIL]"`,
-		`{"a":["joe@example.com",4.0],"joe@example.com":null}`: `{"a":["[REDACTED_EMAIL]",4.0],"joe@example.com":null}`,
-		`4111111111111111`:                                     `"************1111"`,
-		`"joe@example.com"`:                                    `"[REDACTED_EMAIL]"`,
-		`{"n":9007199254740993}`:                               `{"n":9007199254740993}`,
-		`null`:                                                 `null`,
-		`{"content":[{"type":"text","text":"x joe@example.com"}],"isError":false}`: `{"content":[{"type":"text","text":"x [REDACTED_EMAIL]"}],"isError":false}`,
-	} {
-		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
-		c, _ = runOverWire(t, s, c, []byte(in))
-		require.Equal(t, want, string(c.ReplyBytes()), in)
-	}
-	blocked, err := stageNamed(t, "tool-pii", stages.Deps{}, func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
-	require.NoError(t, err)
-	c, _ := runOverWire(t, blocked, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`))
-	require.Equal(t, messages.Blocked, c.Fault.Code)
-	require.False(t, c.HasReply())
-}

@@ -250,8 +250,12 @@ func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *toolspe
 	return &r
 }
 
-// record keeps a success as what may stand in later.
+// record keeps a success as what may stand in later: the tool's own, not what a stage answered in its place, such as the
+// content that a person gave.
 func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
+	if _, answered := c.Notes[messages.NoteStopper]; answered {
+		return nil
+	}
 	if !succeeded(c) || c.Flag(messages.NoteCacheHit) || !slices.Contains(t.rules.Rungs, toolspec.StaleCache) {
 		return nil
 	}

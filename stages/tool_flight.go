@@ -112,6 +112,12 @@ func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, tim
 	key := toolFlightPrefix + id.key()
 	limit := timeout + flightGrace
 	mine, theirs := t.take(ctx, c, key, limit)
+	if mine { // the one before may have ended between the look and this: its result is there before its mark goes
+		if r = t.look(ctx, c.ID, id); r != nil {
+			t.land(ctx, c, toolCacheState{Key: id.key()})
+			return r, false
+		}
+	}
 	if mine || theirs == nil {
 		return nil, mine
 	}

@@ -51,8 +51,22 @@ func asOperator(r *http.Request) (string, *messages.Fault) {
 	return intake.OneValue(r.Header.Values, "Shallot-Tenant")
 }
 
+// mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
+func mayDecide(id identity, a host.Approval) bool {
+	return a.Kind != messages.Tool || id.MayTool(a.Tool)
+}
+
+// approval is a call that waits and that the operator may decide about; any other is one that there is not.
+func (s *server) approval(ctx context.Context, tenant, call string, id identity) (host.Approval, error) {
+	a, err := s.Approvals.Approval(ctx, tenant, call)
+	if err == nil && !mayDecide(id, a) {
+		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")
+	}
+	return a, err
+}
+
 // listApprovals is GET /v1/approvals: what waits, the oldest first.
-func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, _ identity) {
+func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -65,6 +79,9 @@ func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, _ identit
 	}
 	rows := []waitingRow{}
 	for _, a := range list {
+		if !mayDecide(id, a) {
+			continue
+		}
 		rows = append(rows, waiting(a))
 	}
 	writeValue(w, http.StatusOK, struct {
@@ -74,13 +91,13 @@ func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, _ identit
 }
 
 // getApproval is GET /v1/approvals/{call}.
-func (s *server) getApproval(w http.ResponseWriter, r *http.Request, _ identity) {
+func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	a, err := s.Approvals.Approval(r.Context(), tenant, r.PathValue("call"))
+	a, err := s.approval(r.Context(), tenant, r.PathValue("call"), id)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -105,7 +122,13 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
 		return
 	}
 	call := r.PathValue("call")
-	err := s.Approvals.Decide(r.Context(), tenant, call, body, by)
+	var err error
+	if len(id.Tools) > 0 { // his key is for some tools only
+		_, err = s.approval(r.Context(), tenant, call, id)
+	}
+	if err == nil {
+		err = s.Approvals.Decide(r.Context(), tenant, call, body, by)
+	}
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")

@@ -230,6 +230,8 @@ func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool): // another key's call
+		writeFault(w, messages.NewFault(messages.NotFound, "no call %s", call).From("entry"))
 	default:
 		s.finish(w, r, c)
 	}

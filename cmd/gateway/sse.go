@@ -92,7 +92,11 @@ func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.C
 		}
 	}
 	e.write(chunks)
-	if fault != nil {
+	switch {
+	case fault != nil && e.tool:
+		e.event("error", errorEvent(c, fault))
+		return
+	case fault != nil:
 		e.fail(fault)
 		return
 	}
@@ -114,6 +118,8 @@ func (s *server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 		panic(http.ErrAbortHandler) // cut the connection: a clean end would look like a whole answer
 	case !e.started:
 		s.notEnded(e.w, r, pending.ID(), err)
+	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, which has shown a part or a sign of life
+		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", resultPath(pending.ID())).From("entry"))
 	case errors.Is(cause, errStopping):
 		e.fail(stoppingFault(messages.StreamCut, pending.ID()))
 	default:

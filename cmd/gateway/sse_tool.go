@@ -36,7 +36,24 @@ func resultEvent(c *messages.Call) []byte {
 			out = messages.SetFieldString(out, key[0], v)
 		}
 	}
-	return oneLine(out)
+	return oneLine(retryMarks(out, h))
+}
+
+// errorEvent is the end of a failure: the error body, and the marks of a retry that is the caller's, for whom the headers
+// were gone before the failure came.
+func errorEvent(c *messages.Call, f *messages.Fault) []byte {
+	if c.Fault == nil || f.Code != c.Fault.Code {
+		return oneLine(f.Body()) // it was cut
+	}
+	return oneLine(retryMarks(f.Body(), intake.AnswerFacts(c, c.Accepted)))
+}
+
+func retryMarks(out []byte, facts map[string]string) []byte {
+	if facts["Shallot-Should-Retry"] != "true" {
+		return out
+	}
+	out = messages.SetField(out, "should_retry", []byte("true"))
+	return messages.SetField(out, "suggested_delay_ms", []byte(facts["Shallot-Suggested-Delay-Ms"]))
 }
 
 // wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not

@@ -52,7 +52,7 @@ func storeLimit(ctx context.Context, c *messages.Call) (context.Context, context
 	return context.WithDeadline(ctx, until)
 }
 
-func (n *Node) claimWithin(ctx context.Context, c *messages.Call) (*pending, error) {
+func (n *Node) claimWithin(ctx context.Context, c *messages.Call) (pipeline.Pending, error) {
 	limit, cancel := storeLimit(ctx, c)
 	defer cancel()
 	return n.claim(limit, c)
@@ -211,7 +211,7 @@ func idempotencyKey(c *messages.Call) string {
 }
 
 // claim takes the idempotency key for the call, or attaches to the call that has it.
-func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
+func (n *Node) claim(ctx context.Context, c *messages.Call) (pipeline.Pending, error) {
 	key := idempotencyKey(c)
 	mine := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: time.Now().UTC()}
 	_, err := n.idempotency.Put(ctx, key, messages.Encode(mine), 0, pipeline.IfAbsent())
@@ -249,10 +249,14 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (*pending, error) {
 	c.ID = was.Call
 	c.Return.Inbox = n.inbox + ".c." + c.ID
 	if p := n.waiters.get(c.ID); p != nil {
-		return p, nil
+		return guest{p}, nil
 	}
 	if was.lost() {
-		return n.enter(ctx, c, false)
+		again, err := n.enter(ctx, c, false)
+		if err != nil {
+			return nil, err
+		}
+		return again, nil
 	}
 	p := newPending(n, c)
 	p.attached, p.unsure = true, !was.Stored

@@ -30,6 +30,9 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	unavailable := func(err error) error {
+		if errors.Is(err, nats.ErrMaxPayload) {
+			return messages.NewFault(messages.TooLarge, "the answer of %d bytes does not fit into a NATS message of %d; the call waits on", len(answer), n.nc.MaxPayload()).From("entry")
+		}
 		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v; the call waits on", err).From("entry")
 	}
 	if tenant == "" {
@@ -199,7 +202,28 @@ func (n *Node) serveHeld(m *nats.Msg, tenant string) {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	n.reply(m, &nats.Msg{Subject: m.Reply, Data: messages.Encode(list)})
+	n.reply(m, &nats.Msg{Subject: m.Reply, Data: heldList(list, n.largest())})
+}
+
+// heldList is the list as far as it fits into a message, the oldest first; a call whose question does not fit stands there
+// without it.
+func heldList(list []Parked, most int) []byte {
+	out := []byte{'['}
+	for _, p := range list {
+		row := messages.Encode(p)
+		if len(out)+len(row)+2 > most {
+			p.Question = nil
+			row = messages.Encode(p)
+		}
+		if len(out)+len(row)+2 > most {
+			break
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, row...)
+	}
+	return append(out, ']')
 }
 
 func (n *Node) serveAnswer(m *nats.Msg, tenant string) {

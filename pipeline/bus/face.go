@@ -164,8 +164,9 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 		}
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
-		n.reply(m, pendingAnswer(m.Reply, p.ID()))
-		n.reply(m, &nats.Msg{Subject: m.Reply})
+		last := pendingAnswer(m.Reply, p.ID())
+		n.reply(m, last)
+		n.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // its end says so too: data is no piece of a result
 		return
 	}
 	if err != nil {

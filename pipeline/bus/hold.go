@@ -41,7 +41,9 @@ type Parked struct {
 	Expires    time.Time     `json:"expires"`
 	Left       time.Duration `json:"left"`
 	Generation uint64        `json:"generation"`
-	Decided    *Decided      `json:"decided,omitempty"`
+	// Ran says that the call had been at its target before it was held.
+	Ran     bool     `json:"ran,omitempty"`
+	Decided *Decided `json:"decided,omitempty"`
 }
 
 // Decided says what became of a question: an answer, or a fault where nobody gave one.
@@ -64,6 +66,9 @@ func (d Decided) what() string {
 	return s
 }
 
+// questionShare is the part of a NATS message that a question may take: its record holds the call and the decision too.
+const questionShare = 4
+
 // park stores a held call and its question, and only then settles the lease: a parked call holds none. Its end will be
 // recorded, because whoever asked may be long gone.
 func (n *Node) park(h *held, next pipeline.Next) {
@@ -78,11 +83,22 @@ func (n *Node) park(h *held, next pipeline.Next) {
 		Call: h.c.ID, Tenant: h.c.Tenant, Kind: h.c.Kind, Tool: h.c.Tool, Stage: name, Phase: phase, Question: next.Question, Since: now,
 		Expires: now.Add(next.Expires), Left: max(time.Until(h.c.Deadline), 0), Generation: h.c.Generation,
 	}
-	inbox := h.c.Return.Inbox
+	p.Ran = h.c.Flag(messages.NoteExecutorReached)
+	inbox, caller := h.c.Return.Inbox, h.c.Return.Caller
 	h.c.Return.Inbox, h.c.Return.Caller = "", "" // whoever waits is told that it is held, and asks for the end later
-	p, fresh, err := n.ask(ctx, h.c, p)
+	fresh, err := false, nats.ErrMaxPayload
+	if most := n.nc.MaxPayload() / questionShare; int64(len(next.Question)) <= most {
+		p, fresh, err = n.ask(ctx, h.c, p)
+	}
 	if err == nil && p.Decided == nil {
 		err = n.keepKey(ctx, h.c, true)
+	}
+	if errors.Is(err, nats.ErrMaxPayload) {
+		h.c.Return.Inbox, h.c.Return.Caller = inbox, caller
+		n.forward(h, pipeline.GiveUp(h.c, messages.NewFault(messages.TooLarge,
+			"stage %s asks a question of %d bytes, which does not fit into its record; at most %d, a quarter of the server's max_payload, less what the call itself takes",
+			name, len(next.Question), n.nc.MaxPayload()/questionShare)))
+		return
 	}
 	if err != nil {
 		n.log.Error("a held call could not be parked; its lease brings it back", "call", h.c.ID, "err", err)
@@ -209,8 +225,16 @@ func (n *Node) tell(what string, p Parked) {
 }
 
 func expired(p Parked) *messages.Fault {
-	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; it was not run",
-		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage).From(p.Stage)
+	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; %s",
+		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339), p.Stage, p.ran()).From(p.Stage)
+}
+
+// ran says whether the target was asked: an after may hold a call too, with the result in its hands.
+func (p Parked) ran() string {
+	if p.Ran {
+		return fmt.Sprintf("the %s had run before, and its result is not given out", p.Kind)
+	}
+	return "it was not run"
 }
 
 // decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries

@@ -111,9 +111,29 @@ func (p *pending) take() []pipeline.Delta {
 	return d
 }
 
-// Wait implements pipeline.Pending. While it waits it looks at the result record after each reconnect and every 5 s
-// past the ack wait, and often if the call was accepted elsewhere.
+// guest waits for a call that somebody in this process waits for already, under the same idempotency key. The pieces of
+// a stream are that one's: a guest reads none of them, gets the result whole at its end, and stops nothing by leaving.
+type guest struct{ p *pending }
+
+// ID implements pipeline.Pending.
+func (g guest) ID() string { return g.p.ID() }
+
+// Wait implements pipeline.Pending.
+func (g guest) Wait(ctx context.Context, _ func(pipeline.Delta)) (*messages.Call, error) {
+	return g.p.wait(ctx, nil, nil)
+}
+
+// Leave implements pipeline.Pending.
+func (guest) Leave() {}
+
+// Wait implements pipeline.Pending.
 func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
+	return p.wait(ctx, p.news, onDelta)
+}
+
+// wait waits for the end, and takes the deltas where news is given. While it waits it looks at the result record after each reconnect and every 5 s
+// past the ack wait, and often if the call was accepted elsewhere.
+func (p *pending) wait(ctx context.Context, news <-chan struct{}, onDelta func(pipeline.Delta)) (*messages.Call, error) {
 	reconnected := p.n.nc.StatusChanged(nats.CONNECTED)
 	defer p.n.nc.RemoveStatusListener(reconnected)
 	look := time.NewTimer(p.lookAfter(true))
@@ -132,7 +152,7 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 		case <-p.held:
 			p.n.waiters.drop(p.call.ID)
 			return nil, pipeline.ErrHeld
-		case <-p.news:
+		case <-news:
 			for _, d := range p.take() {
 				if onDelta != nil {
 					onDelta(d)

@@ -156,7 +156,7 @@ func (n *Node) lookAfter(ctx context.Context, key string) error {
 		return n.goOn(ctx, p, wire)
 	case n.cancels.cancelled(p.Call):
 		return n.decide(ctx, &p, e, wire, Decided{By: "the caller", Fault: messages.NewFault(messages.Cancelled,
-			"the caller cancelled while the call waited for an answer at stage %s; it was not run", p.Stage).From("caller")})
+			"the caller cancelled while the call waited for an answer at stage %s; %s", p.Stage, p.ran()).From("caller")})
 	case !time.Now().Before(p.Expires):
 		return n.decide(ctx, &p, e, wire, Decided{By: "nobody", Fault: expired(p)})
 	}

@@ -18,6 +18,7 @@ var resultKey = pipeline.ChunkKey{Tool: -1}
 type stream struct {
 	progress bool // the caller asked for signs of life
 	show     bool // the caller reads chunks and no stage holds them back
+	wordless bool // a stage rewrites results: signs of life go without their texts, which no stage sees
 	filters  []pipeline.ChunkFilter
 
 	mu    sync.Mutex
@@ -33,9 +34,27 @@ type stream struct {
 func (s *stream) alive(what json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.progress && !s.over && json.Valid(what) {
-		_ = s.emit(messages.ToolProgress(what)) // a lost sign of life is no failure
+	if !s.progress || s.over || !json.Valid(what) {
+		return
 	}
+	if s.wordless {
+		var far bool
+		if what, far = numbers(what); !far {
+			return
+		}
+	}
+	_ = s.emit(messages.ToolProgress(what)) // a lost sign of life is no failure
+}
+
+// numbers is what may be said of a sign of life where a stage rewrites results: how far the tool is, if it says that.
+func numbers(what json.RawMessage) (out json.RawMessage, far bool) {
+	out = json.RawMessage("{}")
+	for _, key := range []string{"progress", "total"} {
+		if v, ok := messages.Field(what, key); ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
+			out, far = messages.SetField(out, key, v), far || key == "progress"
+		}
+	}
+	return out, far
 }
 
 // chunk takes the next piece of the result.
@@ -71,6 +90,13 @@ func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
+}
+
+// begun reports whether the tool has given a piece of its result: then it has run, whatever it says later.
+func (s *stream) begun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given
 }
 
 // settle makes a result of which chunks were given whole. A result that says something else than its chunks is a

@@ -132,6 +132,7 @@ func (a *attempt) open() {
 	if a.c.Stream {
 		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
 	}
+	a.out.wordless = a.out.progress && pipeline.Unseen(a.c)
 }
 
 // ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
@@ -175,6 +176,8 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	var f *messages.Fault
 	switch {
+	case errors.As(err, &f) && toolspec.NotExecuted(f) && a.out.begun():
+		return r, messages.NewFault(messages.ToolNetwork, "'%s' gave a part of its result, and then: %s", a.d.Name, f.Message).From(messages.TargetOrigin)
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
 		return r, messages.NewFault(messages.Cancelled, "the caller cancelled while '%s' ran", a.d.Name).From("caller")
@@ -221,7 +224,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	a.c.Note(toolspec.NoteStarted, true)
 	if old != nil {
 		free()
-		return a.before(*old)
+		return a.before(*old, n.Fingerprint)
 	}
 	r, err := a.run(ctx)
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), settle) // the record outlives the caller's patience
@@ -254,9 +257,13 @@ func (a *attempt) guarded(ctx context.Context) error {
 	return a.reply(r, err)
 }
 
-// before is what a record of an earlier run means.
-func (a *attempt) before(old intent) error {
+// before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
+// them - is no run of this one, and its result no answer.
+func (a *attempt) before(old intent, fingerprint string) error {
 	switch {
+	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
+		return toolspec.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
+			a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 	case old.State == "done" && old.Result != nil:
 		r := old.Result
 		if r.Streamed {
