@@ -74,6 +74,7 @@ func offered(ctx context.Context, s *mcp.ClientSession) ([]*mcp.Tool, error) {
 		ctx, cancel = context.WithTimeout(ctx, 4*time.Second)
 		defer cancel()
 	}
+	last := 0
 	for {
 		var tools []*mcp.Tool
 		for t, err := range s.Tools(ctx, nil) {
@@ -84,14 +85,17 @@ func offered(ctx context.Context, s *mcp.ClientSession) ([]*mcp.Tool, error) {
 				tools = append(tools, t)
 			}
 		}
-		if len(tools) > 0 {
-			time.Sleep(time.Second) // prompts and resources are asked for when the tools are there
+		if len(tools) > 0 && len(tools) == last { // none came in a second; prompts and resources come after them
 			return tools, nil
 		}
+		pause := 100 * time.Millisecond
+		if last = len(tools); last > 0 {
+			pause = time.Second
+		}
 		select {
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, nil // a scenario without tools
+			return tools, nil // a scenario without tools
 		}
 	}
 }

@@ -3,6 +3,7 @@ package host_test
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -23,11 +24,18 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
+// sideBySide is how many tests run at once: most of their time they wait for leases, deadlines and restarts.
+const sideBySide = "6"
+
 // TestMain lets this test binary be the processes that the kill test kills.
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv("SHALLOT_TEST_PROCESS") {
 	case "":
+		flag.Parse()
+		if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
+			_ = f.Value.Set(sideBySide)
+		}
 		os.Exit(m.Run())
 	case "tool":
 		err = toolProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
