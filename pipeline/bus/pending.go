@@ -150,6 +150,11 @@ func (p *pending) wait(ctx context.Context, news <-chan struct{}, onDelta func(p
 			}
 			return p.final.Clone(), nil
 		case <-p.held:
+			if onDelta != nil { // what came before it is shown before it
+				for _, d := range p.take() {
+					onDelta(d)
+				}
+			}
 			p.n.waiters.drop(p.call.ID)
 			return nil, pipeline.ErrHeld
 		case <-news:
