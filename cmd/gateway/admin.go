@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
@@ -89,7 +89,7 @@ func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fau
 	if f := jsonType(r.Header); f != nil {
 		return "", f
 	}
-	if f := intake.WellFormed(body); f != nil {
+	if f := api.WellFormed(body); f != nil {
 		return "", f
 	}
 	name, _ := messages.FieldString(body, "confirm")

@@ -37,19 +37,19 @@ func controlledBy(t *testing.T, d *localDoor, addr string, edit func(*settings, 
 	})
 }
 
-const api = "/api/debug/interceptor"
+const debugAPI = "/api/debug/interceptor"
 
 func TestControlSurfaces(t *testing.T) {
 	t.Parallel()
 	g := controlled(t, "127.0.0.1:8080", nil)
 	enabled := func(name string) bool {
-		got := g.do(t, "GET", api+"-stats", "")
+		got := g.do(t, "GET", debugAPI+"-stats", "")
 		require.Equal(t, 200, got.StatusCode, got.body)
 		return gjson.Get(got.body, `interceptors.#(stage=="`+name+`").enabled`).Bool()
 	}
-	post := func(path, body string) reply { return g.do(t, "POST", api+path, body) }
+	post := func(path, body string) reply { return g.do(t, "POST", debugAPI+path, body) }
 
-	stats := g.do(t, "GET", api+"-stats", "")
+	stats := g.do(t, "GET", debugAPI+"-stats", "")
 	for _, key := range []string{"modelInterceptors.0.name", "toolInterceptors", "cacheStats.hitRate", "retryStats.totalRetries",
 		"interceptors.0.invocationCount", "orderConflicts", "chainBuildCount", "lastBuildTimeMs"} {
 		require.True(t, gjson.Get(stats.body, key).Exists(), "ST-4 %s", key)
@@ -73,7 +73,7 @@ func TestControlSurfaces(t *testing.T) {
 	require.Equal(t, 200, post("/pii/enable", "").StatusCode, "no confirmation to turn on")
 	require.Equal(t, 200, post("/pii/disable", `{"confirm":"pii"}`).StatusCode)
 
-	got := g.do(t, "GET", api+"/diagnostics", "")
+	got := g.do(t, "GET", debugAPI+"/diagnostics", "")
 	require.Equal(t, 200, got.StatusCode)
 	require.Equal(t, "mandatory", gjson.Get(got.body, "stages.0.tier").Str)
 }
@@ -84,18 +84,18 @@ func TestWhoReachesControl(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "127.0.0.1:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 		for _, r := range []struct{ method, path string }{{"GET", "-stats"}, {"GET", "/diagnostics"}, {"POST", "/logging/disable"}, {"POST", "/nope/enable"}} {
-			g.do(t, r.method, api+r.path, "").isFault(t, messages.Unauthenticated)
-			g.do(t, r.method, api+r.path, "", authA).isFault(t, messages.Forbidden)
+			g.do(t, r.method, debugAPI+r.path, "").isFault(t, messages.Unauthenticated)
+			g.do(t, r.method, debugAPI+r.path, "", authA).isFault(t, messages.Forbidden)
 		}
-		require.Equal(t, 200, g.do(t, "POST", api+"/logging/disable", "", authOp).StatusCode)
-		require.Contains(t, g.do(t, "POST", api+"/logging/disable", "", authOp).body, `"by":"op"`)
+		require.Equal(t, 200, g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).StatusCode)
+		require.Contains(t, g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).body, `"by":"op"`)
 	})
 	t.Run("beyond loopback: not on the main port, whoever asks", func(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "0.0.0.0:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
-		g.do(t, "GET", api+"-stats", "", authOp).isFault(t, messages.NotFound)
-		g.do(t, "POST", api+"/logging/disable", "", authOp).isFault(t, messages.NotFound)
-		require.Equal(t, 200, g.chat(t, goodBody, authA, "Host: api.example").StatusCode)
+		g.do(t, "GET", debugAPI+"-stats", "", authOp).isFault(t, messages.NotFound)
+		g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).isFault(t, messages.NotFound)
+		require.Equal(t, 200, g.chat(t, goodBody, authA, "Host: debugAPI.example").StatusCode)
 	})
 	t.Run("the admin listener has control and health, no model face", func(t *testing.T) {
 		t.Parallel()
@@ -103,10 +103,10 @@ func TestWhoReachesControl(t *testing.T) {
 		admin := httptest.NewServer(g.s.adminHandler())
 		defer admin.Close()
 		a := &testGateway{Server: admin, s: g.s}
-		require.Equal(t, 200, a.do(t, "GET", api+"-stats", "").StatusCode)
+		require.Equal(t, 200, a.do(t, "GET", debugAPI+"-stats", "").StatusCode)
 		require.Equal(t, 200, a.do(t, "GET", "/readyz", "").StatusCode)
 		a.do(t, "GET", "/v1/models", "").isFault(t, messages.NotFound)
-		a.do(t, "GET", api+"-stats", "", "Host: evil.example").isFault(t, messages.Forbidden)
+		a.do(t, "GET", debugAPI+"-stats", "", "Host: evil.example").isFault(t, messages.Forbidden)
 	})
 	t.Run("browsers", func(t *testing.T) {
 		t.Parallel()
@@ -118,10 +118,10 @@ func TestWhoReachesControl(t *testing.T) {
 			"allowed for the API only": {"Origin: https://good.example", "Sec-Fetch-Site: cross-site"},
 			"a host of the API only":   {"Host: good.example"},
 		} {
-			got := g.do(t, "POST", api+"/logging/disable", "", headers...)
+			got := g.do(t, "POST", debugAPI+"/logging/disable", "", headers...)
 			require.Equal(t, http.StatusForbidden, got.StatusCode, name)
 		}
-		require.Equal(t, 200, g.do(t, "POST", api+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
+		require.Equal(t, 200, g.do(t, "POST", debugAPI+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // approvals is what the faces ask about calls that wait for a person; host.Host is the real one. Its errors are faults,
@@ -48,7 +48,7 @@ func waiting(a host.Approval) waitingRow { return waitingRow{a.Call, "shallot.ap
 
 // asOperator is the tenant that an operator means: all of them, unless he names one.
 func asOperator(r *http.Request) (string, *messages.Fault) {
-	return intake.OneValue(r.Header.Values, "Shallot-Tenant")
+	return api.OneValue(r.Header.Values, "Shallot-Tenant")
 }
 
 // mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
@@ -151,7 +151,7 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
 
 // decider is who decides: the key, and the person whom its holder names.
 func decider(r *http.Request, id identity) (string, *messages.Fault) {
-	user, fault := intake.OneValue(r.Header.Values, "Shallot-User")
+	user, fault := api.OneValue(r.Header.Values, "Shallot-User")
 	if id.User != "" {
 		user = id.User
 	}

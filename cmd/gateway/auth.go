@@ -6,11 +6,11 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // identity is who makes a request: always from the key record or from how the gateway listens, never from a body.
-type identity = intake.Identity
+type identity = api.Identity
 
 // endpoint is a handler that knows who asks.
 type endpoint func(w http.ResponseWriter, r *http.Request, id identity)
@@ -39,7 +39,7 @@ func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
 		if fault == nil {
 			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
 		}
-		if fault == nil && id.Role != intake.RoleOperator {
+		if fault == nil && id.Role != api.RoleOperator {
 			fault = forbidden("%s needs a key with the role operator", r.URL.Path)
 		}
 		s.admit(w, r, id, fault, next)
@@ -61,9 +61,9 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request, id identity, faul
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.
 func (s *server) identify(r *http.Request, openOperator bool) (identity, *messages.Fault) {
 	if s.Keys == nil {
-		id := identity{Tenant: "default", Role: intake.RoleCaller}
+		id := identity{Tenant: "default", Role: api.RoleCaller}
 		if openOperator {
-			id.Role = intake.RoleOperator
+			id.Role = api.RoleOperator
 		}
 		return id, nil
 	}
@@ -87,7 +87,7 @@ func bearer(h http.Header) (key string, ok bool) {
 	}
 	scheme, key, found := strings.Cut(values[0], " ")
 	key = strings.Trim(key, " ")
-	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !intake.Visible(key) {
+	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !api.Visible(key) {
 		return "", false
 	}
 	return key, true

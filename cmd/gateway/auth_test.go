@@ -12,7 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 func TestKeys(t *testing.T) {
@@ -69,7 +69,7 @@ func TestOpenGateway(t *testing.T) {
 	g := start(t, d, nil)
 	require.Equal(t, 200, g.chat(t, goodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
 	require.Equal(t, "default", d.last(t).Tenant)
-	require.Equal(t, intake.RoleCaller, d.last(t).Role)
+	require.Equal(t, api.RoleCaller, d.last(t).Role)
 	g.chat(t, goodBody, "Shallot-Only: pii").isFault(t, messages.Forbidden)
 
 	g = start(t, d, func(c *settings, _ *parts) { c.Embedded = true })
@@ -166,7 +166,7 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 		require.NoError(t, err)
 		id, ok := k.find(key)
 		require.True(t, ok)
-		require.Equal(t, identity{KeyID: "ci", Tenant: "t1", Role: intake.RoleOperator, Models: []string{"a", "b*"}}, id)
+		require.Equal(t, identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
 		require.NotContains(t, lines[2], key)
 	}
 	require.ErrorContains(t, runKey(nil, "", &bytes.Buffer{}), "--id")
@@ -182,7 +182,7 @@ func TestGlobs(t *testing.T) {
 		{"*", "a/b", true}, {"gpt-*", "gpt-4o", true}, {"gpt-*", "GPT-4o", false}, {"a*c*e", "abcde", true}, {"a*c*e", "abde", false},
 		{"a*a", "a", false}, {"", "", true}, {"", "a", false}, {"m1", "m10", false}, {"org/*", "org/x/y", true}, {"a**b", "ab", true},
 	} {
-		require.Equal(t, tt.want, intake.Globs(tt.pattern, tt.name), "%s %s", tt.pattern, tt.name)
+		require.Equal(t, tt.want, api.Globs(tt.pattern, tt.name), "%s %s", tt.pattern, tt.name)
 	}
 }
 
@@ -197,7 +197,7 @@ func FuzzBearer(f *testing.F) {
 		if !ok {
 			return
 		}
-		require.True(t, key != "" && len(key) <= maxKey && intake.Visible(key))
+		require.True(t, key != "" && len(key) <= maxKey && api.Visible(key))
 		if _, found := k.find(key); found {
 			require.Equal(t, "key-a", key)
 		}

@@ -8,14 +8,14 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // writeFault is the one place that answers with an error. It writes the status, headers and body of contracts T2;
 // what the answer's headers already hold (call id, request id) stays.
 func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	h := w.Header()
-	for k, v := range intake.FaultFacts(f) {
+	for k, v := range api.FaultFacts(f) {
 		setHeader(h, k, v)
 	}
 	if f.Code == messages.Unauthenticated {

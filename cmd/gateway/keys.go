@@ -17,7 +17,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // pepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
@@ -83,7 +83,7 @@ func parseKeys(raw []byte, pepper string) (*keyStore, error) {
 	ids := map[string]bool{}
 	for i, r := range f.Keys {
 		at := fmt.Sprintf("keys[%d] (%s)", i, r.ID)
-		if r.ID == "" || !intake.Visible(r.ID) || ids[r.ID] {
+		if r.ID == "" || !api.Visible(r.ID) || ids[r.ID] {
 			return nil, fmt.Errorf("%s: id must be visible ASCII and unlike all others", at)
 		}
 		ids[r.ID] = true
@@ -116,15 +116,15 @@ func (k *keyStore) add(r keyRecord) error {
 	}
 	switch r.Role {
 	case "":
-		r.Role = intake.RoleCaller
-	case intake.RoleCaller, intake.RoleOperator:
+		r.Role = api.RoleCaller
+	case api.RoleCaller, api.RoleOperator:
 	default:
 		return fmt.Errorf("role %q; known: caller, operator", r.Role)
 	}
 	if r.Tenant == "" {
 		r.Tenant = "default"
 	}
-	if !intake.MetaValue(r.Tenant) || r.User != "" && !intake.MetaValue(r.User) {
+	if !api.MetaValue(r.Tenant) || r.User != "" && !api.MetaValue(r.User) {
 		return fmt.Errorf("tenant and user must be 1 to 256 visible ASCII characters")
 	}
 	k.records[r.Hash] = storedKey{r.Hash, identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools}}
@@ -179,7 +179,7 @@ func runKey(args []string, pepper string, out io.Writer) error {
 	var models, agents, tools string
 	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit (required)")
 	fs.StringVar(&r.Tenant, "tenant", "default", "tenant of its calls")
-	fs.StringVar(&r.Role, "role", intake.RoleCaller, "caller or operator")
+	fs.StringVar(&r.Role, "role", api.RoleCaller, "caller or operator")
 	fs.StringVar(&r.User, "user", "", "user of its calls, whatever the caller says")
 	fs.StringVar(&models, "models", "", "patterns of models it may use, by comma; empty: all")
 	fs.StringVar(&agents, "agents", "", "patterns of agents it may use, by comma; empty: all")

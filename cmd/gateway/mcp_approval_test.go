@@ -14,14 +14,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 // mcpGateway is a gateway with an MCP face on the installation.
 func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	face, err := newMCPFace(h.Door(), h, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(h.Door(), h, true, identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	face.desk = h
 	t.Cleanup(face.Close)

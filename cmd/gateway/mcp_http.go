@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
@@ -142,7 +142,7 @@ func (f *mcpFace) who(extra *mcp.RequestExtra) (identity, http.Header) {
 	if extra != nil {
 		if extra.Header != nil {
 			h = extra.Header
-			id = identity{Tenant: "default", Role: intake.RoleCaller}
+			id = identity{Tenant: "default", Role: api.RoleCaller}
 		}
 		if extra.TokenInfo != nil {
 			if who, ok := extra.TokenInfo.Extra["identity"].(identity); ok {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -28,7 +28,7 @@ type stdioFace struct {
 }
 
 func overLines(ctx context.Context, t *testing.T, door *localDoor, limit int) *stdioFace {
-	face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, true, identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	face.alone = true
 	inR, inW := io.Pipe()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -35,7 +35,7 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 	if err != nil {
 		return pipeline.Request{}, err
 	}
-	r, fault := intake.Metadata(headers.Values, id, intake.Chat{}, time.Now())
+	r, fault := api.Metadata(headers.Values, id, api.Chat{}, time.Now())
 	if fault == nil && r.Agent != "" && !id.MayAgent(r.Agent) {
 		fault = forbidden("the key may not use agent %q", r.Agent).At("Shallot-Agent")
 	}

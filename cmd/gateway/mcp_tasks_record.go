@@ -14,7 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -77,7 +77,7 @@ func (f *mcpFace) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipel
 // loadTask reads a task for whoever asks. One of another tenant, or of another key, is one that there is not.
 func (f *mcpFace) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
 	who, headers := f.who(extra)
-	r, fault := intake.Metadata(headers.Values, who, intake.Chat{}, time.Now())
+	r, fault := api.Metadata(headers.Values, who, api.Chat{}, time.Now())
 	if fault != nil {
 		return nil, metadataError(fault, nil)
 	}

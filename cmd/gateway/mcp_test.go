@@ -16,8 +16,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -45,7 +45,7 @@ func tool(name, kind string) *toolspec.Definition {
 
 // withMCP serves /mcp of the test gateway.
 func withMCP(t *testing.T, door *localDoor, source mcpSource, edit func(*settings, *parts)) *testGateway {
-	face, err := newMCPFace(door, source, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(door, source, true, identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
 	return start(t, door, func(c *settings, p *parts) {

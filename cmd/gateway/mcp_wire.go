@@ -13,7 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // envelope is what the face itself reads of a JSON-RPC message, before the SDK does.
@@ -25,7 +25,7 @@ type envelope struct {
 
 // readEnvelope reads a body that must be JSON. A batch has none of its own.
 func readEnvelope(body []byte) (envelope, *messages.Fault) {
-	if fault := intake.JSONText(body); fault != nil {
+	if fault := api.JSONText(body); fault != nil {
 		return envelope{}, fault
 	}
 	in := envelope{method: gjson.GetBytes(body, "method").String()}

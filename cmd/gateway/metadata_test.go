@@ -10,7 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 func TestBodyValidation(t *testing.T) {
@@ -50,11 +50,11 @@ func TestBodyValidation(t *testing.T) {
 		"messages null":               {body: `{"model":"m1","messages":null}`, param: "messages", code: messages.InvalidRequest},
 		"messages an object":          {body: `{"model":"m1","messages":{}}`, param: "messages", code: messages.InvalidRequest},
 		"a message that is none":      {body: `{"model":"m1","messages":[{"role":"user","content":"a"},"b"]}`, param: "messages[1]", code: messages.InvalidRequest},
-		"too many messages":           {body: `{"model":"m1","messages":` + list(intake.MaxMessages+1, "{}") + `}`, param: "messages", code: messages.TooLarge},
+		"too many messages":           {body: `{"model":"m1","messages":` + list(api.MaxMessages+1, "{}") + `}`, param: "messages", code: messages.TooLarge},
 		"stream a string":             {body: `{"model":"m1","stream":"yes",` + msgs + `}`, param: "stream", code: messages.InvalidRequest},
 		"stream null":                 {body: `{"model":"m1","stream":null,` + msgs + `}`},
-		"depth 64":                    {body: deep(intake.MaxDepth - 1)},
-		"depth 65":                    {body: deep(intake.MaxDepth), code: messages.TooLarge},
+		"depth 64":                    {body: deep(api.MaxDepth - 1)},
+		"depth 65":                    {body: deep(api.MaxDepth), code: messages.TooLarge},
 		"depth 100000":                {body: strings.Repeat(`{"a":`, 100000), code: messages.TooLarge},
 		"brackets in a string":        {body: strings.Replace(goodBody, "hi", strings.Repeat(`[{\"`, 100), 1)},
 		"a million keys":              {body: `{"model":"m1",` + msgs + `,"x":` + list(1_000_000, "1") + `}`, code: messages.TooLarge},
@@ -62,8 +62,8 @@ func TestBodyValidation(t *testing.T) {
 		"n 0 is the model's to judge": {body: `{"model":"m1","n":0,` + msgs + `}`},
 		"n 128":                       {body: `{"model":"m1","n":128,` + msgs + `}`},
 		"max_tokens 1e30":             {body: `{"model":"m1","max_tokens":1e30,` + msgs + `}`, param: "max_tokens", code: messages.InvalidRequest},
-		"too many tools":              {body: `{"model":"m1","tools":` + list(intake.MaxTools+1, "{}") + `,` + msgs + `}`, param: "tools", code: messages.TooLarge},
-		"too many stops":              {body: `{"model":"m1","stop":` + list(intake.MaxStops+1, `"a"`) + `,` + msgs + `}`, param: "stop", code: messages.TooLarge},
+		"too many tools":              {body: `{"model":"m1","tools":` + list(api.MaxTools+1, "{}") + `,` + msgs + `}`, param: "tools", code: messages.TooLarge},
+		"too many stops":              {body: `{"model":"m1","stop":` + list(api.MaxStops+1, `"a"`) + `,` + msgs + `}`, param: "stop", code: messages.TooLarge},
 		"stop a string":               {body: `{"model":"m1","stop":"END",` + msgs + `}`},
 		"bad session id":              {body: `{"model":"m1","metadata":{"session_id":"a b"},` + msgs + `}`, param: "metadata.session_id", code: messages.InvalidRequest},
 		"tenant in the body":          {body: `{"model":"m1","tenant":"other","metadata":{"tenant":"other"},` + msgs + `}`},
@@ -92,17 +92,17 @@ func metaOf(id identity, body string, lines ...string) (pipeline.Request, *messa
 		name, value, _ := strings.Cut(l, ": ")
 		h.Add(name, value)
 	}
-	c, f := intake.ReadChat([]byte(body))
+	c, f := api.ReadChat([]byte(body))
 	if f != nil {
 		return pipeline.Request{}, f
 	}
-	return intake.Metadata(h.Values, id, c, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	return api.Metadata(h.Values, id, c, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 }
 
 func TestMetadata(t *testing.T) {
 	t.Parallel()
-	caller := identity{Tenant: "ta", Role: intake.RoleCaller}
-	operator := identity{Tenant: "ops", Role: intake.RoleOperator}
+	caller := identity{Tenant: "ta", Role: api.RoleCaller}
+	operator := identity{Tenant: "ops", Role: api.RoleOperator}
 	with := func(extra string) string { return strings.Replace(goodBody, "{", "{"+extra+",", 1) }
 	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -124,7 +124,7 @@ func TestMetadata(t *testing.T) {
 		"safety_identifier before user":  {body: with(`"user":"u","safety_identifier":"si"`), want: func(r *R) { r.User = "si" }},
 		"user":                           {body: with(`"user":"u"`), want: func(r *R) { r.User = "u" }},
 		"user that cannot travel":        {body: with(`"user":"J\u00f6rg M"`), want: func(*R) {}},
-		"the key's user overrides":       {id: &identity{Tenant: "ta", Role: intake.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
+		"the key's user overrides":       {id: &identity{Tenant: "ta", Role: api.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
 		"metadata is no object":          {body: with(`"metadata":"x"`), want: func(*R) {}},
 		"256 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 256)}, want: func(r *R) { r.Session = strings.Repeat("a", 256) }},
 		"257 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 257)}, code: messages.InvalidRequest, param: "Shallot-Session"},
@@ -136,12 +136,12 @@ func TestMetadata(t *testing.T) {
 		"unlisted is removed":            {lines: []string{"Shallot-Role: operator", "Shallot-Call: x", "Shallot-Whatever: y", "Baggage: a=b"}, want: func(*R) {}},
 		"tenant of a caller":             {lines: []string{"Shallot-Tenant: tb"}, code: messages.Forbidden, param: "Shallot-Tenant"},
 		"own tenant":                     {lines: []string{"Shallot-Tenant: ta"}, want: func(*R) {}},
-		"tenant of an operator":          {id: &operator, lines: []string{"Shallot-Tenant: tb"}, want: func(r *R) { r.Tenant, r.Role = "tb", intake.RoleOperator }},
+		"tenant of an operator":          {id: &operator, lines: []string{"Shallot-Tenant: tb"}, want: func(r *R) { r.Tenant, r.Role = "tb", api.RoleOperator }},
 		"only of a caller":               {lines: []string{"Shallot-Only: pii"}, code: messages.Forbidden, param: "Shallot-Only"},
-		"only of an operator":            {id: &operator, lines: []string{"Shallot-Only: pii, logging"}, want: func(r *R) { r.Tenant, r.Role, r.Only = "ops", intake.RoleOperator, []string{"pii", "logging"} }},
+		"only of an operator":            {id: &operator, lines: []string{"Shallot-Only: pii, logging"}, want: func(r *R) { r.Tenant, r.Role, r.Only = "ops", api.RoleOperator, []string{"pii", "logging"} }},
 		"only of nothing":                {id: &operator, lines: []string{"Shallot-Only: ,"}, code: messages.InvalidRequest, param: "Shallot-Only"},
 		"explain of a caller":            {lines: []string{"Shallot-Explain: on"}, code: messages.Forbidden, param: "Shallot-Explain"},
-		"explain of an operator":         {id: &operator, lines: []string{"Shallot-Explain: on"}, want: func(r *R) { r.Tenant, r.Role, r.Explain = "ops", intake.RoleOperator, true }},
+		"explain of an operator":         {id: &operator, lines: []string{"Shallot-Explain: on"}, want: func(r *R) { r.Tenant, r.Role, r.Explain = "ops", api.RoleOperator, true }},
 		"explain otherwise":              {id: &operator, lines: []string{"Shallot-Explain: 1"}, code: messages.InvalidRequest, param: "Shallot-Explain"},
 		"cache otherwise":                {lines: []string{"Shallot-Cache: no"}, code: messages.InvalidRequest, param: "Shallot-Cache"},
 		"timeout":                        {lines: []string{"Shallot-Timeout: 30s"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
@@ -179,7 +179,7 @@ func TestMetadata(t *testing.T) {
 				return
 			}
 			require.Nil(t, fault)
-			want := pipeline.Request{Kind: messages.Model, Tenant: "ta", Role: intake.RoleCaller}
+			want := pipeline.Request{Kind: messages.Model, Tenant: "ta", Role: api.RoleCaller}
 			tt.want(&want)
 			require.Equal(t, want, got)
 		})
@@ -205,13 +205,13 @@ func FuzzMetadata(f *testing.F) {
 	f.Add("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Add("Shallot-Only", "a, b")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		r, fault := intake.Metadata(http.Header{http.CanonicalHeaderKey(name): {value}}.Values, identity{Tenant: "t", Role: intake.RoleOperator}, intake.Chat{}, time.Now())
+		r, fault := api.Metadata(http.Header{http.CanonicalHeaderKey(name): {value}}.Values, identity{Tenant: "t", Role: api.RoleOperator}, api.Chat{}, time.Now())
 		if fault != nil {
 			require.NotEmpty(t, fault.Param)
 			return
 		}
 		for _, v := range append([]string{r.Session, r.Run, r.User, r.Agent, r.RequestID, r.IdempotencyKey, r.Tenant, r.Trace.Parent}, r.Only...) {
-			require.True(t, v == "" || intake.MetaValue(v), "%q", v)
+			require.True(t, v == "" || api.MetaValue(v), "%q", v)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func FuzzReadChat(f *testing.F) {
 	f.Add([]byte(`{"model":"\ud800","messages":[[]],"metadata":{"session_id":1}}`))
 	f.Add([]byte(`{"messages":[{}],"model":"a"`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if c, fault := intake.ReadChat(body); fault == nil {
+		if c, fault := api.ReadChat(body); fault == nil {
 			require.NotEmpty(t, c.Model)
 			require.NotEmpty(t, messages.Messages(body))
 		}
@@ -233,6 +233,6 @@ func BenchmarkReadChat(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = intake.ReadChat(body)
+		_, _ = api.ReadChat(body)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // methods maps HTTP methods of one path to handlers; GET serves HEAD.
@@ -112,7 +112,7 @@ func (s *server) wrap(t *table) http.Handler {
 			}
 		}()
 		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
-		id, fault := intake.OneValue(r.Header.Values, "X-Request-Id")
+		id, fault := api.OneValue(r.Header.Values, "X-Request-Id")
 		if id == "" {
 			id = messages.NewID()
 		}
@@ -237,7 +237,7 @@ func stainless(asked string) string {
 	var out strings.Builder
 	for name := range strings.SplitSeq(asked, ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
-		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && intake.Visible(name) && out.Len() < 2048 {
+		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && api.Visible(name) && out.Len() < 2048 {
 			out.WriteString(", " + name)
 		}
 	}

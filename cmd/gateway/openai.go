@@ -13,7 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // agentPrefix in a model's name means an agent.
@@ -72,11 +72,11 @@ func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 
 // request makes the door's request of a chat body and its headers.
 func request(r *http.Request, id identity, body []byte) (pipeline.Request, *messages.Fault) {
-	c, fault := intake.ReadChat(body)
+	c, fault := api.ReadChat(body)
 	if fault != nil {
 		return pipeline.Request{}, fault
 	}
-	req, fault := intake.Metadata(r.Header.Values, id, c, time.Now())
+	req, fault := api.Metadata(r.Header.Values, id, c, time.Now())
 	if fault != nil {
 		return req, fault
 	}
@@ -91,8 +91,8 @@ func request(r *http.Request, id identity, body []byte) (pipeline.Request, *mess
 		if req.Agent == "" {
 			req.Agent = name
 		}
-		if !intake.MetaValue(req.Agent) {
-			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", intake.MaxMeta)
+		if !api.MetaValue(req.Agent) {
+			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", api.MaxMeta)
 		}
 	} else if !id.MayModel(c.Model) {
 		return req, forbidden("the key may not use model %q", c.Model).At("model")
@@ -162,7 +162,7 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 
 // facts sets the answer headers of contracts T3 from a finished call.
 func facts(h http.Header, c *messages.Call, begin time.Time) {
-	for k, v := range intake.AnswerFacts(c, time.Now()) {
+	for k, v := range api.AnswerFacts(c, time.Now()) {
 		setHeader(h, k, v)
 	}
 	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller felt it
@@ -202,12 +202,12 @@ func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
 		return
 	}
-	tenant, fault := intake.OneValue(r.Header.Values, "Shallot-Tenant")
+	tenant, fault := api.OneValue(r.Header.Values, "Shallot-Tenant")
 	switch {
 	case fault != nil:
 		writeFault(w, fault)
 		return
-	case tenant == "" || id.Role != intake.RoleOperator:
+	case tenant == "" || id.Role != api.RoleOperator:
 		tenant = id.Tenant
 	}
 	wait := shortWait

@@ -48,7 +48,7 @@ func TestPageIsForThisMachine(t *testing.T) {
 	require.NoError(t, err)
 	keyed := controlled(t, "127.0.0.1:8080", func(c *settings, p *parts) { p.Keys = keys; withPage(c, p) })
 	require.Equal(t, 200, keyed.do(t, "GET", "/ui/", "").StatusCode, "a browser has no key to send for a page")
-	require.Equal(t, 401, keyed.do(t, "GET", api+"-stats", "").StatusCode, "what it asks for needs one")
+	require.Equal(t, 401, keyed.do(t, "GET", debugAPI+"-stats", "").StatusCode, "what it asks for needs one")
 }
 
 func TestPageRedirectAndHost(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
@@ -27,7 +27,7 @@ func toolEvent(chunk []byte) (name string, data []byte) {
 func resultEvent(c *messages.Call) []byte {
 	out := messages.SetFieldString([]byte("{}"), "call", c.ID)
 	out = messages.SetField(out, "result", c.ReplyBytes())
-	h := intake.AnswerFacts(c, c.Accepted)
+	h := api.AnswerFacts(c, c.Accepted)
 	if h["Shallot-Tool-Error"] == "true" {
 		out = messages.SetField(out, "is_error", []byte("true"))
 	}
@@ -45,7 +45,7 @@ func errorEvent(c *messages.Call, f *messages.Fault) []byte {
 	if c.Fault == nil || f.Code != c.Fault.Code {
 		return oneLine(f.Body()) // it was cut
 	}
-	return oneLine(retryMarks(f.Body(), intake.AnswerFacts(c, c.Accepted)))
+	return oneLine(retryMarks(f.Body(), api.AnswerFacts(c, c.Accepted)))
 }
 
 func retryMarks(out []byte, facts map[string]string) []byte {
@@ -59,7 +59,7 @@ func retryMarks(out []byte, facts map[string]string) []byte {
 // wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not
 // like JSON better, or with the header that NATS callers use, which decides where it is given.
 func wantsStream(h http.Header) (bool, *messages.Fault) {
-	if asked, f := intake.WantsStream(h.Values); f != nil || len(h.Values(intake.HeaderStream)) > 0 {
+	if asked, f := api.WantsStream(h.Values); f != nil || len(h.Values(api.HeaderStream)) > 0 {
 		return asked, f
 	}
 	events, other := 0.0, 0.0

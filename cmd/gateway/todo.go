@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // todoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
@@ -28,7 +28,7 @@ func (s *server) addTodo(t *table) {
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
 			body, fault := s.readBody(w, r)
 			if fault == nil {
-				fault = intake.WellFormed(body)
+				fault = api.WellFormed(body)
 			}
 			if fault != nil {
 				writeFault(w, fault)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -57,18 +57,18 @@ func (s *server) addTools(t *table, addr string, main bool) {
 func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 	body, fault := s.readBody(w, r)
 	if fault == nil {
-		fault = intake.ReadArguments(body)
+		fault = api.ReadArguments(body)
 	}
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	req, fault := intake.Metadata(r.Header.Values, id, intake.Chat{}, time.Now())
+	req, fault := api.Metadata(r.Header.Values, id, api.Chat{}, time.Now())
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	req.Kind, req.Tool, req.Body = messages.Tool, s.toolName(r), intake.Arguments(body)
+	req.Kind, req.Tool, req.Body = messages.Tool, s.toolName(r), api.Arguments(body)
 	req.Stream, fault = wantsStream(r.Header)
 	switch {
 	case fault != nil:
@@ -245,7 +245,7 @@ func (s *server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *m
 	case len(body) > maxDefinition:
 		return nil, messages.NewFault(messages.TooLarge, "the body is larger than %d bytes", maxDefinition).From("entry")
 	}
-	return body, intake.WellFormed(body)
+	return body, api.WellFormed(body)
 }
 
 var _ toolShelf = (*host.Host)(nil)

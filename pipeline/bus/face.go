@@ -12,7 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // entryGroup is the queue group of the processes with the entry role.
@@ -137,7 +137,7 @@ func noSubject(subject string) *messages.Fault {
 func (n *Node) refuse(in messages.Intake, m *nats.Msg, err error) {
 	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	raw, _ := messages.Field(m.Data, "stream")
-	if in.Kind == messages.Tool && m.Header.Get(intake.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
+	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
 		n.reply(m, &nats.Msg{Subject: m.Reply})
 	}
 }
@@ -217,9 +217,9 @@ func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
 
 // readRequest reads the metadata of contracts T3 from the headers of a plain request, by the same rules as HTTP.
 func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
-	id := intake.Identity{Tenant: in.Tenant, Role: intake.RoleCaller}
+	id := api.Identity{Tenant: in.Tenant, Role: api.RoleCaller}
 	if n.opts.TrustCallers {
-		id.Role = intake.RoleOperator
+		id.Role = api.RoleOperator
 	}
 	if id.Tenant == "" {
 		id.Tenant = "default"
@@ -227,19 +227,19 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 			id.Tenant = v[0]
 		}
 	}
-	var chat intake.Chat
+	var chat api.Chat
 	body := m.Data
 	switch in.Kind {
 	case messages.Model:
 		var f *messages.Fault
-		if chat, f = intake.ReadChat(body); f != nil {
+		if chat, f = api.ReadChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
 	case messages.Tool:
-		if f := intake.ReadArguments(body); f != nil {
+		if f := api.ReadArguments(body); f != nil {
 			return pipeline.Request{}, f
 		}
-		body = intake.Arguments(body)
+		body = api.Arguments(body)
 	}
 	if v := m.Header[hdrWire]; len(v) > 0 && v[0] != strconv.Itoa(messages.WireVersion) {
 		return pipeline.Request{}, messages.NewFault(messages.UnsupportedVersion, "header %s is %q; this build reads version %d", hdrWire, v[0], messages.WireVersion)
@@ -250,15 +250,15 @@ func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, e
 		}
 		return anyCase(m.Header, name)
 	}
-	r, f := intake.Metadata(headers, id, chat, time.Now())
+	r, f := api.Metadata(headers, id, chat, time.Now())
 	if f == nil && r.IdempotencyKey == "" {
-		r.IdempotencyKey, f = intake.OneValue(headers, hdrMsgID)
+		r.IdempotencyKey, f = api.OneValue(headers, hdrMsgID)
 	}
 	if f != nil {
 		return r, f
 	}
 	if in.Kind == messages.Tool {
-		if r.Stream, f = intake.WantsStream(headers); f != nil {
+		if r.Stream, f = api.WantsStream(headers); f != nil {
 			return r, f
 		}
 	}
@@ -289,7 +289,7 @@ func answer(subject string, c *messages.Call) *nats.Msg {
 	} else {
 		m.Data = c.ReplyBytes()
 	}
-	for k, v := range intake.AnswerFacts(c, time.Now()) {
+	for k, v := range api.AnswerFacts(c, time.Now()) {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m
@@ -300,7 +300,7 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: f.Body(), Header: nats.Header{
 		hdrErrCode: {strconv.Itoa(f.HTTPStatus())}, hdrErr: {headerValue(f.Message)},
 	}}
-	for k, v := range intake.FaultFacts(f) {
+	for k, v := range api.FaultFacts(f) {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m

@@ -8,7 +8,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // follower decides what a caller of a stream sees.
@@ -68,7 +68,7 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 			chunks = [][]byte{messages.ToolChunk(reply)}
 		}
 		last.Header = nats.Header{}
-		for k, v := range intake.AnswerFacts(c, time.Now()) {
+		for k, v := range api.AnswerFacts(c, time.Now()) {
 			last.Header[k] = []string{headerValue(v)}
 		}
 	}

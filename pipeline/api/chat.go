@@ -1,6 +1,6 @@
-// Package intake reads a request as its caller brings it: the metadata of contracts T3 and the body's own checks. The
+// Package api reads a request as its caller brings it: the metadata of contracts T3 and the body's own checks. The
 // HTTP faces and the NATS face use the same rules, so that a request means the same whichever way it comes in.
-package intake
+package api
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package intake_test
+package api_test
 
 import (
 	"net/http"
@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // To the door a nil Only means every stage and an empty one means none but the mandatory: a plain request must not ask
 // for the second.
 func TestNoOnlyMeansAllStages(t *testing.T) {
 	t.Parallel()
-	operator := intake.Identity{Tenant: "default", Role: intake.RoleOperator}
+	operator := api.Identity{Tenant: "default", Role: api.RoleOperator}
 	for name, row := range map[string]struct {
 		header http.Header
 		want   []string
@@ -25,11 +25,11 @@ func TestNoOnlyMeansAllStages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, fault := intake.Metadata(row.header.Values, operator, intake.Chat{}, time.Now())
+			r, fault := api.Metadata(row.header.Values, operator, api.Chat{}, time.Now())
 			require.Nil(t, fault)
 			require.Equal(t, row.want, r.Only)
 		})
 	}
-	_, fault := intake.Metadata(http.Header{"Shallot-Only": {","}}.Values, operator, intake.Chat{}, time.Now())
+	_, fault := api.Metadata(http.Header{"Shallot-Only": {","}}.Values, operator, api.Chat{}, time.Now())
 	require.NotNil(t, fault, "a list without a name")
 }

@@ -1,4 +1,4 @@
-package intake_test
+package api_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // What the provider says of its limits reaches the caller with a success as well as with an error.
@@ -20,7 +20,7 @@ func TestProviderHeadersAreHandedOn(t *testing.T) {
 	failed := messages.NewCall(messages.Model, "default", []byte(`{}`))
 	failed.Fail(&messages.Fault{Code: messages.ProviderLimited, Message: "x", Origin: messages.TargetOrigin, Headers: headers})
 	for name, c := range map[string]*messages.Call{"success": ok, "error": failed} {
-		h := intake.AnswerFacts(c, time.Now())
+		h := api.AnswerFacts(c, time.Now())
 		require.Equal(t, "9", h["x-ratelimit-remaining-requests"], name)
 		require.Equal(t, "up-7", h["X-Upstream-Request-Id"], name)
 		require.NotContains(t, h, "set-cookie", name)
