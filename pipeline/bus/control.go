@@ -63,7 +63,7 @@ func (n *Node) readSwitches(ctx context.Context) error {
 }
 
 func (n *Node) followSwitches(ctx context.Context) error {
-	w, err := n.control.kv.Watch(ctx, "stage.>")
+	w, err := n.control.Watch(ctx, "stage.>")
 	if err != nil {
 		return err
 	}

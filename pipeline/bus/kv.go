@@ -50,7 +50,10 @@ func ask(ctx context.Context, twice bool, request func(ctx context.Context) erro
 		case !twice:
 			return errNoAnswer
 		}
-		pause(ctx, 50*time.Millisecond)
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -141,6 +144,37 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// PutForGood writes over the revision an entry that the bucket's own time does not end.
+func (b *Bucket) PutForGood(ctx context.Context, key string, value []byte, rev uint64) error {
+	m := &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
+	err := ask(ctx, false, func(ctx context.Context) error {
+		_, err := b.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(rev))
+		return err
+	})
+	return b.wrap(key, err, pipeline.ErrChanged)
+}
+
+// Clear removes a key at the revision and everything below it, and leaves nothing behind that stays. What has changed
+// since, or is gone, is no error.
+func (b *Bucket) Clear(ctx context.Context, key string, rev uint64) error {
+	err := ask(ctx, true, func(ctx context.Context) error {
+		return b.kv.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(time.Minute))
+	})
+	if err := b.wrap(key, err, pipeline.ErrChanged); err != nil && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jetstream.ErrKeyNotFound) {
+		return err
+	}
+	below, err := b.Keys(ctx, key+".")
+	for _, k := range below {
+		err = errors.Join(err, ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute)) }))
+	}
+	return err
+}
+
+// Watch follows the keys of a pattern, with the entries that are there first. The caller stops the watcher.
+func (b *Bucket) Watch(ctx context.Context, keys string) (jetstream.KeyWatcher, error) {
+	return b.kv.Watch(ctx, keys)
 }
 
 func wholeSeconds(d time.Duration) time.Duration {

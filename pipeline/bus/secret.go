@@ -9,21 +9,21 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Secret returns a key that all processes of the installation share: 32 bytes, made by whoever asks first. It lies in
-// the control bucket; who may read that may sign as the installation does.
-func (n *Node) Secret(ctx context.Context, name string) ([]byte, error) {
+// Secret returns a key that all processes which have the store share: 32 bytes, made by whoever asks first. Who may read
+// the store may sign as they do.
+func Secret(ctx context.Context, store pipeline.Store, name string) ([]byte, error) {
 	key := "secret." + messages.Token(name)
 	var mine [32]byte
 	_, _ = rand.Read(mine[:]) // never fails
 	for {
-		e, err := n.control.Get(ctx, key)
+		e, err := store.Get(ctx, key)
 		if err == nil && len(e.Value) == len(mine) {
 			return e.Value, nil
 		}
 		if err != nil && !errors.Is(err, pipeline.ErrNotFound) {
 			return nil, messages.NewFault(messages.StoreUnavailable, "the shared key %s cannot be read: %v", name, err).From("entry")
 		}
-		_, err = n.control.Put(ctx, key, mine[:], 0, pipeline.IfRevision(e.Revision)) // revision 0: nothing is there
+		_, err = store.Put(ctx, key, mine[:], 0, pipeline.IfRevision(e.Revision)) // revision 0: nothing is there
 		if err == nil {
 			return mine[:], nil
 		}

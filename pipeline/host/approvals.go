@@ -59,5 +59,5 @@ func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMes
 
 // StateKey is the key with which every gateway of the installation signs what MCP clients carry between two requests.
 func (h *Host) StateKey(ctx context.Context) ([]byte, error) {
-	return h.Node.Secret(ctx, "mcp-request-state")
+	return bus.Secret(ctx, h.control, "mcp-request-state")
 }

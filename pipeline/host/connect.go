@@ -160,7 +160,9 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 		}
 		out[strings.TrimPrefix(name, "shallot_")] = b
 	}
-	return out, nil
+	var err error
+	h.control, err = bus.OpenBucket(limit, js, bus.ControlBucket)
+	return out, err
 }
 
 // provisionDurable makes the queues of durable stages, which are known only now that the stages are.

@@ -78,6 +78,7 @@ type Host struct {
 	caller    *lateCaller
 	tools     *tools
 	todo      pipeline.Store
+	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
 	loops     sync.WaitGroup
