@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Answer is Decide without a name.
@@ -91,7 +92,7 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 
 // changed reports whether a conditional write found something else, or may have happened without being confirmed.
 func changed(err error) bool {
-	return errors.Is(err, pipeline.ErrChanged) || errors.Is(err, errNoAnswer)
+	return errors.Is(err, pipeline.ErrChanged) || errors.Is(err, jet.ErrNoAnswer)
 }
 
 // conflict says that somebody was first; nil if it was this very decision, whose confirmation was lost.

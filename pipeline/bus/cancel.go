@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // errHandBack is the cause of a context that ended because the process stops: the call is stored again, not failed.
@@ -148,7 +149,7 @@ func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	n.waitlist.due(id)
-	s, err := n.js.Stream(ctx, HopsStream)
+	s, err := n.js.Stream(ctx, jet.HopsStream)
 	if err != nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // hdrHeld tells the accepting process that its call is parked.
@@ -136,7 +137,7 @@ func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Park
 			}
 			return p, true, nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, errNoAnswer) {
+		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jet.ErrNoAnswer) {
 			return p, false, err
 		}
 		old, e, _, err := n.parked(ctx, key)

@@ -7,36 +7,37 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Provision makes streams, consumers and buckets as this configuration needs them, or checks them if c.Verify is set;
-// what it promises is in provision.
+// see jet.Provision.
 func Provision(ctx context.Context, js jetstream.JetStream, c Config) error {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
 		return err
 	}
-	return provision(ctx, js, newLayout(c), c.Verify)
+	return jet.Provision(ctx, js, newLayout(c), c.Verify)
 }
 
 // newLayout is what an installation of this configuration needs on the server.
-func newLayout(c Config) Layout {
+func newLayout(c Config) jet.Layout {
 	s := messages.Subjects{Root: c.Root}
-	l := Layout{Consumers: map[string][]jetstream.ConsumerConfig{}}
+	l := jet.Layout{Consumers: map[string][]jetstream.ConsumerConfig{}}
 	l.Streams = []jetstream.StreamConfig{{
-		Name: CallsStream, Description: "accepted calls, each stored once before anybody is told that it is accepted",
+		Name: jet.CallsStream, Description: "accepted calls, each stored once before anybody is told that it is accepted",
 		Subjects: []string{s.EntryAll()}, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew,
 		MaxMsgs: c.EntryMaxMsgs, MaxBytes: c.EntryMaxBytes, Replicas: c.Replicas, Duplicates: 2 * time.Minute,
 	}, {
-		Name: HopsStream, Description: "stored hops: checkpoints, targets and schedules of accepted calls; no limits on purpose",
+		Name: jet.HopsStream, Description: "stored hops: checkpoints, targets and schedules of accepted calls; no limits on purpose",
 		Subjects: s.HopSpace(), Retention: jetstream.WorkQueuePolicy, AllowMsgSchedules: true, AllowMsgTTL: true,
 		Replicas: c.Replicas, Duplicates: 2 * time.Minute,
 	}, {
-		Name: AuditStream, Description: "audit records: who, what, verdicts; no bodies",
+		Name: jet.AuditStream, Description: "audit records: who, what, verdicts; no bodies",
 		Subjects: []string{s.Control("audit", ">")}, Retention: jetstream.LimitsPolicy, MaxAge: 30 * 24 * time.Hour,
 		MaxBytes: 1 << 30, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
 	}, {
-		Name: DeadStream, Description: "dead letters with their reason; redrive or delete them",
+		Name: jet.DeadStream, Description: "dead letters with their reason; redrive or delete them",
 		Subjects: []string{s.Control("dead", ">")}, Retention: jetstream.LimitsPolicy, MaxAge: 30 * 24 * time.Hour,
 		MaxBytes: 1 << 30, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
 	}}
@@ -47,18 +48,18 @@ func newLayout(c Config) Layout {
 		})
 	}
 	for _, k := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		durable(CallsStream, "entry-"+string(k), s.Entry(k, false), "accepted "+string(k)+" calls, pulled by the entry role")
-		durable(CallsStream, "nested-"+string(k), s.Entry(k, true), "accepted "+string(k)+" calls that stages and agents make")
-		durable(HopsStream, "route-"+string(k), s.Route(k), string(k)+" calls after their target or after a delay, pulled by the entry role")
+		durable(jet.CallsStream, "entry-"+string(k), s.Entry(k, false), "accepted "+string(k)+" calls, pulled by the entry role")
+		durable(jet.CallsStream, "nested-"+string(k), s.Entry(k, true), "accepted "+string(k)+" calls that stages and agents make")
+		durable(jet.HopsStream, "route-"+string(k), s.Route(k), string(k)+" calls after their target or after a delay, pulled by the entry role")
 	}
 	for _, class := range c.ModelClasses {
-		durable(HopsStream, "model-"+messages.Token(class), s.Target(messages.Model, class), "model calls for provider "+class)
+		durable(jet.HopsStream, "model-"+messages.Token(class), s.Target(messages.Model, class), "model calls for provider "+class)
 	}
 	for _, class := range c.ToolClasses {
-		durable(HopsStream, "tool-"+messages.Token(class), s.Target(messages.Tool, class), "tool calls for executor "+class)
+		durable(jet.HopsStream, "tool-"+messages.Token(class), s.Target(messages.Tool, class), "tool calls for executor "+class)
 	}
 	for _, d := range c.Durable {
-		durable(HopsStream, durableName(d.Kind, d.Phase, d.Stage), s.Stage(d.Kind, d.Phase, d.Stage),
+		durable(jet.HopsStream, durableName(d.Kind, d.Phase, d.Stage), s.Stage(d.Kind, d.Phase, d.Stage),
 			string(d.Phase)+" of the durable "+string(d.Kind)+" stage "+d.Stage)
 	}
 	bucket := func(name, what string, ttl time.Duration) {
@@ -66,21 +67,21 @@ func newLayout(c Config) Layout {
 			Bucket: name, Description: what, TTL: ttl, History: 1, Replicas: c.Replicas, LimitMarkerTTL: time.Minute,
 		})
 	}
-	bucket(ResultsBucket, "ends of calls, by tenant and call", c.ResultTTL)
-	bucket(IdempotencyBucket, "idempotency keys and the calls that they mean", c.ResultTTL)
-	bucket(PoisonBucket, "marks of calls whose holders died", 24*time.Hour)
-	bucket(CacheBucket, "cached results and memoised summaries", 24*time.Hour)
-	bucket(RetryBucket, "decided attempts of retry and fallback", 24*time.Hour)
-	bucket(TodoBucket, "todo lists, by tenant and session", 0)
-	bucket(ControlBucket, "switches: stage.<kind>.<name>.enabled", 0)
-	bucket(ToolsBucket, "tool definitions", 0)
-	bucket(RunsBucket, "agent runs", 0)
-	bucket(ApprovalsBucket, "questions that wait for a person", 0)
-	bucket(IntentsBucket, "paid and non-idempotent work under way", c.ResultTTL)
-	bucket(LimitsBucket, "call counters and budgets", 48*time.Hour)
+	bucket(jet.ResultsBucket, "ends of calls, by tenant and call", c.ResultTTL)
+	bucket(jet.IdempotencyBucket, "idempotency keys and the calls that they mean", c.ResultTTL)
+	bucket(jet.PoisonBucket, "marks of calls whose holders died", 24*time.Hour)
+	bucket(jet.CacheBucket, "cached results and memoised summaries", 24*time.Hour)
+	bucket(jet.RetryBucket, "decided attempts of retry and fallback", 24*time.Hour)
+	bucket(jet.TodoBucket, "todo lists, by tenant and session", 0)
+	bucket(jet.ControlBucket, "switches: stage.<kind>.<name>.enabled", 0)
+	bucket(jet.ToolsBucket, "tool definitions", 0)
+	bucket(jet.RunsBucket, "agent runs", 0)
+	bucket(jet.ApprovalsBucket, "questions that wait for a person", 0)
+	bucket(jet.IntentsBucket, "paid and non-idempotent work under way", c.ResultTTL)
+	bucket(jet.LimitsBucket, "call counters and budgets", 48*time.Hour)
 	l.Objects = []jetstream.ObjectStoreConfig{
-		{Bucket: BodiesObjects, Description: "bodies above the claim check limit", TTL: c.ResultTTL + time.Hour, Replicas: c.Replicas},
-		{Bucket: EvictedObjects, Description: "evicted tool results", TTL: c.ResultTTL, Replicas: c.Replicas},
+		{Bucket: jet.BodiesObjects, Description: "bodies above the claim check limit", TTL: c.ResultTTL + time.Hour, Replicas: c.Replicas},
+		{Bucket: jet.EvictedObjects, Description: "evicted tool results", TTL: c.ResultTTL, Replicas: c.Replicas},
 	}
 	return l
 }

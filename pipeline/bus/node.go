@@ -22,6 +22,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Options say what a node is: its connection, its stages, and its roles.
@@ -116,12 +117,12 @@ type Node struct {
 	waitlist waitlist
 	inbox    string
 
-	results     *Bucket
-	idempotency *Bucket
-	poison      *Bucket
-	intents     *Bucket
-	control     *Bucket
-	approvals   *Bucket
+	results     *jet.Bucket
+	idempotency *jet.Bucket
+	poison      *jet.Bucket
+	intents     *jet.Bucket
+	control     *jet.Bucket
+	approvals   *jet.Bucket
 
 	router *message.Router
 	subs   []message.Subscriber
@@ -174,16 +175,16 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.pub, err = newPublisher(o.Conn, o.Log); err != nil {
 		return nil, fmt.Errorf("bus: publisher: %w", err)
 	}
-	objects, err := js.ObjectStore(ctx, BodiesObjects)
+	objects, err := js.ObjectStore(ctx, jet.BodiesObjects)
 	if err != nil {
-		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", BodiesObjects, err)
+		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
-	for name, b := range map[string]**Bucket{
-		ResultsBucket: &n.results, IdempotencyBucket: &n.idempotency, PoisonBucket: &n.poison,
-		IntentsBucket: &n.intents, ControlBucket: &n.control, ApprovalsBucket: &n.approvals,
+	for name, b := range map[string]**jet.Bucket{
+		jet.ResultsBucket: &n.results, jet.IdempotencyBucket: &n.idempotency, jet.PoisonBucket: &n.poison,
+		jet.IntentsBucket: &n.intents, jet.ControlBucket: &n.control, jet.ApprovalsBucket: &n.approvals,
 	} {
-		if *b, err = OpenBucket(ctx, js, name); err != nil {
+		if *b, err = jet.OpenBucket(ctx, js, name); err != nil {
 			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 		}
 	}
@@ -324,7 +325,7 @@ func (n *Node) Held() int { return n.marker.count() }
 
 func (n *Node) watchBacklog(ctx context.Context) {
 	for ctx.Err() == nil {
-		if s, err := n.js.Stream(ctx, HopsStream); err == nil {
+		if s, err := n.js.Stream(ctx, jet.HopsStream); err == nil {
 			n.backlog.Store(s.CachedInfo().State.Msgs)
 		}
 		pause(ctx, time.Second)

@@ -27,6 +27,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
@@ -74,7 +75,7 @@ func (p partSpec) run(log *slog.Logger) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	nc, err := bus.Connect(bus.ConnOptions{Name: "part " + p.Stage, URL: p.URL, Log: log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: "part " + p.Stage, URL: p.URL, Log: log})
 	if err != nil {
 		return err
 	}
@@ -312,7 +313,7 @@ func (s *serverProc) start() {
 
 func dial(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), URL: url, Log: testLog()})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: url, Log: testLog()})
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -59,5 +60,5 @@ func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMes
 
 // StateKey is the key with which every gateway of the installation signs what MCP clients carry between two requests.
 func (h *Host) StateKey(ctx context.Context) ([]byte, error) {
-	return bus.Secret(ctx, h.control, "mcp-request-state")
+	return jet.Secret(ctx, h.control, "mcp-request-state")
 }

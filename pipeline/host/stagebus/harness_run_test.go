@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -33,8 +34,8 @@ func newWorld(t testing.TB, cfg bus.Config) *world {
 	w.js, err = jetstream.New(w.conn(t))
 	require.NoError(t, err)
 	require.NoError(t, bus.Provision(t.Context(), w.js, w.cfg))
-	for name, bucket := range map[string]string{"cache": bus.CacheBucket, "retry": bus.RetryBucket, "todo": bus.TodoBucket, "limits": bus.LimitsBucket} {
-		b, err := bus.OpenBucket(t.Context(), w.js, bucket)
+	for name, bucket := range map[string]string{"cache": jet.CacheBucket, "retry": jet.RetryBucket, "todo": jet.TodoBucket, "limits": jet.LimitsBucket} {
+		b, err := jet.OpenBucket(t.Context(), w.js, bucket)
 		require.NoError(t, err)
 		w.stores[name] = b
 	}
@@ -43,7 +44,7 @@ func newWorld(t testing.TB, cfg bus.Config) *world {
 
 func (w *world) conn(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), InProcess: w.srv, Log: slog.New(slog.DiscardHandler)})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), InProcess: w.srv, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -132,7 +133,7 @@ func onBus(t *testing.T, rows []row, fused bool) {
 		}
 	})
 	// What goes on behind a caller's back is over when no lease is left: no row has called the model once more.
-	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
 		require.Eventually(t, func() bool {
 			s, err := w.js.Stream(t.Context(), name)
 			return err == nil && s.CachedInfo().State.Msgs == 0

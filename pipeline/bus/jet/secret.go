@@ -1,4 +1,4 @@
-package bus
+package jet
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func Secret(ctx context.Context, store pipeline.Store, name string) ([]byte, err
 		if err == nil {
 			return mine[:], nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, errNoAnswer) {
+		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, ErrNoAnswer) {
 			return nil, messages.NewFault(messages.StoreUnavailable, "the shared key %s cannot be made: %v", name, err).From("entry")
 		}
 	}

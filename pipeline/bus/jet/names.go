@@ -1,4 +1,4 @@
-package bus
+package jet
 
 // Streams of one installation (contracts T3).
 const (

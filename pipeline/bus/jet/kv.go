@@ -1,4 +1,4 @@
-package bus
+package jet
 
 import (
 	"context"
@@ -34,11 +34,11 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string) (*Buck
 // the caller's time allows; so it is given up and, where that cannot change what it means, made again.
 const tryTime = 3 * time.Second
 
-// errNoAnswer says that the server did not answer in time. It is no deadline of the caller's.
-var errNoAnswer = errors.New("the server did not answer in time")
+// ErrNoAnswer says that the server did not answer in time. It is no deadline of the caller's.
+var ErrNoAnswer = errors.New("the server did not answer in time")
 
-// ask runs a request, again and again until it is answered, if it may be made twice.
-func ask(ctx context.Context, twice bool, request func(ctx context.Context) error) error {
+// retryRequest runs a request, again and again until it is answered, if it may be made twice.
+func retryRequest(ctx context.Context, twice bool, request func(ctx context.Context) error) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, tryTime)
 		err := request(try)
@@ -48,7 +48,7 @@ func ask(ctx context.Context, twice bool, request func(ctx context.Context) erro
 		case err == nil || ctx.Err() != nil || !over && !errors.Is(err, nats.ErrNoResponders):
 			return err
 		case !twice:
-			return errNoAnswer
+			return ErrNoAnswer
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -61,7 +61,7 @@ func ask(ctx context.Context, twice bool, request func(ctx context.Context) erro
 // decide by a conditional Put, never by a read alone.
 func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
 	var e jetstream.KeyValueEntry
-	err := ask(ctx, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
+	err := retryRequest(ctx, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return pipeline.Entry{}, pipeline.ErrNotFound
 	}
@@ -80,7 +80,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Dur
 		if ttl > 0 {
 			opts = append(opts, jetstream.KeyTTL(wholeSeconds(ttl)))
 		}
-		err = ask(ctx, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
+		err = retryRequest(ctx, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
 		return rev, b.wrap(key, err, pipeline.ErrExists)
 	}
 	var opts []jetstream.PublishOpt
@@ -91,7 +91,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Dur
 	if r != 0 {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(r))
 	}
-	err = ask(ctx, r == 0, func(ctx context.Context) error {
+	err = retryRequest(ctx, r == 0, func(ctx context.Context) error {
 		ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value}, opts...)
 		if err == nil {
 			rev = ack.Sequence
@@ -115,7 +115,7 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	err := ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
+	err := retryRequest(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
 	}
@@ -149,7 +149,7 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 // PutForGood writes over the revision an entry that the bucket's own time does not end.
 func (b *Bucket) PutForGood(ctx context.Context, key string, value []byte, rev uint64) error {
 	m := &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
-	err := ask(ctx, false, func(ctx context.Context) error {
+	err := retryRequest(ctx, false, func(ctx context.Context) error {
 		_, err := b.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(rev))
 		return err
 	})
@@ -159,7 +159,7 @@ func (b *Bucket) PutForGood(ctx context.Context, key string, value []byte, rev u
 // Clear removes a key at the revision and everything below it, and leaves nothing behind that stays. What has changed
 // since, or is gone, is no error.
 func (b *Bucket) Clear(ctx context.Context, key string, rev uint64) error {
-	err := ask(ctx, true, func(ctx context.Context) error {
+	err := retryRequest(ctx, true, func(ctx context.Context) error {
 		return b.kv.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(time.Minute))
 	})
 	if err := b.wrap(key, err, pipeline.ErrChanged); err != nil && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -167,7 +167,7 @@ func (b *Bucket) Clear(ctx context.Context, key string, rev uint64) error {
 	}
 	below, err := b.Keys(ctx, key+".")
 	for _, k := range below {
-		err = errors.Join(err, ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute)) }))
+		err = errors.Join(err, retryRequest(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute)) }))
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package bus
+package jet
 
 import (
 	"context"
@@ -18,10 +18,10 @@ type Layout struct {
 	Objects   []jetstream.ObjectStoreConfig
 }
 
-// provision makes streams, consumers and buckets of a layout, or only checks them if verify is set.
+// Provision makes streams, consumers and buckets of a layout, or only checks them if verify is set.
 // It is idempotent and safe to run from several processes at once. An existing stream or consumer that differs in
 // what matters is an error that names the difference: a stale deploy must not change it silently.
-func provision(ctx context.Context, js jetstream.JetStream, l Layout, verify bool) error {
+func Provision(ctx context.Context, js jetstream.JetStream, l Layout, verify bool) error {
 	info, err := js.AccountInfo(ctx)
 	if err != nil {
 		return fmt.Errorf("provision: JetStream does not answer: %w; start the server with -js, or give the account JetStream", err)

@@ -1,4 +1,6 @@
-package bus
+// Package jet is what Shallot needs of NATS without knowing a call: connections, KV buckets and object stores as
+// pipeline.Store sees them, and the layout of streams on the server.
+package jet
 
 import (
 	"crypto/tls"

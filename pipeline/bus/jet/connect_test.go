@@ -1,4 +1,4 @@
-package bus_test
+package jet_test
 
 import (
 	"crypto/ecdsa"
@@ -19,8 +19,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // serve runs a plain nats-server with the given options on a free loopback port.
@@ -60,13 +60,13 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 func TestConnect(t *testing.T) {
 	t.Run("url with user and password", func(t *testing.T) {
 		addr := serve(t, &server.Options{Username: "u", Password: "p"})
-		nc, err := bus.Connect(bus.ConnOptions{URL: "nats://u:p@" + addr})
+		nc, err := jet.Connect(jet.ConnOptions{URL: "nats://u:p@" + addr})
 		require.NoError(t, err)
 		nc.Close()
 	})
 	t.Run("a refused connection names the server and no password", func(t *testing.T) {
 		addr := serve(t, &server.Options{Username: "u", Password: "p"})
-		_, err := bus.Connect(bus.ConnOptions{URL: "nats://u:wrongpw@" + addr})
+		_, err := jet.Connect(jet.ConnOptions{URL: "nats://u:wrongpw@" + addr})
 		require.ErrorContains(t, err, addr)
 		require.NotContains(t, err.Error(), "wrongpw")
 	})
@@ -77,11 +77,11 @@ func TestConnect(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(home, "nats", "context"), 0o700))
 		file := filepath.Join(home, "nats", "context", "prod.json")
 		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"url":"nats://%s","user":"u","password":"p","inbox_prefix":"_INBOX_me"}`, addr), 0o600))
-		nc, err := bus.Connect(bus.ConnOptions{Context: "prod"})
+		nc, err := jet.Connect(jet.ConnOptions{Context: "prod"})
 		require.NoError(t, err)
 		require.Equal(t, "_INBOX_me", nc.Opts.InboxPrefix)
 		nc.Close()
-		_, err = bus.Connect(bus.ConnOptions{Context: "pord"})
+		_, err = jet.Connect(jet.ConnOptions{Context: "pord"})
 		require.ErrorContains(t, err, "nats context ls")
 	})
 	t.Run("mutual TLS", func(t *testing.T) {
@@ -95,12 +95,12 @@ func TestConnect(t *testing.T) {
 		addr := serve(t, &server.Options{TLS: true, TLSTimeout: 5, TLSVerify: true, TLSConfig: &tls.Config{
 			Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
 		}})
-		nc, err := bus.Connect(bus.ConnOptions{URL: "tls://" + addr, CA: cert, Cert: cert, Key: key})
+		nc, err := jet.Connect(jet.ConnOptions{URL: "tls://" + addr, CA: cert, Cert: cert, Key: key})
 		require.NoError(t, err)
 		nc.Close()
-		_, err = bus.Connect(bus.ConnOptions{URL: "tls://" + addr})
+		_, err = jet.Connect(jet.ConnOptions{URL: "tls://" + addr})
 		require.Error(t, err, "an authority that nobody named is not trusted")
-		_, err = bus.Connect(bus.ConnOptions{URL: "tls://" + addr, CA: key})
+		_, err = jet.Connect(jet.ConnOptions{URL: "tls://" + addr, CA: key})
 		require.ErrorContains(t, err, "no PEM certificate")
 	})
 }
