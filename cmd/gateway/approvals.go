@@ -15,8 +15,8 @@ import (
 // approvals is what the faces ask about calls that wait for a person; host.Host is the real one. Its errors are faults,
 // or pipeline.ErrHeld where nothing was decided.
 type approvals interface {
-	Approvals(ctx context.Context, tenant string) ([]host.Approval, error)
-	Approval(ctx context.Context, tenant, call string) (host.Approval, error)
+	Approvals(ctx context.Context, tenant string) ([]api.Approval, error)
+	Approval(ctx context.Context, tenant, call string) (api.Approval, error)
 	Decide(ctx context.Context, tenant, call string, decision json.RawMessage, by string) error
 }
 
@@ -41,10 +41,10 @@ func (s *server) addApprovals(t *table, addr string, main bool) {
 type waitingRow struct {
 	ID     string `json:"id"`
 	Object string `json:"object"` // shallot.approval
-	host.Approval
+	api.Approval
 }
 
-func waiting(a host.Approval) waitingRow { return waitingRow{a.Call, "shallot.approval", a} }
+func waiting(a api.Approval) waitingRow { return waitingRow{a.Call, "shallot.approval", a} }
 
 // asOperator is the tenant that an operator means: all of them, unless he names one.
 func asOperator(r *http.Request) (string, *messages.Fault) {
@@ -52,12 +52,12 @@ func asOperator(r *http.Request) (string, *messages.Fault) {
 }
 
 // mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
-func mayDecide(id identity, a host.Approval) bool {
+func mayDecide(id identity, a api.Approval) bool {
 	return a.Kind != messages.Tool || id.MayTool(a.Tool)
 }
 
 // approval is a call that waits and that the operator may decide about; any other is one that there is not.
-func (s *server) approval(ctx context.Context, tenant, call string, id identity) (host.Approval, error) {
+func (s *server) approval(ctx context.Context, tenant, call string, id identity) (api.Approval, error) {
 	a, err := s.Approvals.Approval(ctx, tenant, call)
 	if err == nil && !mayDecide(id, a) {
 		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")

@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -22,7 +23,7 @@ type mcpSource interface {
 	Tools(ctx context.Context) ([]*toolspec.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
-	OnMCPChange(f func(host.MCPChange)) (stop func(), err error)
+	OnMCPChange(f func(toolbox.MCPChange)) (stop func(), err error)
 }
 
 // mcpFace is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
@@ -113,7 +114,7 @@ func (f *mcpFace) endSessions() {
 }
 
 // changed takes the news from an MCP server.
-func (f *mcpFace) changed(c host.MCPChange) {
+func (f *mcpFace) changed(c toolbox.MCPChange) {
 	if c.What == "tools" {
 		f.mu.Lock()
 		f.touched[c.Server] = true

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
@@ -112,7 +113,7 @@ func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldSta
 	}
 	a, err := f.desk.Approval(ctx, of.Tenant, call)
 	if err != nil { // it was decided a moment ago; the next request finds the result
-		a = host.Approval{Expires: time.Now()}
+		a = api.Approval{Expires: time.Now()}
 	}
 	key, kerr := f.desk.StateKey(ctx)
 	if kerr != nil {
@@ -152,7 +153,7 @@ func asksForms(req *mcp.CallToolRequest) bool {
 }
 
 // question is the form that a person at the client decides with.
-func question(a host.Approval, note string) *mcp.ElicitParams {
+func question(a api.Approval, note string) *mcp.ElicitParams {
 	q := gjson.ParseBytes(a.Question)
 	shown := q.Get("arguments").Raw
 	if shown == "" {

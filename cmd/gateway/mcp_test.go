@@ -17,7 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -36,7 +36,7 @@ func (f *fakeTools) MCPNames() (names, prefixes []string) { return nil, nil }
 func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessage, error) {
 	return nil, errors.New("none")
 }
-func (f *fakeTools) OnMCPChange(func(host.MCPChange)) (func(), error) { return func() {}, nil }
+func (f *fakeTools) OnMCPChange(func(toolbox.MCPChange)) (func(), error) { return func() {}, nil }
 
 func tool(name, kind string) *toolspec.Definition {
 	return &toolspec.Definition{Name: name, Version: "1", Description: "d", Executor: toolspec.Executor{Kind: kind},

@@ -16,11 +16,11 @@ import (
 
 // toolShelf is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
 type toolShelf interface {
-	ListTools(ctx context.Context) ([]host.ToolInfo, error)
-	GetTool(ctx context.Context, name string) (host.ToolInfo, error)
-	RegisterTool(ctx context.Context, definition []byte, by string) (host.ToolInfo, error)
+	ListTools(ctx context.Context) ([]api.ToolInfo, error)
+	GetTool(ctx context.Context, name string) (api.ToolInfo, error)
+	RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error)
 	RemoveTool(ctx context.Context, name, by string) error
-	ApproveTool(ctx context.Context, name, hash, by string) (host.ToolInfo, error)
+	ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error)
 	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error)
 }
 
@@ -109,7 +109,7 @@ type heldTool struct {
 	Name   string `json:"name"`
 	Hash   string `json:"hash"`
 	Reason string `json:"reason"`
-	host.ToolFunction
+	api.ToolFunction
 }
 
 // listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
@@ -117,11 +117,11 @@ type heldTool struct {
 // own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
 func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) {
 	out := struct {
-		Object   string                     `json:"object"`
-		Data     []host.FunctionTool        `json:"data"`
-		Policies map[string]host.ToolPolicy `json:"policies"`
-		Held     []heldTool                 `json:"held,omitempty"`
-	}{"list", []host.FunctionTool{}, map[string]host.ToolPolicy{}, nil}
+		Object   string                    `json:"object"`
+		Data     []api.FunctionTool        `json:"data"`
+		Policies map[string]api.ToolPolicy `json:"policies"`
+		Held     []heldTool                `json:"held,omitempty"`
+	}{"list", []api.FunctionTool{}, map[string]api.ToolPolicy{}, nil}
 	all, err := s.Tools.ListTools(r.Context())
 	if err != nil {
 		s.failed(w, r, err)

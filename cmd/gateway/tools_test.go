@@ -12,35 +12,35 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 // shelf is a toolShelf of two tools, one of them held, that remembers who changed what.
 type shelf struct{ did []string }
 
-func shelved(name, held string) host.ToolInfo {
-	return host.ToolInfo{
-		FunctionTool: host.FunctionTool{Type: "function", Function: host.ToolFunction{Name: name, Description: "d", Parameters: json.RawMessage(`{"type":"object"}`)}},
-		Policy:       host.ToolPolicy{Version: "1", Effect: "read", Hash: "h-" + name, Held: held}, Executor: "http://inside/",
+func shelved(name, held string) api.ToolInfo {
+	return api.ToolInfo{
+		FunctionTool: api.FunctionTool{Type: "function", Function: api.ToolFunction{Name: name, Description: "d", Parameters: json.RawMessage(`{"type":"object"}`)}},
+		Policy:       api.ToolPolicy{Version: "1", Effect: "read", Hash: "h-" + name, Held: held}, Executor: "http://inside/",
 	}
 }
 
-func (s *shelf) ListTools(context.Context) ([]host.ToolInfo, error) {
-	return []host.ToolInfo{shelved("add", ""), shelved("turned", "its words changed")}, nil
+func (s *shelf) ListTools(context.Context) ([]api.ToolInfo, error) {
+	return []api.ToolInfo{shelved("add", ""), shelved("turned", "its words changed")}, nil
 }
 
-func (s *shelf) GetTool(_ context.Context, name string) (host.ToolInfo, error) {
+func (s *shelf) GetTool(_ context.Context, name string) (api.ToolInfo, error) {
 	switch name {
 	case "add":
 		return shelved("add", ""), nil
 	case "turned":
 		return shelved("turned", "its words changed"), nil
 	}
-	return host.ToolInfo{}, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
+	return api.ToolInfo{}, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
 }
 
-func (s *shelf) RegisterTool(_ context.Context, def []byte, by string) (host.ToolInfo, error) {
+func (s *shelf) RegisterTool(_ context.Context, def []byte, by string) (api.ToolInfo, error) {
 	s.did = append(s.did, "register "+string(def)+" by "+by)
 	return shelved("new", ""), nil
 }
@@ -50,7 +50,7 @@ func (s *shelf) RemoveTool(_ context.Context, name, by string) error {
 	return nil
 }
 
-func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (host.ToolInfo, error) {
+func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (api.ToolInfo, error) {
 	s.did = append(s.did, "approve "+name+" "+hash+" by "+by)
 	return shelved(name, ""), nil
 }
@@ -150,11 +150,11 @@ func TestListTools(t *testing.T) {
 // dotted is a shelf with names that model APIs refuse.
 type dotted struct{ shelf }
 
-func (d *dotted) ListTools(context.Context) ([]host.ToolInfo, error) {
-	return []host.ToolInfo{shelved("a.b", ""), shelved("a_b", ""), shelved(strings.Repeat("n", 100), "")}, nil
+func (d *dotted) ListTools(context.Context) ([]api.ToolInfo, error) {
+	return []api.ToolInfo{shelved("a.b", ""), shelved("a_b", ""), shelved(strings.Repeat("n", 100), "")}, nil
 }
 
-func (d *dotted) GetTool(_ context.Context, name string) (host.ToolInfo, error) {
+func (d *dotted) GetTool(_ context.Context, name string) (api.ToolInfo, error) {
 	return shelved(name, ""), nil
 }
 
