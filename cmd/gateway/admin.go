@@ -39,7 +39,7 @@ func local(addr string, h http.Handler) http.HandlerFunc {
 	}
 }
 
-func (s *server) stats(w http.ResponseWriter, r *http.Request, _ identity) {
+func (s *server) stats(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	v, err := s.Control.Stats(r.Context())
 	if err != nil {
 		s.failed(w, r, err)
@@ -48,7 +48,7 @@ func (s *server) stats(w http.ResponseWriter, r *http.Request, _ identity) {
 	writeValue(w, http.StatusOK, v)
 }
 
-func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ identity) {
+func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	v, err := s.Control.Diagnostics(r.Context())
 	if err != nil {
 		s.failed(w, r, err)
@@ -58,7 +58,7 @@ func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ identity)
 }
 
 func (s *server) switchTo(on bool) endpoint {
-	return func(w http.ResponseWriter, r *http.Request, id identity) {
+	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
 		confirm, fault := confirmation(w, r)
 		if fault != nil {
 			writeFault(w, fault)
@@ -86,7 +86,7 @@ func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fau
 	if len(body) == 0 {
 		return "", nil
 	}
-	if f := jsonType(r.Header); f != nil {
+	if f := api.JSONType(r.Header); f != nil {
 		return "", f
 	}
 	if f := api.WellFormed(body); f != nil {

@@ -2,23 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/host"
 )
-
-// approvals is what the faces ask about calls that wait for a person; host.Host is the real one. Its errors are faults,
-// or pipeline.ErrHeld where nothing was decided.
-type approvals interface {
-	Approvals(ctx context.Context, tenant string) ([]api.Approval, error)
-	Approval(ctx context.Context, tenant, call string) (api.Approval, error)
-	Decide(ctx context.Context, tenant, call string, decision json.RawMessage, by string) error
-}
 
 // addApprovals mounts the questions: a control surface, on the main port only while that is loopback (contracts 19).
 func (s *server) addApprovals(t *table, addr string, main bool) {
@@ -27,8 +17,8 @@ func (s *server) addApprovals(t *table, addr string, main bool) {
 	}
 	guard := func(next endpoint) http.HandlerFunc {
 		if main && !loopbackAddr(addr) {
-			return s.caller(func(w http.ResponseWriter, r *http.Request, _ identity) {
-				writeFault(w, forbidden("approvals are on the admin listener (http.admin) only, because this port is reachable from other machines"))
+			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, because this port is reachable from other machines"))
 			})
 		}
 		return s.operator(addr, next)
@@ -52,12 +42,12 @@ func asOperator(r *http.Request) (string, *messages.Fault) {
 }
 
 // mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
-func mayDecide(id identity, a api.Approval) bool {
+func mayDecide(id api.Identity, a api.Approval) bool {
 	return a.Kind != messages.Tool || id.MayTool(a.Tool)
 }
 
 // approval is a call that waits and that the operator may decide about; any other is one that there is not.
-func (s *server) approval(ctx context.Context, tenant, call string, id identity) (api.Approval, error) {
+func (s *server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
 	a, err := s.Approvals.Approval(ctx, tenant, call)
 	if err == nil && !mayDecide(id, a) {
 		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")
@@ -66,7 +56,7 @@ func (s *server) approval(ctx context.Context, tenant, call string, id identity)
 }
 
 // listApprovals is GET /v1/approvals: what waits, the oldest first.
-func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -91,7 +81,7 @@ func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id identi
 }
 
 // getApproval is GET /v1/approvals/{call}.
-func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -107,7 +97,7 @@ func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id identity
 
 // decide is POST /v1/approvals/{call} with {"decision": "approve|edit|reject|respond", "arguments", "content",
 // "reason"}: 200 once it is decided, 202 if the decision is null. A decision that is refused leaves the call waiting.
-func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	var body []byte
 	if fault == nil {
@@ -137,7 +127,7 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
 	default:
 		word, _ := messages.FieldString(body, "decision")
 		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
-		w.Header().Set("Location", resultPath(call))
+		w.Header().Set("Location", api.ResultPath(call))
 		writeValue(w, http.StatusOK, struct {
 			ID       string `json:"id"`
 			Object   string `json:"object"`
@@ -145,12 +135,12 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
 			Decision string `json:"decision"`
 			By       string `json:"by"`
 			Location string `json:"location"`
-		}{call, "shallot.approval", "decided", word, by, resultPath(call)})
+		}{call, "shallot.approval", "decided", word, by, api.ResultPath(call)})
 	}
 }
 
 // decider is who decides: the key, and the person whom its holder names.
-func decider(r *http.Request, id identity) (string, *messages.Fault) {
+func decider(r *http.Request, id api.Identity) (string, *messages.Fault) {
 	user, fault := api.OneValue(r.Header.Values, "Shallot-User")
 	if id.User != "" {
 		user = id.User
@@ -160,5 +150,3 @@ func decider(r *http.Request, id identity) (string, *messages.Fault) {
 	}
 	return id.Who(), fault
 }
-
-var _ approvals = (*host.Host)(nil)

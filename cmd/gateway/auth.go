@@ -9,11 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// identity is who makes a request: always from the key record or from how the gateway listens, never from a body.
-type identity = api.Identity
-
 // endpoint is a handler that knows who asks.
-type endpoint func(w http.ResponseWriter, r *http.Request, id identity)
+type endpoint func(w http.ResponseWriter, r *http.Request, id api.Identity)
 
 // caller guards the model face. It runs inside the matched handler, so the check and the route read one path.
 func (s *server) caller(next endpoint) http.HandlerFunc {
@@ -40,13 +37,13 @@ func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
 			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
 		}
 		if fault == nil && id.Role != api.RoleOperator {
-			fault = forbidden("%s needs a key with the role operator", r.URL.Path)
+			fault = api.Forbidden("%s needs a key with the role operator", r.URL.Path)
 		}
 		s.admit(w, r, id, fault, next)
 	}
 }
 
-func (s *server) admit(w http.ResponseWriter, r *http.Request, id identity, fault *messages.Fault, next endpoint) {
+func (s *server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -59,9 +56,9 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request, id identity, faul
 }
 
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.
-func (s *server) identify(r *http.Request, openOperator bool) (identity, *messages.Fault) {
+func (s *server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
 	if s.Keys == nil {
-		id := identity{Tenant: "default", Role: api.RoleCaller}
+		id := api.Identity{Tenant: "default", Role: api.RoleCaller}
 		if openOperator {
 			id.Role = api.RoleOperator
 		}
@@ -72,7 +69,7 @@ func (s *server) identify(r *http.Request, openOperator bool) (identity, *messag
 			return id, nil
 		}
 	}
-	return identity{}, messages.NewFault(messages.Unauthenticated,
+	return api.Identity{}, messages.NewFault(messages.Unauthenticated,
 		"no valid API key; send one as Authorization: Bearer <key>").From("entry")
 }
 
@@ -107,16 +104,12 @@ func localHost(r *http.Request, more []string) *messages.Fault {
 	if loopbackHost(host) || slices.ContainsFunc(more, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return nil
 	}
-	return forbidden("the host %q is not this machine's name; use localhost, or add its origin to http.allowed-origins", r.Host)
+	return api.Forbidden("the host %q is not this machine's name; use localhost, or add its origin to http.allowed-origins", r.Host)
 }
 
 func crossSite(r *http.Request, c *http.CrossOriginProtection) *messages.Fault {
 	if c.Check(r) != nil {
-		return forbidden("a page of another site may not do this; add its origin to http.allowed-origins if it is yours")
+		return api.Forbidden("a page of another site may not do this; add its origin to http.allowed-origins if it is yours")
 	}
 	return nil
-}
-
-func forbidden(format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.Forbidden, format, args...).From("entry")
 }

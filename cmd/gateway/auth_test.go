@@ -166,7 +166,7 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 		require.NoError(t, err)
 		id, ok := k.find(key)
 		require.True(t, ok)
-		require.Equal(t, identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
+		require.Equal(t, api.Identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
 		require.NotContains(t, lines[2], key)
 	}
 	require.ErrorContains(t, runKey(nil, "", &bytes.Buffer{}), "--id")

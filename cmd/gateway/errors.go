@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -21,7 +20,7 @@ func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	if f.Code == messages.Unauthenticated {
 		h.Set("WWW-Authenticate", `Bearer realm="shallot"`)
 	}
-	writeJSON(w, faultStatus(f), f.Body())
+	api.WriteJSON(w, faultStatus(f), f.Body())
 }
 
 // faultStatus is the fault's status, if it is one that says error: an upstream may have sent anything.
@@ -50,24 +49,8 @@ func setHeader(h http.Header, name, value string) {
 	}
 }
 
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	writeBody(w, status, "application/json", body)
-}
-
-// writeBody writes a whole answer, which no cache on the way may keep.
-func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	if h.Get("Cache-Control") == "" {
-		h.Set("Cache-Control", "no-store")
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the only failure is that the caller is gone
-}
-
 func writeValue(w http.ResponseWriter, status int, v any) {
-	writeJSON(w, status, append(messages.Encode(v), '\n'))
+	api.WriteJSON(w, status, append(messages.Encode(v), '\n'))
 }
 
 // failed answers with an error of the door or of control. What is no fault is our defect: its text goes to the log,
@@ -91,9 +74,4 @@ func (s *server) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 func internalFault(id string) *messages.Fault {
 	return messages.NewFault(messages.Internal, "the gateway failed; the log has the reason under request id %s", id).From("entry")
-}
-
-// invalid is a 400 that names the field or header.
-func invalid(param, format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.InvalidRequest, format, args...).At(param).From("entry")
 }

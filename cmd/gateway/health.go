@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // check is one condition of readiness. Reason says why it fails, or what was found.
@@ -44,7 +45,7 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 			status, word = http.StatusServiceUnavailable, "unavailable"
 		}
 	}
-	writeJSON(w, status, append(messages.Encode(struct {
+	api.WriteJSON(w, status, append(messages.Encode(struct {
 		Status string  `json:"status"`
 		Checks []check `json:"checks"`
 	}{word, checks}), '\n'))

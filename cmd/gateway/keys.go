@@ -49,7 +49,7 @@ type keyStore struct {
 
 type storedKey struct {
 	hash string
-	id   identity
+	id   api.Identity
 }
 
 // loadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
@@ -127,19 +127,19 @@ func (k *keyStore) add(r keyRecord) error {
 	if !api.MetaValue(r.Tenant) || r.User != "" && !api.MetaValue(r.User) {
 		return fmt.Errorf("tenant and user must be 1 to 256 visible ASCII characters")
 	}
-	k.records[r.Hash] = storedKey{r.Hash, identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools}}
+	k.records[r.Hash] = storedKey{r.Hash, api.Identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools}}
 	return nil
 }
 
 // find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
 // exist; the last comparison is constant in time.
-func (k *keyStore) find(key string) (identity, bool) {
+func (k *keyStore) find(key string) (api.Identity, bool) {
 	for _, h := range k.hashes(key) {
 		if r, ok := k.records[h]; ok && subtle.ConstantTimeCompare([]byte(r.hash), []byte(h)) == 1 {
 			return r.id, true
 		}
 	}
-	return identity{}, false
+	return api.Identity{}, false
 }
 
 func (k *keyStore) hashes(key string) []string {

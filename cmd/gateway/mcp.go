@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -35,8 +36,8 @@ type mcpFace struct {
 	log    *slog.Logger
 	// gracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
 	gracefulIsError bool
-	local           identity // of callers without HTTP
-	alone           bool     // the one caller is on stdin; when the process ends, nobody asks for results
+	local           api.Identity // of callers without HTTP
+	alone           bool         // the one caller is on stdin; when the process ends, nobody asks for results
 
 	desk mcpDesk // calls that wait for a person; nil: they are only told so
 
@@ -61,7 +62,7 @@ type mcpFace struct {
 const mcpSessionIdle = 30 * time.Minute
 
 // newMCPFace builds the server and keeps its lists up to date until Close.
-func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
+func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local api.Identity, log *slog.Logger) (*mcpFace, error) {
 	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := source.MCPNames()
@@ -266,10 +267,10 @@ func (f *mcpFace) notEnded(ctx context.Context, pending pipeline.Pending, err er
 		pending.Leave()
 		return mcpFault(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
-		return mcpFault(stoppingFault(messages.DeadlineExceeded, id), id)
+		return mcpFault(api.StoppingFault(messages.DeadlineExceeded, id), id)
 	}
 	f.log.Error("an MCP call was lost", "call", id, "err", err)
-	return mcpFault(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", resultPath(id)), id)
+	return mcpFault(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)
 }
 
 // untilHalt is ctx that also ends when the face halts.

@@ -26,7 +26,7 @@ import (
 
 // mcpDesk is what the MCP face needs for calls that wait for a person; host.Host is one.
 type mcpDesk interface {
-	approvals
+	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)
 }
 
@@ -109,7 +109,7 @@ func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldSta
 	call := of.Call
 	meta := map[string]any{"shallot/status": "approval_pending", "shallot/call": call}
 	if f.desk == nil {
-		return mcpText("The call waits for an approval; its result will be at "+resultPath(call)+".", meta), nil
+		return mcpText("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
 	}
 	a, err := f.desk.Approval(ctx, of.Tenant, call)
 	if err != nil { // it was decided a moment ago; the next request finds the result
@@ -134,7 +134,7 @@ func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldSta
 		note += " "
 	}
 	return mcpText(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. Its result will be at %s; "+
-		"or make the same call again with %q in _meta as it stands in this result's _meta.", note, call, req.Params.Name, resultPath(call), metaState), meta), nil
+		"or make the same call again with %q in _meta as it stands in this result's _meta.", note, call, req.Params.Name, api.ResultPath(call), metaState), meta), nil
 }
 
 // sessionlessClient reports whether the caller's revision knows input_required.

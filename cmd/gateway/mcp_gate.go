@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // gate stands before every request of the MCP server. What a key may not use is neither listed nor reachable, and the
@@ -75,7 +76,7 @@ func keep[T any](list []T, may func(T) bool) []T {
 
 // mayAsk refuses what the key's list of tools does not let through. Prompts are named like the tools of their server
 // and follow the same patterns; the resources of a server are for keys that may call all its tools.
-func (f *mcpFace) mayAsk(id identity, params mcp.Params) error {
+func (f *mcpFace) mayAsk(id api.Identity, params mcp.Params) error {
 	if len(id.Tools) == 0 {
 		return nil
 	}
@@ -125,7 +126,7 @@ func notAllowed(format string, name string) error {
 }
 
 // may reports whether the key may use a resource: it may call every tool of each server that could give it.
-func (b *behind) may(id identity, uri string) bool {
+func (b *behind) may(id api.Identity, uri string) bool {
 	if len(id.Tools) == 0 {
 		return true
 	}
@@ -137,13 +138,13 @@ func (b *behind) may(id identity, uri string) bool {
 	return true
 }
 
-func (b *behind) mayTemplate(id identity, template string) bool {
+func (b *behind) mayTemplate(id api.Identity, template string) bool {
 	at, ok := b.find(b.templates, template)
 	return !ok || b.mayServer(id, at.server)
 }
 
 // mayServer asks the key's patterns about the pattern of all the server's tools.
-func (b *behind) mayServer(id identity, server string) bool {
+func (b *behind) mayServer(id api.Identity, server string) bool {
 	i := slices.Index(b.names, server)
 	return i >= 0 && id.MayTool(b.prefixes[i]+"*")
 }

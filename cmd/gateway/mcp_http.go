@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,8 +29,7 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		SessionTimeout: mcpSessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
 	})
-	bodies := &server{settings: settings{BodyLimit: limit}}
-	bodies.fill()
+	bodies := api.BodyReader{Limit: cmp.Or(limit, api.DefaultBodyLimit), Timeout: api.DefaultBodyTimeout}
 	return known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodOptions {
 			w.Header().Set("Allow", "DELETE, GET, OPTIONS, POST")
@@ -39,7 +39,7 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 		var in envelope
 		var refused *jsonrpc.Error
 		if r.Method == http.MethodPost {
-			body, fault := bodies.readBody(w, r)
+			body, fault := bodies.Read(w, r)
 			if fault != nil {
 				wireError(w, fault.HTTPStatus(), nil, jsonrpc.CodeInvalidRequest, fault.Message)
 				return
@@ -121,7 +121,7 @@ func sessionless(r *http.Request, in envelope) bool {
 // known tells the SDK who makes a request, so that nobody uses another one's session.
 func known(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
-		id := identityOf(r.Context())
+		id := api.IdentityOf(r.Context())
 		return &auth.TokenInfo{
 			UserID: id.Tenant + "/" + id.Who(), Expiration: time.Now().Add(24 * time.Hour), Extra: map[string]any{"identity": id},
 		}, nil
@@ -137,15 +137,15 @@ func known(next http.Handler) http.Handler {
 }
 
 // who makes a request, and its headers; those of stdio are empty.
-func (f *mcpFace) who(extra *mcp.RequestExtra) (identity, http.Header) {
+func (f *mcpFace) who(extra *mcp.RequestExtra) (api.Identity, http.Header) {
 	id, h := f.local, http.Header{}
 	if extra != nil {
 		if extra.Header != nil {
 			h = extra.Header
-			id = identity{Tenant: "default", Role: api.RoleCaller}
+			id = api.Identity{Tenant: "default", Role: api.RoleCaller}
 		}
 		if extra.TokenInfo != nil {
-			if who, ok := extra.TokenInfo.Extra["identity"].(identity); ok {
+			if who, ok := extra.TokenInfo.Extra["identity"].(api.Identity); ok {
 				id = who
 			}
 		}

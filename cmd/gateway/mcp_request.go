@@ -37,7 +37,7 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 	}
 	r, fault := api.Metadata(headers.Values, id, api.Chat{}, time.Now())
 	if fault == nil && r.Agent != "" && !id.MayAgent(r.Agent) {
-		fault = forbidden("the key may not use agent %q", r.Agent).At("Shallot-Agent")
+		fault = api.Forbidden("the key may not use agent %q", r.Agent).At("Shallot-Agent")
 	}
 	if fault != nil {
 		return r, metadataError(fault, said)
@@ -83,9 +83,9 @@ func withMeta(h http.Header, meta mcp.Meta) (headers http.Header, said map[strin
 		switch before := headers.Values(m.header); {
 		case trace && !isText: // an invalid trace context is dropped, as its standard asks
 		case !isText:
-			return nil, nil, metadataError(invalid(m.header, "header %s must be a string", m.header), map[string]string{m.header: m.key})
+			return nil, nil, metadataError(api.Invalid(m.header, "header %s must be a string", m.header), map[string]string{m.header: m.key})
 		case !trace && len(before) > 0 && (len(before) > 1 || before[0] != text):
-			return nil, nil, metadataError(invalid(m.header, "_meta %q and the header %s say different things; give one of them", m.key, m.header), nil)
+			return nil, nil, metadataError(api.Invalid(m.header, "_meta %q and the header %s say different things; give one of them", m.key, m.header), nil)
 		default:
 			headers[m.header], said[m.header] = []string{text}, m.key
 		}

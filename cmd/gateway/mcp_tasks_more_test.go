@@ -20,6 +20,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -248,7 +249,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
-		f := &mcpFace{tasks: still, local: identity{Tenant: "default"}, log: testLog(t)}
+		f := &mcpFace{tasks: still, local: api.Identity{Tenant: "default"}, log: testLog(t)}
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {

@@ -34,7 +34,7 @@ func readEnvelope(body []byte) (envelope, *messages.Fault) {
 		in.id = nil // a response's id is not ours to answer
 	}
 	if !keptID(in.id) {
-		return envelope{}, invalid("id", "the id %s would not come back as it is; use a string, or a whole number up to 2^53", in.id)
+		return envelope{}, api.Invalid("id", "the id %s would not come back as it is; use a string, or a whole number up to 2^53", in.id)
 	}
 	return in, nil
 }
@@ -63,7 +63,7 @@ func wireError(w http.ResponseWriter, status int, id json.RawMessage, code int64
 }
 
 func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonrpc.Error) {
-	writeJSON(w, status, append(messages.Encode(struct {
+	api.WriteJSON(w, status, append(messages.Encode(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id,omitempty"`
 		Error   *jsonrpc.Error  `json:"error"`

@@ -86,7 +86,7 @@ func TestBodyValidation(t *testing.T) {
 }
 
 // metaOf runs the metadata rules on header lines and a body.
-func metaOf(id identity, body string, lines ...string) (pipeline.Request, *messages.Fault) {
+func metaOf(id api.Identity, body string, lines ...string) (pipeline.Request, *messages.Fault) {
 	h := http.Header{}
 	for _, l := range lines {
 		name, value, _ := strings.Cut(l, ": ")
@@ -101,14 +101,14 @@ func metaOf(id identity, body string, lines ...string) (pipeline.Request, *messa
 
 func TestMetadata(t *testing.T) {
 	t.Parallel()
-	caller := identity{Tenant: "ta", Role: api.RoleCaller}
-	operator := identity{Tenant: "ops", Role: api.RoleOperator}
+	caller := api.Identity{Tenant: "ta", Role: api.RoleCaller}
+	operator := api.Identity{Tenant: "ops", Role: api.RoleOperator}
 	with := func(extra string) string { return strings.Replace(goodBody, "{", "{"+extra+",", 1) }
 	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	type R = pipeline.Request
 	tests := map[string]struct {
-		id    *identity
+		id    *api.Identity
 		body  string
 		lines []string
 		want  func(*R)
@@ -124,7 +124,7 @@ func TestMetadata(t *testing.T) {
 		"safety_identifier before user":  {body: with(`"user":"u","safety_identifier":"si"`), want: func(r *R) { r.User = "si" }},
 		"user":                           {body: with(`"user":"u"`), want: func(r *R) { r.User = "u" }},
 		"user that cannot travel":        {body: with(`"user":"J\u00f6rg M"`), want: func(*R) {}},
-		"the key's user overrides":       {id: &identity{Tenant: "ta", Role: api.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
+		"the key's user overrides":       {id: &api.Identity{Tenant: "ta", Role: api.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
 		"metadata is no object":          {body: with(`"metadata":"x"`), want: func(*R) {}},
 		"256 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 256)}, want: func(r *R) { r.Session = strings.Repeat("a", 256) }},
 		"257 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 257)}, code: messages.InvalidRequest, param: "Shallot-Session"},
@@ -205,7 +205,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Add("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Add("Shallot-Only", "a, b")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		r, fault := api.Metadata(http.Header{http.CanonicalHeaderKey(name): {value}}.Values, identity{Tenant: "t", Role: api.RoleOperator}, api.Chat{}, time.Now())
+		r, fault := api.Metadata(http.Header{http.CanonicalHeaderKey(name): {value}}.Values, api.Identity{Tenant: "t", Role: api.RoleOperator}, api.Chat{}, time.Now())
 		if fault != nil {
 			require.NotEmpty(t, fault.Param)
 			return

@@ -71,7 +71,7 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 type answer struct {
 	http.ResponseWriter
 	status int
-	who    identity
+	who    api.Identity
 }
 
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

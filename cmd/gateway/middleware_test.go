@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 func TestUnknownPathsAndMethods(t *testing.T) {
@@ -151,7 +152,7 @@ func TestMountedSurfaceKnowsWhoAsks(t *testing.T) {
 	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
 		p.Keys = twoTenants(t)
 		p.Extra = []surface{{Pattern: "/mcp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprint(w, identityOf(r.Context()).Tenant, r.Header.Get("Authorization"))
+			fmt.Fprint(w, api.IdentityOf(r.Context()).Tenant, r.Header.Get("Authorization"))
 		})}}
 	})
 	require.Equal(t, "ta", g.do(t, "POST", "/mcp", "{}", authA).body, "and the key ends at the gateway")

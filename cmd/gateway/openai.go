@@ -20,8 +20,8 @@ import (
 const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
-func (s *server) chat(w http.ResponseWriter, r *http.Request, id identity) {
-	body, fault := s.readBody(w, r)
+func (s *server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies().Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -71,7 +71,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 }
 
 // request makes the door's request of a chat body and its headers.
-func request(r *http.Request, id identity, body []byte) (pipeline.Request, *messages.Fault) {
+func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *messages.Fault) {
 	c, fault := api.ReadChat(body)
 	if fault != nil {
 		return pipeline.Request{}, fault
@@ -92,13 +92,13 @@ func request(r *http.Request, id identity, body []byte) (pipeline.Request, *mess
 			req.Agent = name
 		}
 		if !api.MetaValue(req.Agent) {
-			return req, invalid("model", "the agent's name must be 1 to %d visible ASCII characters", api.MaxMeta)
+			return req, api.Invalid("model", "the agent's name must be 1 to %d visible ASCII characters", api.MaxMeta)
 		}
 	} else if !id.MayModel(c.Model) {
-		return req, forbidden("the key may not use model %q", c.Model).At("model")
+		return req, api.Forbidden("the key may not use model %q", c.Model).At("model")
 	}
 	if req.Agent != "" && !id.MayAgent(req.Agent) {
-		return req, forbidden("the key may not use agent %q", req.Agent).At("model")
+		return req, api.Forbidden("the key may not use agent %q", req.Agent).At("model")
 	}
 	return req, nil
 }
@@ -119,29 +119,23 @@ func (s *server) notEnded(w http.ResponseWriter, r *http.Request, call string, e
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
 	case s.halted.Err() != nil:
-		w.Header().Set("Location", resultPath(call))
-		writeFault(w, stoppingFault(messages.DeadlineExceeded, call))
+		w.Header().Set("Location", api.ResultPath(call))
+		writeFault(w, api.StoppingFault(messages.DeadlineExceeded, call))
 	default:
 		s.failed(w, r, err)
 	}
 }
 
-func stoppingFault(code messages.Code, call string) *messages.Fault {
-	return messages.NewFault(code, "the gateway is stopping; the call goes on, its answer will be at %s", resultPath(call)).From("entry")
-}
-
-func resultPath(call string) string { return "/v1/results/" + call }
-
 // accepted answers 202 with the place of the result.
 func accepted(w http.ResponseWriter, call, status string) {
-	w.Header().Set("Location", resultPath(call))
+	w.Header().Set("Location", api.ResultPath(call))
 	w.Header().Set("Retry-After", "1")
 	writeValue(w, http.StatusAccepted, struct {
 		ID       string `json:"id"`
 		Object   string `json:"object"`
 		Status   string `json:"status"`
 		Location string `json:"location"`
-	}{call, "shallot.call", status, resultPath(call)})
+	}{call, "shallot.call", status, api.ResultPath(call)})
 }
 
 // finish writes the end of a call: its fault, or its reply byte for byte.
@@ -152,11 +146,11 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	case c.Fault != nil:
 		writeFault(w, c.Fault)
 	case isText:
-		writeBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
+		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
 		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
 	default:
-		writeJSON(w, http.StatusOK, c.ReplyBytes())
+		api.WriteJSON(w, http.StatusOK, c.ReplyBytes())
 	}
 }
 
@@ -196,7 +190,7 @@ const (
 )
 
 // result is GET /v1/results/{call}: the end of a call of the same tenant, or 202 while it runs.
-func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	call := r.PathValue("call")
 	if uuid.Validate(call) != nil || len(call) != 36 {
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
@@ -246,7 +240,7 @@ type modelRow struct {
 }
 
 // visibleModels are the models that the key may use; agents are listed as agent/<name>.
-func (s *server) visibleModels(ctx context.Context, id identity) []modelRow {
+func (s *server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
 	rows := []modelRow{}
 	if s.Models == nil {
 		return rows
@@ -264,7 +258,7 @@ func (s *server) visibleModels(ctx context.Context, id identity) []modelRow {
 }
 
 // listModels is GET /v1/models.
-func (s *server) listModels(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	writeValue(w, http.StatusOK, struct {
 		Object string     `json:"object"`
 		Data   []modelRow `json:"data"`
@@ -272,7 +266,7 @@ func (s *server) listModels(w http.ResponseWriter, r *http.Request, id identity)
 }
 
 // getModel is GET /v1/models/{id}, where an id may hold slashes.
-func (s *server) getModel(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := r.PathValue("id")
 	rows := s.visibleModels(r.Context(), id)
 	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })

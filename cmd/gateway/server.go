@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // settings are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
@@ -43,13 +44,13 @@ func (c *settings) fill() {
 		}
 	}
 	pick(&c.HeaderTimeout, 5*time.Second)
-	pick(&c.BodyTimeout, 60*time.Second)
+	pick(&c.BodyTimeout, api.DefaultBodyTimeout)
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
 	pick(&c.Heartbeat, 15*time.Second)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
-		c.BodyLimit = 32 << 20
+		c.BodyLimit = api.DefaultBodyLimit
 	}
 	if c.StreamBuffer <= 0 {
 		c.StreamBuffer = 4 << 20
@@ -83,7 +84,7 @@ type parts struct {
 	Models      func(ctx context.Context) []modelInfo
 	Control     pipeline.Control
 	Tools       toolShelf
-	Approvals   approvals
+	Approvals   api.ApprovalService
 	Ready       func(ctx context.Context) []check
 	NewFollower func(request []byte) follower
 	Keys        *keyStore
@@ -132,6 +133,10 @@ func newServer(c settings, p parts) (*server, error) {
 		s.hosts = append(s.hosts, bareHost(host))
 	}
 	return s, nil
+}
+
+func (s *server) bodies() api.BodyReader {
+	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
 }
 
 // loopbackAddr reports whether a listen address is reached from this machine only.
@@ -197,17 +202,9 @@ func (s *server) adminHandler() http.Handler {
 }
 
 func serve(h http.Handler) endpoint {
-	return func(w http.ResponseWriter, r *http.Request, id identity) {
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
+		h.ServeHTTP(w, r.WithContext(api.WithIdentity(r.Context(), id)))
 	}
-}
-
-type identityKey struct{}
-
-// identityOf returns who makes a request, for mounted surfaces.
-func identityOf(ctx context.Context) identity {
-	id, _ := ctx.Value(identityKey{}).(identity)
-	return id
 }
 
 // serveOn runs the listener until shutdown; it returns nil after one.

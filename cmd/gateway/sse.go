@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
@@ -119,12 +120,12 @@ func (s *server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 	case !e.started:
 		s.notEnded(e.w, r, pending.ID(), err)
 	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, which has shown a part or a sign of life
-		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", resultPath(pending.ID())).From("entry"))
+		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", api.ResultPath(pending.ID())).From("entry"))
 	case errors.Is(cause, errStopping):
-		e.fail(stoppingFault(messages.StreamCut, pending.ID()))
+		e.fail(api.StoppingFault(messages.StreamCut, pending.ID()))
 	default:
 		s.Log.Error("stream lost", "call", pending.ID(), "err", err)
-		e.fail(messages.NewFault(messages.StreamCut, "the gateway lost the call; its answer may be at %s", resultPath(pending.ID())).From("entry"))
+		e.fail(messages.NewFault(messages.StreamCut, "the gateway lost the call; its answer may be at %s", api.ResultPath(pending.ID())).From("entry"))
 	}
 }
 

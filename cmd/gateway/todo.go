@@ -21,12 +21,12 @@ func (s *server) addTodo(t *table) {
 		return
 	}
 	m := methods{
-		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
+		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
 			v, err := s.Todo.Load(r.Context(), id.Tenant, todoSession(r))
 			s.answerTodo(w, r, v, err)
 		}),
-		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id identity) {
-			body, fault := s.readBody(w, r)
+		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
+			body, fault := s.bodies().Read(w, r)
 			if fault == nil {
 				fault = api.WellFormed(body)
 			}

@@ -32,8 +32,8 @@ const maxDefinition = 1 << 20
 func (s *server) addTools(t *table, addr string, main bool) {
 	control := func(next endpoint) http.HandlerFunc {
 		if main && !loopbackAddr(addr) {
-			return s.caller(func(w http.ResponseWriter, r *http.Request, _ identity) {
-				writeFault(w, forbidden("tools are registered on the admin listener (http.admin) only, because this port is reachable from other machines"))
+			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, because this port is reachable from other machines"))
 			})
 		}
 		return s.operator(addr, next)
@@ -54,8 +54,8 @@ func (s *server) addTools(t *table, addr string, main bool) {
 
 // callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result, as
 // server-sent events for a caller who accepts those.
-func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
-	body, fault := s.readBody(w, r)
+func (s *server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies().Read(w, r)
 	if fault == nil {
 		fault = api.ReadArguments(body)
 	}
@@ -73,9 +73,9 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 	switch {
 	case fault != nil:
 	case !id.MayTool(req.Tool):
-		fault = forbidden("the key may not call tool %q", req.Tool).At("tool")
+		fault = api.Forbidden("the key may not call tool %q", req.Tool).At("tool")
 	case req.Agent != "" && !id.MayAgent(req.Agent):
-		fault = forbidden("the key may not use agent %q", req.Agent).At("Shallot-Agent")
+		fault = api.Forbidden("the key may not use agent %q", req.Agent).At("Shallot-Agent")
 	}
 	if fault != nil {
 		writeFault(w, fault)
@@ -115,7 +115,7 @@ type heldTool struct {
 // listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
 // one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
 // own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
-func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	out := struct {
 		Object   string                    `json:"object"`
 		Data     []api.FunctionTool        `json:"data"`
@@ -143,7 +143,7 @@ func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) 
 }
 
 // getTool is GET /v1/tools/{name}; a tool that the key may not call is one that there is not.
-func (s *server) getTool(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := s.toolName(r)
 	t, err := s.Tools.GetTool(r.Context(), name)
 	switch {
@@ -163,9 +163,9 @@ const evictedPath = "/v1/evicted/"
 
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
 // those who may call the tool that reads it.
-func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if name := stages.EvictedTool().Name; !id.MayTool(name) {
-		writeFault(w, forbidden("the key may not call tool %q", name).At("path"))
+		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
 		return
 	}
 	var at [2]int
@@ -176,7 +176,7 @@ func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id identity
 		}
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 {
-			writeFault(w, invalid(name, "%s must be a whole number of characters, 0 or more", name))
+			writeFault(w, api.Invalid(name, "%s must be a whole number of characters, 0 or more", name))
 			return
 		}
 		at[i] = n
@@ -190,7 +190,7 @@ func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id identity
 }
 
 // registerTool is POST /v1/tools: 201 with the tool as it now stands.
-func (s *server) registerTool(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -206,7 +206,7 @@ func (s *server) registerTool(w http.ResponseWriter, r *http.Request, id identit
 }
 
 // removeTool is DELETE /v1/tools/{name}, or {name}@{version}.
-func (s *server) removeTool(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if err := s.Tools.RemoveTool(r.Context(), r.PathValue("name"), id.Who()); err != nil {
 		s.failed(w, r, err)
 		return
@@ -215,7 +215,7 @@ func (s *server) removeTool(w http.ResponseWriter, r *http.Request, id identity)
 }
 
 // approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of what the person saw.
-func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id identity) {
+func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -225,7 +225,7 @@ func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id identity
 		Hash string `json:"hash"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil || in.Hash == "" {
-		writeFault(w, invalid("hash", "hash is missing; send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
+		writeFault(w, api.Invalid("hash", "hash is missing; send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
 		return
 	}
 	t, err := s.Tools.ApproveTool(r.Context(), r.PathValue("name"), in.Hash, id.Who())
@@ -238,7 +238,7 @@ func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id identity
 
 // controlBody reads the JSON object of a control request.
 func (s *server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
-	body, fault := s.readBody(w, r)
+	body, fault := s.bodies().Read(w, r)
 	switch {
 	case fault != nil:
 		return nil, fault

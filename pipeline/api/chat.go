@@ -42,7 +42,7 @@ type Chat struct {
 func ReadChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
 	if len(bytes.TrimSpace(body)) == 0 {
-		return c, invalid("", "the body is empty; send a JSON object with model and messages")
+		return c, Invalid("", "the body is empty; send a JSON object with model and messages")
 	}
 	if f := WellFormed(body); f != nil {
 		return c, f
@@ -62,7 +62,7 @@ func ReadChat(body []byte) (Chat, *messages.Fault) {
 		return true
 	})
 	if twice != "" {
-		return c, invalid(twice, "%s is given twice, or in another case; write it once, in small letters", twice)
+		return c, Invalid(twice, "%s is given twice, or in another case; write it once, in small letters", twice)
 	}
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
@@ -75,7 +75,7 @@ func ReadChat(body []byte) (Chat, *messages.Fault) {
 		c.Stream = true
 	case gjson.False, gjson.Null:
 	default:
-		return c, invalid("stream", "stream must be true or false")
+		return c, Invalid("stream", "stream must be true or false")
 	}
 	if f := checkBounds(fields); f != nil {
 		return c, f
@@ -96,7 +96,7 @@ func WellFormed(body []byte) *messages.Fault {
 		return f
 	}
 	if !gjson.ParseBytes(body).IsObject() {
-		return invalid("", "the body must be a JSON object")
+		return Invalid("", "the body must be a JSON object")
 	}
 	return nil
 }
@@ -108,11 +108,11 @@ func JSONText(body []byte) *messages.Fault {
 	}
 	switch {
 	case len(bytes.TrimSpace(body)) == 0:
-		return invalid("", "the body is empty; send a JSON object")
+		return Invalid("", "the body is empty; send a JSON object")
 	case !utf8.Valid(body):
-		return invalid("", "the body is not valid UTF-8")
+		return Invalid("", "the body is not valid UTF-8")
 	case !json.Valid(body):
-		return invalid("", "the body is not valid JSON: %s", jsonError(body))
+		return Invalid("", "the body is not valid JSON: %s", jsonError(body))
 	}
 	return nil
 }
@@ -157,11 +157,11 @@ func scan(body []byte) *messages.Fault {
 func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	switch {
 	case !v.Exists():
-		return invalid("model", "model is missing; name the model to use")
+		return Invalid("model", "model is missing; name the model to use")
 	case v.Type != gjson.String || v.Str == "":
-		return invalid("model", "model must be a string that is not empty")
+		return Invalid("model", "model must be a string that is not empty")
 	case len(v.Str) > maxModel || strings.ContainsFunc(v.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return invalid("model", "model must be a name of up to %d bytes without control characters", maxModel)
+		return Invalid("model", "model must be a name of up to %d bytes without control characters", maxModel)
 	}
 	c.Model = v.Str
 	return nil
@@ -170,9 +170,9 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 func checkMessages(v gjson.Result) *messages.Fault {
 	switch {
 	case !v.Exists():
-		return invalid("messages", "messages is missing; send at least one message")
+		return Invalid("messages", "messages is missing; send at least one message")
 	case !v.IsArray():
-		return invalid("messages", "messages must be an array")
+		return Invalid("messages", "messages must be an array")
 	}
 	n, bad := 0, -1
 	v.ForEach(func(_, m gjson.Result) bool {
@@ -184,12 +184,12 @@ func checkMessages(v gjson.Result) *messages.Fault {
 	})
 	switch {
 	case n == 0:
-		return invalid("messages", "messages is empty; send at least one message")
+		return Invalid("messages", "messages is empty; send at least one message")
 	case n > MaxMessages:
 		return tooMany("messages", MaxMessages)
 	case bad >= 0:
 		param := fmt.Sprintf("messages[%d]", bad)
-		return invalid(param, "%s must be an object", param)
+		return Invalid(param, "%s must be an object", param)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 		most float64
 	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}} {
 		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.most {
-			return invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.most)
+			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.most)
 		}
 	}
 	return nil
@@ -228,8 +228,4 @@ func clip(s string) string {
 
 func tooMany(param string, most int) *messages.Fault {
 	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, most).At(param).From("entry")
-}
-
-func invalid(param, format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.InvalidRequest, format, args...).At(param).From("entry")
 }

@@ -1,6 +1,9 @@
 package api
 
-import "strings"
+import (
+	"context"
+	"strings"
+)
 
 // The roles of contracts T3.
 const (
@@ -72,4 +75,17 @@ func Globs(pattern, name string) bool {
 		}
 		name, rest = name[i+len(part):], after
 	}
+}
+
+type identityKey struct{}
+
+// WithIdentity returns a context that knows who makes a request.
+func WithIdentity(ctx context.Context, id Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// IdentityOf returns who makes a request, as WithIdentity noted it; nobody if it did not.
+func IdentityOf(ctx context.Context) Identity {
+	id, _ := ctx.Value(identityKey{}).(Identity)
+	return id
 }

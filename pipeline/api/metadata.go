@@ -35,9 +35,9 @@ func OneValue(h Headers, name string) (string, *messages.Fault) {
 	case len(v) == 0:
 		return "", nil
 	case len(v) > 1:
-		return "", invalid(name, "header %s is given %d times; give it once", name, len(v))
+		return "", Invalid(name, "header %s is given %d times; give it once", name, len(v))
 	case !MetaValue(v[0]):
-		return "", invalid(name, "header %s must be 1 to %d visible ASCII characters", name, MaxMeta)
+		return "", Invalid(name, "header %s must be 1 to %d visible ASCII characters", name, MaxMeta)
 	default:
 		return v[0], nil
 	}
@@ -52,7 +52,7 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Stream: c.Stream}
 	for _, name := range internalHeaders {
 		if len(h(name)) > 0 {
-			return r, invalid(name, "header %s is internal to Shallot; leave it out", name)
+			return r, Invalid(name, "header %s is internal to Shallot; leave it out", name)
 		}
 	}
 	var tenant, timeout, deadline, explain, only string
@@ -82,9 +82,9 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 	case explain != "" && !operator:
 		return r, messages.NewFault(messages.Forbidden, "Shallot-Explain needs the operator role").At("Shallot-Explain")
 	case explain != "" && explain != "on" && explain != "off":
-		return r, invalid("Shallot-Explain", "header Shallot-Explain is %q; known: on, off", explain)
+		return r, Invalid("Shallot-Explain", "header Shallot-Explain is %q; known: on, off", explain)
 	case r.Cache != "" && r.Cache != "use" && r.Cache != "refresh" && r.Cache != "off":
-		return r, invalid("Shallot-Cache", "header Shallot-Cache is %q; known: use, refresh, off", r.Cache)
+		return r, Invalid("Shallot-Cache", "header Shallot-Cache is %q; known: use, refresh, off", r.Cache)
 	}
 	if tenant != "" {
 		r.Tenant = tenant
@@ -103,7 +103,7 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 func fromBody(r *pipeline.Request, id Identity, c Chat) *messages.Fault {
 	if r.Session == "" && c.Session != "" {
 		if !MetaValue(c.Session) {
-			return invalid("metadata.session_id", "metadata.session_id must be 1 to %d visible ASCII characters", MaxMeta)
+			return Invalid("metadata.session_id", "metadata.session_id must be 1 to %d visible ASCII characters", MaxMeta)
 		}
 		r.Session = c.Session
 	}
@@ -126,7 +126,7 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	}
 	list := strings.ReplaceAll(v[0], " ", "")
 	if len(v) > 1 || !MetaValue(list) || SplitList(list) == nil {
-		return "", invalid("Shallot-Only", "header Shallot-Only must be one list of stage names by comma, up to %d characters", MaxMeta)
+		return "", Invalid("Shallot-Only", "header Shallot-Only must be one list of stage names by comma, up to %d characters", MaxMeta)
 	}
 	return list, nil
 }
@@ -146,14 +146,14 @@ func deadlineOf(timeout, deadline string, now time.Time) (time.Time, *messages.F
 	if timeout != "" {
 		d, err := time.ParseDuration(timeout)
 		if err != nil || d <= 0 {
-			return at, invalid("Shallot-Timeout", "header Shallot-Timeout is %q; write a time above zero such as 30s or 2m", timeout)
+			return at, Invalid("Shallot-Timeout", "header Shallot-Timeout is %q; write a time above zero such as 30s or 2m", timeout)
 		}
 		at = now.Add(d)
 	}
 	if deadline != "" {
 		t, err := time.Parse(time.RFC3339, deadline)
 		if err != nil {
-			return at, invalid("Shallot-Deadline", "header Shallot-Deadline is %q; write it as RFC 3339, such as %s", deadline, now.UTC().Format(time.RFC3339))
+			return at, Invalid("Shallot-Deadline", "header Shallot-Deadline is %q; write it as RFC 3339, such as %s", deadline, now.UTC().Format(time.RFC3339))
 		}
 		if at.IsZero() || t.Before(at) {
 			at = t

@@ -17,7 +17,7 @@ const HeaderStream = "Shallot-Stream"
 func WantsStream(h Headers) (bool, *messages.Fault) {
 	v, f := OneValue(h, HeaderStream)
 	if f == nil && v != "" && v != "on" && v != "off" {
-		f = invalid(HeaderStream, "header %s is %q; known: on, off", HeaderStream, v)
+		f = Invalid(HeaderStream, "header %s is %q; known: on, off", HeaderStream, v)
 	}
 	return v == "on", f
 }
@@ -30,7 +30,7 @@ func ReadArguments(body []byte) *messages.Fault {
 	case f != nil:
 		return f
 	case !utf8.Valid(body):
-		return invalid("", "the body is not valid UTF-8; send the arguments as one JSON object")
+		return Invalid("", "the body is not valid UTF-8; send the arguments as one JSON object")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package api
 
 import (
 	"bytes"
@@ -20,9 +20,21 @@ const (
 	freeSize = 1 << 20
 )
 
-// readBody reads a JSON request body within the limit and the body's time. It unpacks gzip and nothing else.
-func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
-	if f := jsonType(r.Header); f != nil {
+// What a BodyReader has where nothing else is said.
+const (
+	DefaultBodyLimit   = 32 << 20
+	DefaultBodyTimeout = 60 * time.Second
+)
+
+// BodyReader reads request bodies over HTTP. It may be used concurrently.
+type BodyReader struct {
+	Limit   int64         // in bytes, also of an unpacked body
+	Timeout time.Duration // for one body
+}
+
+// Read reads a JSON request body within the limit and the body's time. It unpacks gzip and nothing else.
+func (b BodyReader) Read(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
+	if f := JSONType(r.Header); f != nil {
 		return nil, f
 	}
 	packed := false
@@ -34,22 +46,22 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *mess
 		return nil, messages.NewFault(messages.UnsupportedMedia, "content coding %q is not read; send the body plain or as gzip", coding).At("Content-Encoding").From("entry")
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(s.BodyTimeout))
-	if r.ContentLength > s.BodyLimit {
+	_ = rc.SetReadDeadline(time.Now().Add(b.Timeout))
+	if r.ContentLength > b.Limit {
 		w.Header().Set("Connection", "close")
-		return nil, s.tooLarge()
+		return nil, b.tooLarge()
 	}
-	limited := http.MaxBytesReader(w, r.Body, s.BodyLimit)
-	body, err := readSized(limited, r.ContentLength, s.BodyLimit)
+	limited := http.MaxBytesReader(w, r.Body, b.Limit)
+	body, err := readSized(limited, r.ContentLength, b.Limit)
 	if err != nil {
-		return nil, s.bodyFault(w, err)
+		return nil, b.fault(w, err)
 	}
 	// The server reads on in the background to notice that the caller leaves; the body's time must not end that.
 	_ = rc.SetReadDeadline(time.Time{})
 	if !packed {
 		return body, nil
 	}
-	return s.unpack(body)
+	return b.unpack(body)
 }
 
 func readSized(r io.Reader, size, limit int64) ([]byte, error) {
@@ -63,35 +75,35 @@ func readSized(r io.Reader, size, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-func (s *server) bodyFault(w http.ResponseWriter, err error) *messages.Fault {
+func (b BodyReader) fault(w http.ResponseWriter, err error) *messages.Fault {
 	w.Header().Set("Connection", "close") // what is left of the body is not worth reading
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return s.tooLarge()
+		return b.tooLarge()
 	}
 	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
-		f := invalid("", "the body did not arrive within %s", s.BodyTimeout)
+		f := Invalid("", "the body did not arrive within %s", b.Timeout)
 		f.Status = http.StatusRequestTimeout
 		return f
 	}
-	return invalid("", "the body could not be read to its end")
+	return Invalid("", "the body could not be read to its end")
 }
 
-func (s *server) tooLarge() *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "the body is larger than %d bytes (http.body-limit); send less, or links in place of inline files", s.BodyLimit).From("entry")
+func (b BodyReader) tooLarge() *messages.Fault {
+	return messages.NewFault(messages.TooLarge, "the body is larger than %d bytes (http.body-limit); send less, or links in place of inline files", b.Limit).From("entry")
 }
 
 // unpack reads a whole gzip body, bounded in size and in ratio, so that a bomb costs at most what it is allowed.
-func (s *server) unpack(packed []byte) ([]byte, *messages.Fault) {
-	bad := invalid("Content-Encoding", "the body says gzip but is none")
+func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
+	bad := Invalid("Content-Encoding", "the body says gzip but is none")
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, bad
 	}
-	most := min(s.BodyLimit, max(freeSize, int64(len(packed))*maxRatio))
+	most := min(b.Limit, max(freeSize, int64(len(packed))*maxRatio))
 	body, err := io.ReadAll(io.LimitReader(z, most+1))
 	switch {
-	case int64(len(body)) > most && most == s.BodyLimit:
-		return nil, s.tooLarge()
+	case int64(len(body)) > most && most == b.Limit:
+		return nil, b.tooLarge()
 	case int64(len(body)) > most:
 		return nil, messages.NewFault(messages.TooLarge, "the body unpacks to more than %d times its size; send it plain", maxRatio).At("Content-Encoding").From("entry")
 	case err != nil:
@@ -100,9 +112,9 @@ func (s *server) unpack(packed []byte) ([]byte, *messages.Fault) {
 	return body, nil
 }
 
-// jsonType accepts application/json in UTF-8, no type at all, and what "curl -d" sends when nobody says otherwise: the
+// JSONType accepts application/json in UTF-8, no type at all, and what "curl -d" sends when nobody says otherwise: the
 // body has to be JSON all the same, and pages of other sites are kept out by their Origin, not by the type.
-func jsonType(h http.Header) *messages.Fault {
+func JSONType(h http.Header) *messages.Fault {
 	v := h.Values("Content-Type")
 	if len(v) == 0 || len(v) == 1 && v[0] == "" {
 		return nil
