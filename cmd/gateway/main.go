@@ -115,14 +115,16 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), api.Identity{Tenant: "default", Role: api.RoleCaller}, log)
+	face, err := newMCPFace(mcpOptions{
+		Door: h.Door(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
+	})
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer face.Close()
-	face.desk = h
 	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
 	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)

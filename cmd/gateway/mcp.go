@@ -14,7 +14,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -31,15 +30,7 @@ type mcpSource interface {
 // of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
 // older revisions have sessions, which live in this process.
 type mcpFace struct {
-	door   pipeline.Door
-	source mcpSource
-	log    *slog.Logger
-	// gracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
-	gracefulIsError bool
-	local           api.Identity // of callers without HTTP
-	alone           bool         // the one caller is on stdin; when the process ends, nobody asks for results
-
-	desk mcpDesk // calls that wait for a person; nil: they are only told so
+	mcpOptions
 
 	parser toolspec.Parser
 	server *mcp.Server
@@ -61,33 +52,47 @@ type mcpFace struct {
 // mcpSessionIdle is how long a session of an older revision may be idle.
 const mcpSessionIdle = 30 * time.Minute
 
+// mcpOptions are what the MCP server is made of.
+type mcpOptions struct {
+	Door      pipeline.Door
+	Source    mcpSource
+	Approvals mcpDesk // calls that wait for a person; nil: their callers are only told so
+	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
+	GracefulIsError bool
+	Local           api.Identity // of callers without HTTP
+	Alone           bool         // the one caller is on stdin; when the process ends, nobody asks for results
+	NoTasks         bool         // the Tasks extension is not offered: a task would not outlive this process
+	Version         string       // of the product
+	Log             *slog.Logger
+}
+
 // newMCPFace builds the server and keeps its lists up to date until Close.
-func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local api.Identity, log *slog.Logger) (*mcpFace, error) {
-	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
+func newMCPFace(o mcpOptions) (*mcpFace, error) {
+	f := &mcpFace{mcpOptions: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
-	names, prefixes := source.MCPNames()
+	names, prefixes := o.Source.MCPNames()
 	f.behind = newBehind(f, names, prefixes)
-	o := &mcp.ServerOptions{
+	so := &mcp.ServerOptions{
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
-		Logger:       slog.New(quiet{log.Handler()}),
+		Logger:       slog.New(quiet{o.Log.Handler()}),
 		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
 		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
 	if len(names) > 0 {
-		o.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
-		o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
-		o.CompletionHandler, o.SubscribeHandler, o.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
+		so.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
+		so.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
+		so.CompletionHandler, so.SubscribeHandler, so.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
 	}
-	f.offerTasks(o.Capabilities)
-	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: host.Version()}, o)
+	f.offerTasks(so.Capabilities)
+	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: o.Version}, so)
 	f.server.AddReceivingMiddleware(f.gate, f.withTasks)
 	if err := f.serveTasks(); err != nil {
 		return nil, err
 	}
 	f.sync(context.Background())
-	quit, err := source.OnMCPChange(f.changed)
+	quit, err := o.Source.OnMCPChange(f.changed)
 	if err != nil {
 		return nil, err
 	}
@@ -151,9 +156,9 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 
 // sync lists the registry's tools anew where they changed; the SDK tells whoever listens. Held tools are not listed.
 func (f *mcpFace) sync(ctx context.Context) {
-	defs, err := f.source.Tools(ctx)
+	defs, err := f.Source.Tools(ctx)
 	if err != nil {
-		f.log.Debug("the tools cannot be listed", "err", err)
+		f.Log.Debug("the tools cannot be listed", "err", err)
 		return
 	}
 	f.mu.Lock()
@@ -195,7 +200,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 func (f *mcpFace) add(d *toolspec.Definition) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			f.log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
+			f.Log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
 			ok = false
 		}
 	}()
@@ -240,7 +245,7 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 	if err != nil {
 		return nil, err
 	}
-	pending, err := f.door.Accept(ctx, r)
+	pending, err := f.Door.Accept(ctx, r)
 	if err != nil {
 		return mcpFault(messages.AsFault(err, "entry"), "")
 	}
@@ -263,13 +268,13 @@ func (f *mcpFace) notEnded(ctx context.Context, pending pipeline.Pending, err er
 	switch {
 	case ctx.Err() != nil:
 		return mcpFault(messages.NewFault(messages.Cancelled, "the call %s was cancelled by its caller", id), id)
-	case f.halted.Err() != nil && f.alone: // nobody can come back for the answer
+	case f.halted.Err() != nil && f.Alone: // nobody can come back for the answer
 		pending.Leave()
 		return mcpFault(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
 		return mcpFault(api.StoppingFault(messages.DeadlineExceeded, id), id)
 	}
-	f.log.Error("an MCP call was lost", "call", id, "err", err)
+	f.Log.Error("an MCP call was lost", "call", id, "err", err)
 	return mcpFault(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)
 }
 
@@ -311,7 +316,7 @@ func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(p
 	return func(d pipeline.Delta) {
 		p := gjson.GetBytes(d.Chunk, "progress")
 		if log := p.Get("log"); log.IsObject() {
-			f.logs.pass(ctx, req.Session, log, f.log)
+			f.logs.pass(ctx, req.Session, log, f.Log)
 			return
 		}
 		if token == nil || !p.IsObject() || p.Get("progress").Float() <= last {
@@ -322,7 +327,7 @@ func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(p
 			ProgressToken: token, Progress: last, Total: p.Get("total").Float(), Message: p.Get("message").String(),
 		})
 		if err != nil {
-			f.log.Debug("progress was not sent", "err", err)
+			f.Log.Debug("progress was not sent", "err", err)
 		}
 	}
 }

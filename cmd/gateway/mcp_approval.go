@@ -19,7 +19,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
@@ -29,8 +28,6 @@ type mcpDesk interface {
 	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)
 }
-
-var _ mcpDesk = (*host.Host)(nil)
 
 const (
 	// ownState begins every requestState that is ours and not an MCP server's behind.
@@ -108,14 +105,14 @@ func carried(req *mcp.CallToolRequest) (string, bool) {
 func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldState, note string) (*mcp.CallToolResult, error) {
 	call := of.Call
 	meta := map[string]any{"shallot/status": "approval_pending", "shallot/call": call}
-	if f.desk == nil {
+	if f.Approvals == nil {
 		return mcpText("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
 	}
-	a, err := f.desk.Approval(ctx, of.Tenant, call)
+	a, err := f.Approvals.Approval(ctx, of.Tenant, call)
 	if err != nil { // it was decided a moment ago; the next request finds the result
 		a = api.Approval{Expires: time.Now()}
 	}
-	key, kerr := f.desk.StateKey(ctx)
+	key, kerr := f.Approvals.StateKey(ctx)
 	if kerr != nil {
 		return mcpFault(messages.AsFault(kerr, "entry"), call)
 	}
@@ -189,10 +186,10 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 	refuse := func(why string) (*mcp.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState: " + why}
 	}
-	if f.desk == nil {
+	if f.Approvals == nil {
 		return refuse("this gateway keeps none")
 	}
-	key, err := f.desk.StateKey(ctx)
+	key, err := f.Approvals.StateKey(ctx)
 	if err != nil {
 		return mcpFault(messages.AsFault(err, "entry"), "")
 	}
@@ -216,7 +213,7 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 	limit, cancel := context.WithTimeout(ctx, heldWait)
 	defer cancel()
 	for {
-		c, err := f.door.Result(limit, s.Tenant, s.Call)
+		c, err := f.Door.Result(limit, s.Tenant, s.Call)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -249,7 +246,7 @@ func (f *mcpFace) decided(ctx context.Context, req *mcp.CallToolRequest, s *held
 		s.Quiet = note == ""
 		return note, nil
 	}
-	err = f.desk.Decide(ctx, s.Tenant, s.Call, d, id.Who()+"/mcp")
+	err = f.Approvals.Decide(ctx, s.Tenant, s.Call, d, id.Who()+"/mcp")
 	if err == nil || errors.Is(err, pipeline.ErrHeld) {
 		return "", nil
 	}

@@ -21,9 +21,9 @@ import (
 // mcpGateway is a gateway with an MCP face on the installation.
 func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	face, err := newMCPFace(h.Door(), h, true, api.Identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
+	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
 	require.NoError(t, err)
-	face.desk = h
+	face.Approvals = h
 	t.Cleanup(face.Close)
 	return withApprovals(t, h, func(c *settings, p *parts) {
 		p.Extra = append(p.Extra, surface{Pattern: "/mcp", Handler: face.handler(1 << 20)})

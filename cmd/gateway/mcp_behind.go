@@ -79,7 +79,7 @@ func (b *behind) turn(ctx context.Context, server, what string, list func(contex
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := list(ctx); err != nil {
-		b.f.log.Debug("an MCP server did not list", "mcp_server", server, "what", what, "err", err)
+		b.f.Log.Debug("an MCP server did not list", "mcp_server", server, "what", what, "err", err)
 		b.mu.Lock()
 		b.dirty[key] = true
 		b.mu.Unlock()
@@ -89,7 +89,7 @@ func (b *behind) turn(ctx context.Context, server, what string, list func(contex
 // ask asks a server and decodes its answer.
 func ask[R any](ctx context.Context, b *behind, server, method string, params any) (R, error) {
 	var r R
-	raw, err := b.f.source.AskMCP(ctx, server, method, params)
+	raw, err := b.f.Source.AskMCP(ctx, server, method, params)
 	if err == nil {
 		err = json.Unmarshal(raw, &r)
 	}

@@ -68,7 +68,7 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(loaded), api.Identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
+	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: isErrorOverMCP(loaded), Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()

@@ -22,7 +22,7 @@ import (
 // faces read them; what the SDK then refuses in plain text is said as JSON-RPC (see wireWriter).
 func (f *mcpFace) handler(limit int64) http.Handler {
 	get := func(*http.Request) *mcp.Server { return f.server }
-	log := slog.New(quiet{f.log.Handler()})
+	log := slog.New(quiet{f.Log.Handler()})
 	now := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
 	})
@@ -138,7 +138,7 @@ func known(next http.Handler) http.Handler {
 
 // who makes a request, and its headers; those of stdio are empty.
 func (f *mcpFace) who(extra *mcp.RequestExtra) (api.Identity, http.Header) {
-	id, h := f.local, http.Header{}
+	id, h := f.Local, http.Header{}
 	if extra != nil {
 		if extra.Header != nil {
 			h = extra.Header

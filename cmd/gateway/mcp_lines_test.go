@@ -28,14 +28,14 @@ type stdioFace struct {
 }
 
 func overLines(ctx context.Context, t *testing.T, door *localDoor, limit int) *stdioFace {
-	face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, true, api.Identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
+	face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
 	require.NoError(t, err)
-	face.alone = true
+	face.Alone = true
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	s := &stdioFace{in: inW, lines: make(chan string, 100), ended: make(chan error, 1)}
 	go func() {
-		s.ended <- face.serveLines(ctx, lines{in: inR, out: outW, limit: limit})
+		s.ended <- face.serveLines(ctx, inR, outW, limit)
 		face.Close()
 		_ = outW.Close()
 	}()
@@ -163,7 +163,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, true, api.Identity{}, testLog(t))
+			face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: testLog(t)})
 			require.NoError(t, err)
 			t.Cleanup(face.Close)
 			g := start(t, door, func(_ *settings, p *parts) {

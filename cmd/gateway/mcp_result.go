@@ -74,7 +74,7 @@ func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (
 	text := degraded(c)
 	if text != "" {
 		r.Meta["shallot/degraded"] = text
-		r.IsError = r.IsError || f.gracefulIsError && strings.HasPrefix(text, "graceful")
+		r.IsError = r.IsError || f.GracefulIsError && strings.HasPrefix(text, "graceful")
 		if r.InputRequests == nil { // the model reads the content, not the marks
 			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
 		}
@@ -148,7 +148,7 @@ func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r 
 			if err == nil {
 				return r, true
 			}
-			f.log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
+			f.Log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
 		}
 	}
 	if text, ok := c.ReplyText(); ok {

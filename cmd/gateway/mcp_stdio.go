@@ -4,70 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
-	"os"
-	"slices"
-	"strings"
-	"time"
-
-	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/config"
-	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// runMCP is "gateway mcp": the same tools for one client over stdin and stdout, without HTTP. With --nats the calls run
-// on the workers of that server. Without, everything runs in this process; unless --data names a directory, what the
-// embedded server stores goes when the process ends, because a client starts as many of these as it likes.
-func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCloser, errOut io.Writer) error {
-	scratch := ""
-	if !slices.ContainsFunc(args, func(a string) bool {
-		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		return strings.HasPrefix(a, "-") && (name == "data" || name == "h" || name == "help")
-	}) {
-		var err error
-		if scratch, err = os.MkdirTemp("", "shallot-mcp-"); err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(scratch) }()
-		args = append([]string{"--data", scratch}, args...)
-	}
-	if scratch != "" {
-		args = append([]string{"--nats-port", "-1"}, args...)
-	}
-	o, err := readFlags(args, errOut)
-	if err != nil {
-		return err
-	}
-	log := host.NewLog(errOut, os.Getenv)
-	slog.SetDefault(log)
-	roles := host.Roles{Entry: true}
-	if o.loaded.Config.Embedded() {
-		roles = host.Everything()
-	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second})
-	if err != nil {
-		return err
-	}
-	source := mcpSource(h)
-	if scratch != "" && o.loaded.Config.Embedded() {
-		source = withoutTasks{h} // a task would not outlive this process
-	}
-	face, err := newMCPFace(h.Door(), source, isErrorOverMCP(o.loaded), api.Identity{Tenant: "default", Role: api.RoleOperator}, log)
-	if err == nil {
-		face.desk = h // the person at the client started this process
-		face.alone = true
-		err = face.serveLines(ctx, lines{in: in, out: out, limit: int(o.loaded.HTTP.BodyLimit)})
-		face.Close()
-	}
-	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return errors.Join(err, h.Stop(stop))
-}
-
 // serveLines serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
-// cancelled, and answered before the session ends.
-func (f *mcpFace) serveLines(ctx context.Context, l lines) error {
-	l.stop = ctx.Done()
+// cancelled, and answered before the session ends. A line has at most limit bytes.
+func (f *mcpFace) serveLines(ctx context.Context, in io.ReadCloser, out io.WriteCloser, limit int) error {
+	l := lines{in: in, out: out, limit: limit, stop: ctx.Done()}
 	defer context.AfterFunc(ctx, f.halt)()
 	session, err := f.server.Connect(context.WithoutCancel(ctx), l, nil)
 	if err != nil {
@@ -79,6 +21,3 @@ func (f *mcpFace) serveLines(ctx context.Context, l lines) error {
 	}
 	return err
 }
-
-// isErrorOverMCP is what tool.fallback.graceful-is-error says for MCP (contracts 13).
-func isErrorOverMCP(l *config.Loaded) bool { return l.Tool.Fallback.GracefulIsError != "false" }

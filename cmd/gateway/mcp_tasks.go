@@ -10,7 +10,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -37,15 +36,12 @@ type taskBus interface {
 	TaskTTL() time.Duration
 }
 
-var _ taskBus = (*host.Host)(nil)
-
-// withoutTasks hides the bus from the face, which then does not offer the extension.
-type withoutTasks struct{ mcpSource }
-
 // offerTasks takes the extension up if the source can keep tasks. It is called before the server is used.
 func (f *mcpFace) offerTasks(caps *mcp.ServerCapabilities) {
 	var ok bool
-	if f.tasks, ok = f.source.(taskBus); ok {
+	if f.tasks, ok = f.Source.(taskBus); !ok || f.NoTasks {
+		f.tasks = nil
+	} else {
 		caps.AddExtension(tasksExtension, nil)
 	}
 }
@@ -135,7 +131,7 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 	if d.Timeout > 0 {
 		r.MaxTime = d.Timeout.D() + taskSlack // its end is not waited for on a connection
 	}
-	pending, err := f.door.Accept(ctx, r)
+	pending, err := f.Door.Accept(ctx, r)
 	if err != nil {
 		return mcpFault(messages.AsFault(err, "entry"), "")
 	}
@@ -173,7 +169,7 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 		return &mcp.CallToolResult{}, nil
 	}
 	if err != nil {
-		f.log.Warn("a task could not be stored; its caller waits for the result", "call", pending.ID(), "err", err)
+		f.Log.Warn("a task could not be stored; its caller waits for the result", "call", pending.ID(), "err", err)
 	}
 	c, err := pending.Wait(wait, f.progress(ctx, req))
 	switch {

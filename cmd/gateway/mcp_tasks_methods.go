@@ -64,7 +64,7 @@ func (f *mcpFace) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskP
 		}
 		// All is answered, and whoever took the last answer did not get to the next round.
 		if err := f.nextRound(limit, t, c, q); err != nil {
-			f.log.Warn("a task does not go on yet", "task", id, "call", t.Call, "err", err)
+			f.Log.Warn("a task does not go on yet", "task", id, "call", t.Call, "err", err)
 		}
 		return t.view(statusWorking), nil
 	}
@@ -107,7 +107,7 @@ func (f *mcpFace) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp
 
 // definition is the tool of a task. One that is gone from the registry promises nothing any more.
 func (f *mcpFace) definition(ctx context.Context, t *task) (*toolspec.Definition, error) {
-	defs, err := f.source.Tools(ctx)
+	defs, err := f.Source.Tools(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (f *mcpFace) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *ta
 		}
 		if t.Call == c.ID && !t.Cancelled && len(t.open(q)) == 0 {
 			if err := f.nextRound(limit, t, c, q); err != nil { // the answers are stored: tasks/get goes on with them
-				f.log.Warn("a task does not go on yet", "task", t.id, "call", t.Call, "err", err)
+				f.Log.Warn("a task does not go on yet", "task", t.id, "call", t.Call, "err", err)
 			}
 		}
 		return nil

@@ -249,7 +249,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
-		f := &mcpFace{tasks: still, local: api.Identity{Tenant: "default"}, log: testLog(t)}
+		f := &mcpFace{tasks: still, mcpOptions: mcpOptions{Local: api.Identity{Tenant: "default"}, Log: testLog(t)}}
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {

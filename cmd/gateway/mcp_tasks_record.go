@@ -121,7 +121,7 @@ func (f *mcpFace) keepTask(ctx context.Context, t *task) {
 
 // taskTrouble is an error that is not the caller's.
 func (f *mcpFace) taskTrouble(id string, err error) error {
-	f.log.Warn("a task cannot be served", "task", id, "err", err)
+	f.Log.Warn("a task cannot be served", "task", id, "err", err)
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the task's record cannot be read or written now; it is kept, ask again later",
 		Data: messages.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
 }
@@ -184,7 +184,7 @@ func (f *mcpFace) nextRound(ctx context.Context, t *task, c *messages.Call, q *a
 	if t.Limit > 0 {
 		deadline = time.Now().Add(t.Limit)
 	}
-	pending, err := f.door.Accept(ctx, pipeline.Request{
+	pending, err := f.Door.Accept(ctx, pipeline.Request{
 		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,

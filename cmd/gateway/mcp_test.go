@@ -45,7 +45,7 @@ func tool(name, kind string) *toolspec.Definition {
 
 // withMCP serves /mcp of the test gateway.
 func withMCP(t *testing.T, door *localDoor, source mcpSource, edit func(*settings, *parts)) *testGateway {
-	face, err := newMCPFace(door, source, true, api.Identity{Tenant: "default", Role: api.RoleCaller}, testLog(t))
+	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
 	return start(t, door, func(c *settings, p *parts) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -247,5 +246,3 @@ func (s *server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *m
 	}
 	return body, api.WellFormed(body)
 }
-
-var _ toolShelf = (*host.Host)(nil)
