@@ -102,7 +102,7 @@ func TestWhoReachesControl(t *testing.T) {
 		g := controlled(t, "0.0.0.0:8080", func(c *settings, _ *parts) { c.InsecureOpen = true })
 		admin := httptest.NewServer(g.s.adminHandler())
 		defer admin.Close()
-		a := &testGateway{Server: admin, s: g.s}
+		a := &testGateway{testClient: testClient{admin}, s: g.s}
 		require.Equal(t, 200, a.do(t, "GET", debugAPI+"-stats", "").StatusCode)
 		require.Equal(t, 200, a.do(t, "GET", "/readyz", "").StatusCode)
 		a.do(t, "GET", "/v1/models", "").isFault(t, messages.NotFound)

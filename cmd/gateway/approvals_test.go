@@ -1,9 +1,6 @@
 package main
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,32 +11,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
-
-const waitingTools = `
-agent:
-  interceptor:
-    approval: {policies: [{name: big, tool: add, when: "args.a > 100"}, {name: strict, decisions: [approve, reject]}]}
-tool:
-  tools:
-    - {name: shout, description: Says it loud, executor: "go:echo", effect: read, approval: strict, input-schema: {type: object, properties: {text: {type: string}}, required: [text]}}
-`
-
-// waitingHost starts a whole one with an embedded server.
-func waitingHost(t *testing.T, config string) *host.Host {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+config), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" }})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
-	})
-	return h
-}
 
 func withApprovals(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()

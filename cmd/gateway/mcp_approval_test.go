@@ -3,11 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,36 +27,6 @@ func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testG
 			edit(c, p)
 		}
 	})
-}
-
-// person answers forms; answers are used up one after the other, the last one stays.
-type person struct {
-	asked   atomic.Int64
-	last    atomic.Pointer[mcp.ElicitParams]
-	answers []*mcp.ElicitResult
-}
-
-func (p *person) options() *mcp.ClientOptions {
-	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-		n := int(p.asked.Add(1))
-		p.last.Store(r.Params)
-		return p.answers[min(n, len(p.answers))-1], nil
-	}}
-}
-
-func says(content map[string]any) *mcp.ElicitResult {
-	return &mcp.ElicitResult{Action: "accept", Content: content}
-}
-
-func mcpCall(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.CallToolResult {
-	t.Helper()
-	r, err := s.CallTool(t.Context(), p)
-	require.NoError(t, err)
-	return r
-}
-
-func addBig() *mcp.CallToolParams {
-	return &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"a":9007199254740993,"b":1}`)}
 }
 
 // A caller who is operator and can show a form decides himself, in every revision; the decision is the person's, not
@@ -191,24 +157,6 @@ func TestMCPApprovalForOlderClients(t *testing.T) {
 	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, mcpCall(t, s, again)))
 	result := g.do(t, "GET", "/v1/results/"+id, "")
 	require.Equal(t, `{"sum":9007199254740994}`, strings.TrimSpace(result.body))
-}
-
-// The person at a client on stdio is the operator.
-func TestMCPApprovalOnStdio(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+waitingTools), 0o600))
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- runMCP(t.Context(), []string{"--config", file}, inR, outW, t.Output()) }()
-	p := &person{answers: []*mcp.ElicitResult{says(map[string]any{"decision": "approve"})}}
-	s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, p.options())
-	offered(t, s, "add")
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, mcpCall(t, s, addBig())))
-	require.EqualValues(t, 1, p.asked.Load())
-	_ = s.Close()
-	require.NoError(t, <-done)
 }
 
 // The key that states are signed with is one for the installation, whoever asks first.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -68,7 +67,7 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: isErrorOverMCP(loaded), Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
+	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()
@@ -77,34 +76,6 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 		require.NoError(t, h.Stop(stop))
 	})
 	return face
-}
-
-func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
-	t.Helper()
-	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), transport, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
-// offered waits until the face lists a tool.
-func offered(t *testing.T, s *mcp.ClientSession, tool string) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		for x, err := range s.Tools(t.Context(), nil) {
-			if err == nil && x.Name == tool {
-				return true
-			}
-		}
-		return false
-	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
-}
-
-func invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
-	t.Helper()
-	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
-	require.NoError(t, err)
-	return r
 }
 
 // TestMCPThroughTheChain has an MCP server behind, the whole chain on a bus between, and an MCP client before it.
@@ -190,24 +161,5 @@ func TestMCPThroughTheChain(t *testing.T) {
 	case <-stopped:
 	case <-time.After(15 * time.Second):
 		t.Fatal("the cancel did not reach the MCP server behind")
-	}
-}
-
-// TestMCPStdio speaks to "gateway mcp" as a client that starts it does.
-func TestMCPStdio(t *testing.T) {
-	t.Parallel()
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- runMCP(t.Context(), nil, inR, outW, t.Output()) }()
-	s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
-	offered(t, s, "add")
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
-	_ = s.Close()
-	select {
-	case err := <-done:
-		require.NoError(t, err)
-	case <-time.After(20 * time.Second):
-		t.Fatal("it did not end with its client")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"sync"
 	"testing"
@@ -54,32 +53,6 @@ func withMCP(t *testing.T, door *localDoor, source mcpSource, edit func(*setting
 			edit(c, p)
 		}
 	})
-}
-
-type bearerOf string
-
-func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	if b != "" {
-		r.Header.Set("Authorization", "Bearer "+string(b))
-	}
-	return http.DefaultTransport.RoundTrip(r)
-}
-
-func mcpClient(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
-	t.Helper()
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
-	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: bearerOf(key)}, MaxRetries: -1},
-		&mcp.ClientSessionOptions{ProtocolVersion: revision})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
-func textOf(t *testing.T, r *mcp.CallToolResult) string {
-	t.Helper()
-	require.NotEmpty(t, r.Content)
-	return r.Content[0].(*mcp.TextContent).Text
 }
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
@@ -258,8 +231,4 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 10*time.Second, 10*time.Millisecond,
 		"a tool that the SDK refuses does not take the others with it")
-}
-
-func testLog(t *testing.T) *slog.Logger {
-	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

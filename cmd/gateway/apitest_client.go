@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+)
+
+const (
+	goodBody   = `{"model":"m1","messages":[{"role":"user","content":"hi"}]}`
+	streamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
+)
+
+// testClient speaks to a face under test.
+type testClient struct{ *httptest.Server }
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+type reply struct {
+	*http.Response
+	body string
+}
+
+func (r reply) param() string   { return gjson.Get(r.body, "error.param").String() }
+func (r reply) message() string { return gjson.Get(r.body, "error.message").String() }
+
+// isFault checks the whole error shape: four keys, the code's header, x-should-retry.
+func (r reply) isFault(t *testing.T, code messages.Code) {
+	t.Helper()
+	require.Equal(t, string(code), r.Header.Get("Shallot-Fault"), r.body)
+	require.Equal(t, "application/json", r.Header.Get("Content-Type"))
+	for _, key := range []string{"message", "type", "param", "code"} {
+		require.True(t, gjson.Get(r.body, "error."+key).Exists(), "error.%s in %s", key, r.body)
+	}
+	require.NotEmpty(t, r.Header.Get("X-Request-Id"))
+	if !code.Info().Retryable {
+		require.Equal(t, "false", r.Header.Get("X-Should-Retry"))
+	}
+}
+
+// do sends a request; headers are "Name: value" lines.
+func (g testClient) do(t *testing.T, method, path, body string, headers ...string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, g.URL+path, strings.NewReader(body))
+	require.NoError(t, err)
+	if body == "" {
+		req.Body = nil
+	} else {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		switch name {
+		case "Host":
+			req.Host = value
+		case "Content-Type":
+			req.Header.Set(name, value)
+		default:
+			req.Header[name] = append(req.Header[name], value)
+		}
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return reply{res, string(raw)}
+}
+
+func (g testClient) chat(t *testing.T, body string, headers ...string) reply {
+	t.Helper()
+	return g.do(t, "POST", "/v1/chat/completions", body, headers...)
+}
+
+// raw sends bytes as they are, for requests that no client library would make.
+func (g testClient) raw(t *testing.T, request string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", g.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprint(conn, request)
+	require.NoError(t, err)
+	out, _ := io.ReadAll(conn)
+	return string(out)
+}
+
+// twoTenantsFile is a keys-file with the keys a (tenant ta), b (tenant tb) and op (operator), under the pepper "pepper".
+func twoTenantsFile(hash func(key string, pepper []byte) string) string {
+	return fmt.Sprintf(`
+keys:
+  - {id: a, hash: %q, tenant: ta, models: ["m1", "org/*"], agents: [helper]}
+  - {id: b, hash: %q, tenant: tb, user: fixed}
+  - {id: op, hash: %q, tenant: ops, role: operator}
+`, hash("key-a", []byte("pepper")), hash("key-b", []byte("pepper")), hash("key-op", nil))
+}
+
+const (
+	authA  = "Authorization: Bearer key-a"
+	authB  = "Authorization: Bearer key-b"
+	authOp = "Authorization: Bearer key-op"
+)

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/stretchr/testify/require"
+)
+
+// localDoor is an in-process Door over pipeline.Local with a scripted target.
+type localDoor struct {
+	stages []pipeline.Stage
+	target pipeline.TargetFunc
+	accept func(pipeline.Request) error // refuses, if set
+	left   chan string
+
+	mu      sync.Mutex
+	seen    []pipeline.Request
+	tenants map[string]string
+	ended   map[string]*messages.Call
+}
+
+func (d *localDoor) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen = append(d.seen, r)
+	if d.accept != nil {
+		if err := d.accept(r); err != nil {
+			return nil, err
+		}
+	}
+	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Stream, c.Session, c.Deadline = r.Stream, r.Session, r.Deadline
+	if d.tenants == nil {
+		d.tenants, d.ended = map[string]string{}, map[string]*messages.Call{}
+	}
+	d.tenants[c.ID] = r.Tenant
+	return &localPending{d: d, c: c}, nil
+}
+
+func (d *localDoor) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
+	d.mu.Lock()
+	owner, c := d.tenants[id], d.ended[id]
+	d.mu.Unlock()
+	if owner == "" || owner != tenant {
+		return nil, messages.NewFault(messages.NotFound, "no call %q", id).From("entry")
+	}
+	if c == nil {
+		<-ctx.Done()
+	}
+	return c, nil
+}
+
+func (d *localDoor) end(c *messages.Call) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended[c.ID] = c
+}
+
+func (d *localDoor) last(t *testing.T) pipeline.Request {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.NotEmpty(t, d.seen, "the door saw no request")
+	return d.seen[len(d.seen)-1]
+}
+
+type localPending struct {
+	d *localDoor
+	c *messages.Call
+}
+
+func (p *localPending) ID() string { return p.c.ID }
+
+func (p *localPending) Leave() {
+	if p.d.left != nil {
+		select {
+		case p.d.left <- p.c.ID:
+		default:
+		}
+	}
+}
+
+func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
+	n := 0
+	l := pipeline.Chain(p.d.stages, p.d.target)
+	l.Emit = func(chunk []byte) error {
+		n++
+		if onDelta != nil {
+			onDelta(pipeline.Delta{Source: "1", N: n, Chunk: chunk})
+		}
+		return ctx.Err()
+	}
+	c, err := l.Call(ctx, p.c)
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return c, err
+}
+
+// plainFollower releases every chunk, and replays the reply where there was none.
+type plainFollower struct{ shown bool }
+
+func (f *plainFollower) Delta(d pipeline.Delta) [][]byte {
+	f.shown = true
+	return [][]byte{d.Chunk}
+}
+
+func (f *plainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
+	if c.Fault != nil || f.shown {
+		return nil, c.Fault
+	}
+	return [][]byte{c.ReplyBytes()}, nil
+}
+
+// replies is a target that answers with the bytes.
+func replies(reply string) pipeline.TargetFunc {
+	return func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply([]byte(reply))
+		return nil
+	}
+}
+
+func faults(f *messages.Fault) pipeline.TargetFunc {
+	return func(context.Context, *messages.Call, pipeline.Emit) error { return f }
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+)
+
+// person answers forms; answers are used up one after the other, the last one stays.
+type person struct {
+	asked   atomic.Int64
+	last    atomic.Pointer[mcp.ElicitParams]
+	answers []*mcp.ElicitResult
+}
+
+func (p *person) options() *mcp.ClientOptions {
+	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		n := int(p.asked.Add(1))
+		p.last.Store(r.Params)
+		return p.answers[min(n, len(p.answers))-1], nil
+	}}
+}
+
+func says(content map[string]any) *mcp.ElicitResult {
+	return &mcp.ElicitResult{Action: "accept", Content: content}
+}
+
+func mcpCall(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.CallToolResult {
+	t.Helper()
+	r, err := s.CallTool(t.Context(), p)
+	require.NoError(t, err)
+	return r
+}
+
+func addBig() *mcp.CallToolParams {
+	return &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"a":9007199254740993,"b":1}`)}
+}
+
+func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), transport, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// offered waits until the face lists a tool.
+func offered(t *testing.T, s *mcp.ClientSession, tool string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for x, err := range s.Tools(t.Context(), nil) {
+			if err == nil && x.Name == tool {
+				return true
+			}
+		}
+		return false
+	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
+}
+
+func invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
+	t.Helper()
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
+	require.NoError(t, err)
+	return r
+}
+
+type bearerOf string
+
+func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if b != "" {
+		r.Header.Set("Authorization", "Bearer "+string(b))
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func mcpClient(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
+	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: bearerOf(key)}, MaxRetries: -1},
+		&mcp.ClientSessionOptions{ProtocolVersion: revision})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func textOf(t *testing.T, r *mcp.CallToolResult) string {
+	t.Helper()
+	require.NotEmpty(t, r.Content)
+	return r.Content[0].(*mcp.TextContent).Text
+}
