@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 func testManager(t *testing.T) *pipeline.Manager {
@@ -23,10 +24,10 @@ func testManager(t *testing.T) *pipeline.Manager {
 }
 
 func controlled(t *testing.T, addr string, edit func(*settings, *parts)) *testGateway {
-	return controlledBy(t, &localDoor{}, addr, edit)
+	return controlledBy(t, &apitest.Door{}, addr, edit)
 }
 
-func controlledBy(t *testing.T, d *localDoor, addr string, edit func(*settings, *parts)) *testGateway {
+func controlledBy(t *testing.T, d *apitest.Door, addr string, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
 	return start(t, d, func(c *settings, p *parts) {
 		c.Addr = addr
@@ -43,39 +44,39 @@ func TestControlSurfaces(t *testing.T) {
 	t.Parallel()
 	g := controlled(t, "127.0.0.1:8080", nil)
 	enabled := func(name string) bool {
-		got := g.do(t, "GET", debugAPI+"-stats", "")
-		require.Equal(t, 200, got.StatusCode, got.body)
-		return gjson.Get(got.body, `interceptors.#(stage=="`+name+`").enabled`).Bool()
+		got := g.Do(t, "GET", debugAPI+"-stats", "")
+		require.Equal(t, 200, got.StatusCode, got.Body)
+		return gjson.Get(got.Body, `interceptors.#(stage=="`+name+`").enabled`).Bool()
 	}
-	post := func(path, body string) reply { return g.do(t, "POST", debugAPI+path, body) }
+	post := func(path, body string) apitest.Reply { return g.Do(t, "POST", debugAPI+path, body) }
 
-	stats := g.do(t, "GET", debugAPI+"-stats", "")
+	stats := g.Do(t, "GET", debugAPI+"-stats", "")
 	for _, key := range []string{"modelInterceptors.0.name", "toolInterceptors", "cacheStats.hitRate", "retryStats.totalRetries",
 		"interceptors.0.invocationCount", "orderConflicts", "chainBuildCount", "lastBuildTimeMs"} {
-		require.True(t, gjson.Get(stats.body, key).Exists(), "ST-4 %s", key)
+		require.True(t, gjson.Get(stats.Body, key).Exists(), "ST-4 %s", key)
 	}
-	require.Equal(t, "LoggingModelInterceptor", gjson.Get(stats.body, "interceptors.1.name").Str, "contracts 22")
+	require.Equal(t, "LoggingModelInterceptor", gjson.Get(stats.Body, "interceptors.1.name").Str, "contracts 22")
 
 	require.Equal(t, 200, post("/LoggingModelInterceptor/disable", "").StatusCode, "HT-1")
 	require.False(t, enabled("logging"))
 	require.Equal(t, 200, post("/logging/disable", "").StatusCode, "HT-5")
 	require.Equal(t, 200, post("/logging/enable", "").StatusCode, "HT-3")
 	require.True(t, enabled("logging"))
-	post("/nope/disable", "").isFault(t, messages.NotFound) // HT-4
+	post("/nope/disable", "").IsFault(t, messages.NotFound) // HT-4
 
-	post("/pii/disable", "").isFault(t, messages.Conflict)
-	post("/pii/disable?confirm=logging", "").isFault(t, messages.InvalidRequest)
-	post("/pii/disable", `{"confirm":"logging"}`).isFault(t, messages.InvalidRequest)
-	post("/pii/disable", `{"confirm":`).isFault(t, messages.InvalidRequest)
+	post("/pii/disable", "").IsFault(t, messages.Conflict)
+	post("/pii/disable?confirm=logging", "").IsFault(t, messages.InvalidRequest)
+	post("/pii/disable", `{"confirm":"logging"}`).IsFault(t, messages.InvalidRequest)
+	post("/pii/disable", `{"confirm":`).IsFault(t, messages.InvalidRequest)
 	require.True(t, enabled("pii"))
 	require.Equal(t, 200, post("/pii/disable?confirm=pii", "").StatusCode)
 	require.False(t, enabled("pii"))
 	require.Equal(t, 200, post("/pii/enable", "").StatusCode, "no confirmation to turn on")
 	require.Equal(t, 200, post("/pii/disable", `{"confirm":"pii"}`).StatusCode)
 
-	got := g.do(t, "GET", debugAPI+"/diagnostics", "")
+	got := g.Do(t, "GET", debugAPI+"/diagnostics", "")
 	require.Equal(t, 200, got.StatusCode)
-	require.Equal(t, "mandatory", gjson.Get(got.body, "stages.0.tier").Str)
+	require.Equal(t, "mandatory", gjson.Get(got.Body, "stages.0.tier").Str)
 }
 
 func TestWhoReachesControl(t *testing.T) {
@@ -84,29 +85,29 @@ func TestWhoReachesControl(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "127.0.0.1:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 		for _, r := range []struct{ method, path string }{{"GET", "-stats"}, {"GET", "/diagnostics"}, {"POST", "/logging/disable"}, {"POST", "/nope/enable"}} {
-			g.do(t, r.method, debugAPI+r.path, "").isFault(t, messages.Unauthenticated)
-			g.do(t, r.method, debugAPI+r.path, "", authA).isFault(t, messages.Forbidden)
+			g.Do(t, r.method, debugAPI+r.path, "").IsFault(t, messages.Unauthenticated)
+			g.Do(t, r.method, debugAPI+r.path, "", apitest.AuthA).IsFault(t, messages.Forbidden)
 		}
-		require.Equal(t, 200, g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).StatusCode)
-		require.Contains(t, g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).body, `"by":"op"`)
+		require.Equal(t, 200, g.Do(t, "POST", debugAPI+"/logging/disable", "", apitest.AuthOp).StatusCode)
+		require.Contains(t, g.Do(t, "POST", debugAPI+"/logging/disable", "", apitest.AuthOp).Body, `"by":"op"`)
 	})
 	t.Run("beyond loopback: not on the main port, whoever asks", func(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "0.0.0.0:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
-		g.do(t, "GET", debugAPI+"-stats", "", authOp).isFault(t, messages.NotFound)
-		g.do(t, "POST", debugAPI+"/logging/disable", "", authOp).isFault(t, messages.NotFound)
-		require.Equal(t, 200, g.chat(t, goodBody, authA, "Host: debugAPI.example").StatusCode)
+		g.Do(t, "GET", debugAPI+"-stats", "", apitest.AuthOp).IsFault(t, messages.NotFound)
+		g.Do(t, "POST", debugAPI+"/logging/disable", "", apitest.AuthOp).IsFault(t, messages.NotFound)
+		require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthA, "Host: debugAPI.example").StatusCode)
 	})
 	t.Run("the admin listener has control and health, no model face", func(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "0.0.0.0:8080", func(c *settings, _ *parts) { c.InsecureOpen = true })
 		admin := httptest.NewServer(g.s.adminHandler())
 		defer admin.Close()
-		a := &testGateway{testClient: testClient{admin}, s: g.s}
-		require.Equal(t, 200, a.do(t, "GET", debugAPI+"-stats", "").StatusCode)
-		require.Equal(t, 200, a.do(t, "GET", "/readyz", "").StatusCode)
-		a.do(t, "GET", "/v1/models", "").isFault(t, messages.NotFound)
-		a.do(t, "GET", debugAPI+"-stats", "", "Host: evil.example").isFault(t, messages.Forbidden)
+		a := &testGateway{Client: apitest.Client{Server: admin}, s: g.s}
+		require.Equal(t, 200, a.Do(t, "GET", debugAPI+"-stats", "").StatusCode)
+		require.Equal(t, 200, a.Do(t, "GET", "/readyz", "").StatusCode)
+		a.Do(t, "GET", "/v1/models", "").IsFault(t, messages.NotFound)
+		a.Do(t, "GET", debugAPI+"-stats", "", "Host: evil.example").IsFault(t, messages.Forbidden)
 	})
 	t.Run("browsers", func(t *testing.T) {
 		t.Parallel()
@@ -118,10 +119,10 @@ func TestWhoReachesControl(t *testing.T) {
 			"allowed for the API only": {"Origin: https://good.example", "Sec-Fetch-Site: cross-site"},
 			"a host of the API only":   {"Host: good.example"},
 		} {
-			got := g.do(t, "POST", debugAPI+"/logging/disable", "", headers...)
+			got := g.Do(t, "POST", debugAPI+"/logging/disable", "", headers...)
 			require.Equal(t, http.StatusForbidden, got.StatusCode, name)
 		}
-		require.Equal(t, 200, g.do(t, "POST", debugAPI+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
+		require.Equal(t, 200, g.Do(t, "POST", debugAPI+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
 	})
 }
 
@@ -129,7 +130,7 @@ func TestWhoReachesControl(t *testing.T) {
 func TestTodoSessions(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
-	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g := start(t, &apitest.Door{}, func(_ *settings, p *parts) {
 		p.Todo = &todoLists{
 			Load: func(_ context.Context, tenant, session string) (any, error) {
 				seen <- tenant + " " + session
@@ -141,10 +142,10 @@ func TestTodoSessions(t *testing.T) {
 			},
 		}
 	})
-	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo/a.b", "").StatusCode)
+	require.Equal(t, http.StatusOK, g.Do(t, "GET", "/v1/todo/a.b", "").StatusCode)
 	require.Equal(t, "default a.b", <-seen)
-	require.Equal(t, http.StatusOK, g.do(t, "GET", "/v1/todo", "", "Shallot-Session: a/b*").StatusCode)
+	require.Equal(t, http.StatusOK, g.Do(t, "GET", "/v1/todo", "", "Shallot-Session: a/b*").StatusCode)
 	require.Equal(t, "default a/b*", <-seen)
-	require.Equal(t, http.StatusOK, g.do(t, "PUT", "/v1/todo", `{"items":[]}`, "Shallot-Session: a/b*").StatusCode)
+	require.Equal(t, http.StatusOK, g.Do(t, "PUT", "/v1/todo", `{"items":[]}`, "Shallot-Session: a/b*").StatusCode)
 	require.Equal(t, `default a/b* {"items":[]}`, <-seen)
 }

@@ -13,11 +13,12 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &apitest.Door{}
 	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	refused := map[string][]string{
 		"none":           nil,
@@ -25,7 +26,7 @@ func TestKeys(t *testing.T) {
 		"empty":          {"Authorization: Bearer "},
 		"other scheme":   {"Authorization: Basic key-a"},
 		"no scheme":      {"Authorization: key-a"},
-		"twice":          {authA, authA},
+		"twice":          {apitest.AuthA, apitest.AuthA},
 		"prefix":         {"Authorization: Bearer key-"},
 		"longer":         {"Authorization: Bearer key-aa"},
 		"the hash":       {"Authorization: Bearer " + hashKey("key-a", []byte("pepper"))},
@@ -35,27 +36,27 @@ func TestKeys(t *testing.T) {
 	}
 	var first string
 	for name, headers := range refused {
-		got := g.chat(t, goodBody, headers...)
-		got.isFault(t, messages.Unauthenticated)
+		got := g.Chat(t, apitest.GoodBody, headers...)
+		got.IsFault(t, messages.Unauthenticated)
 		require.Equal(t, 401, got.StatusCode, name)
-		require.Equal(t, "invalid_api_key", gjson.Get(got.body, "error.code").Str)
+		require.Equal(t, "invalid_api_key", gjson.Get(got.Body, "error.code").Str)
 		require.Equal(t, `Bearer realm="shallot"`, got.Header.Get("WWW-Authenticate"))
 		if first == "" {
-			first = got.body
+			first = got.Body
 		}
-		require.Equal(t, first, got.body, "one answer, whatever is wrong")
+		require.Equal(t, first, got.Body, "one answer, whatever is wrong")
 	}
-	g.do(t, "POST", "/v1/chat/completions?api_key=key-a", goodBody).isFault(t, messages.Unauthenticated)
-	require.Empty(t, d.seen)
+	g.Do(t, "POST", "/v1/chat/completions?api_key=key-a", apitest.GoodBody).IsFault(t, messages.Unauthenticated)
+	require.Empty(t, d.Seen)
 
-	require.Equal(t, 200, g.chat(t, goodBody, authA).StatusCode)
-	require.Equal(t, "ta", d.last(t).Tenant)
-	require.Equal(t, 200, g.chat(t, goodBody, "Authorization: bearer key-b", "Shallot-User: me").StatusCode)
-	require.Equal(t, "tb", d.last(t).Tenant)
-	require.Equal(t, "fixed", d.last(t).User)
-	g.chat(t, goodBody, authA, "Shallot-Tenant: tb").isFault(t, messages.Forbidden)
-	require.Equal(t, 200, g.chat(t, goodBody, authOp, "Shallot-Tenant: tb").StatusCode, "sha256 records live beside peppered ones")
-	require.Equal(t, "tb", d.last(t).Tenant)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthA).StatusCode)
+	require.Equal(t, "ta", d.Last(t).Tenant)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Authorization: bearer key-b", "Shallot-User: me").StatusCode)
+	require.Equal(t, "tb", d.Last(t).Tenant)
+	require.Equal(t, "fixed", d.Last(t).User)
+	g.Chat(t, apitest.GoodBody, apitest.AuthA, "Shallot-Tenant: tb").IsFault(t, messages.Forbidden)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthOp, "Shallot-Tenant: tb").StatusCode, "sha256 records live beside peppered ones")
+	require.Equal(t, "tb", d.Last(t).Tenant)
 
 	for _, secret := range []string{"key-a", "key-b", "key-op", "pepper"} {
 		require.NotContains(t, g.log.String(), secret)
@@ -65,21 +66,21 @@ func TestKeys(t *testing.T) {
 
 func TestOpenGateway(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &apitest.Door{}
 	g := start(t, d, nil)
-	require.Equal(t, 200, g.chat(t, goodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
-	require.Equal(t, "default", d.last(t).Tenant)
-	require.Equal(t, api.RoleCaller, d.last(t).Role)
-	g.chat(t, goodBody, "Shallot-Only: pii").isFault(t, messages.Forbidden)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
+	require.Equal(t, "default", d.Last(t).Tenant)
+	require.Equal(t, api.RoleCaller, d.Last(t).Role)
+	g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").IsFault(t, messages.Forbidden)
 
 	g = start(t, d, func(c *settings, _ *parts) { c.Embedded = true })
-	require.Equal(t, 200, g.chat(t, goodBody, "Shallot-Only: pii").StatusCode, "operator on embedded loopback (contracts 19)")
-	require.Equal(t, []string{"pii"}, d.last(t).Only)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").StatusCode, "operator on embedded loopback (contracts 19)")
+	require.Equal(t, []string{"pii"}, d.Last(t).Only)
 }
 
 func TestBrowserTricksOnAnOpenLoopbackPort(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
+	g := start(t, &apitest.Door{}, func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
 	tests := map[string]struct {
 		headers []string
 		ok      bool
@@ -96,13 +97,13 @@ func TestBrowserTricksOnAnOpenLoopbackPort(t *testing.T) {
 		"allowed host":      {headers: []string{"Host: good.example"}, ok: true},
 	}
 	for name, tt := range tests {
-		got := g.chat(t, goodBody, tt.headers...)
+		got := g.Chat(t, apitest.GoodBody, tt.headers...)
 		if tt.ok {
 			require.Equal(t, 200, got.StatusCode, name)
 			continue
 		}
 		require.Equal(t, 403, got.StatusCode, name)
-		got.isFault(t, messages.Forbidden)
+		got.IsFault(t, messages.Forbidden)
 	}
 }
 

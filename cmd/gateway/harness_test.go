@@ -7,30 +7,31 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/stretchr/testify/require"
 )
 
 type testGateway struct {
-	testClient
+	apitest.Client
 	s    *server
-	door *localDoor
+	door *apitest.Door
 	log  *bytes.Buffer
 }
 
 // start serves the main port on loopback. edit may change settings and parts.
-func start(t *testing.T, door *localDoor, edit func(*settings, *parts)) *testGateway {
+func start(t *testing.T, door *apitest.Door, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	if door.target == nil {
-		door.target = replies(`{"ok":true}`)
+	if door.Target == nil {
+		door.Target = apitest.Replies(`{"ok":true}`)
 	}
 	log := &bytes.Buffer{}
 	c := settings{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := parts{
-		Door: door, NewFollower: func([]byte) follower { return &plainFollower{} },
+		Door: door, NewFollower: func([]byte) follower { return &apitest.PlainFollower{} },
 		Models: func(context.Context) []modelInfo {
 			return []modelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"}, {"agent/helper", 1700000002, "shallot"}}
 		},
-		Log: slog.New(slog.NewJSONHandler(&lockedWriter{w: log}, nil)),
+		Log: slog.New(slog.NewJSONHandler(&apitest.LockedWriter{W: log}, nil)),
 	}
 	if edit != nil {
 		edit(&c, &p)
@@ -39,7 +40,7 @@ func start(t *testing.T, door *localDoor, edit func(*settings, *parts)) *testGat
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.handler())
 	t.Cleanup(ts.Close)
-	return &testGateway{testClient{ts}, s, door, log}
+	return &testGateway{apitest.Client{Server: ts}, s, door, log}
 }
 
 func keysOf(t *testing.T, yaml string) *keyStore {
@@ -49,4 +50,4 @@ func keysOf(t *testing.T, yaml string) *keyStore {
 	return k
 }
 
-func twoTenants(t *testing.T) *keyStore { return keysOf(t, twoTenantsFile(hashKey)) }
+func twoTenants(t *testing.T) *keyStore { return keysOf(t, apitest.TwoTenantsFile(hashKey)) }

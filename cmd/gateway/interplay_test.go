@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -23,7 +24,7 @@ import (
 // part, the stream ends with an error that says where the result will be.
 func TestStreamOfACallThatWaits(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, waitingTools+`    - {name: checked, executor: "`+piecesURL(t)+`", effect: read, cache: "off", stages: {mandatory: [check]}}
+	h := apitest.WaitingHost(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+`", effect: read, cache: "off", stages: {mandatory: [check]}}
 stages:
   - {name: check, kind: tool, enabled: false, phases: [after], tries: 1}
 `)
@@ -37,24 +38,24 @@ stages:
 	require.NoError(t, err)
 	require.NoError(t, h.Conn.Flush())
 	g := withApprovals(t, h, nil)
-	held := g.do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, acceptEvents)
-	require.Equal(t, 202, held.StatusCode, held.body)
+	held := g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, acceptEvents)
+	require.Equal(t, 202, held.StatusCode, held.Body)
 	require.Equal(t, "application/json", held.Header.Get("Content-Type"))
-	require.Equal(t, "approval_pending", gjson.Get(held.body, "status").Str)
+	require.Equal(t, "approval_pending", gjson.Get(held.Body, "status").Str)
 	result := func(call, want string) {
-		require.Equal(t, 200, g.do(t, "POST", "/v1/approvals/"+call, `{"decision":"approve"}`).StatusCode)
-		require.Eventually(t, func() bool { return strings.TrimSpace(g.do(t, "GET", "/v1/results/"+call, "").body) == want }, 10*time.Second, 20*time.Millisecond)
+		require.Equal(t, 200, g.Do(t, "POST", "/v1/approvals/"+call, `{"decision":"approve"}`).StatusCode)
+		require.Eventually(t, func() bool { return strings.TrimSpace(g.Do(t, "GET", "/v1/results/"+call, "").Body) == want }, 10*time.Second, 20*time.Millisecond)
 	}
 	result(held.Header.Get("Shallot-Call"), `{"text":"hi"}`)
 
-	late := g.do(t, "POST", "/v1/tools/checked/call", `{}`, acceptEvents)
-	require.Equal(t, 200, late.StatusCode, late.body)
+	late := g.Do(t, "POST", "/v1/tools/checked/call", `{}`, acceptEvents)
+	require.Equal(t, 200, late.StatusCode, late.Body)
 	id := late.Header.Get("Shallot-Call")
-	require.Contains(t, late.body, `"text":"one`)
-	require.NotContains(t, late.body, "event: result")
-	require.Contains(t, late.body, "event: error")
-	require.Contains(t, late.body, "the call waits for a person's decision; its answer will be at /v1/results/"+id)
-	require.NotContains(t, late.body, "the gateway lost")
+	require.Contains(t, late.Body, `"text":"one`)
+	require.NotContains(t, late.Body, "event: result")
+	require.Contains(t, late.Body, "event: error")
+	require.Contains(t, late.Body, "the call waits for a person's decision; its answer will be at /v1/results/"+id)
+	require.NotContains(t, late.Body, "the gateway lost")
 	result(id, "one two")
 }
 
@@ -75,25 +76,25 @@ func piecesURL(t *testing.T) string {
 // A key for some tools sees neither the results nor the questions of others, in its tenant too, whatever its role.
 func TestKeysForSomeTools(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, waitingTools)
+	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	g := withApprovals(t, h, func(_ *settings, p *parts) {
 		p.Keys = keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
 			hashKey("key-a", nil), hashKey("key-b", nil), hashKey("key-op", nil), hashKey("key-op2", nil)))
 	})
 	authOp2 := "Authorization: Bearer key-op2"
-	g.do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, authB, acceptEvents).isFault(t, messages.Forbidden)
-	held := g.do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, authA, acceptEvents)
+	g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, apitest.AuthB, acceptEvents).IsFault(t, messages.Forbidden)
+	held := g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, apitest.AuthA, acceptEvents)
 	require.Equal(t, 202, held.StatusCode)
 	at := "/v1/approvals/" + held.Header.Get("Shallot-Call")
-	g.do(t, "POST", at, `{"decision":"approve"}`, authA).isFault(t, messages.Forbidden)
-	require.Equal(t, "[]", gjson.Get(g.do(t, "GET", "/v1/approvals", "", authOp2).body, "data").Raw)
-	g.do(t, "GET", at, "", authOp2).isFault(t, messages.NotFound)
-	g.do(t, "POST", at, `{"decision":"approve"}`, authOp2).isFault(t, messages.NotFound)
-	require.Equal(t, int64(1), gjson.Get(g.do(t, "GET", "/v1/approvals", "", authOp).body, "data.#").Int())
-	require.Equal(t, 200, g.do(t, "POST", at, `{"decision":"approve"}`, authOp).StatusCode)
+	g.Do(t, "POST", at, `{"decision":"approve"}`, apitest.AuthA).IsFault(t, messages.Forbidden)
+	require.Equal(t, "[]", gjson.Get(g.Do(t, "GET", "/v1/approvals", "", authOp2).Body, "data").Raw)
+	g.Do(t, "GET", at, "", authOp2).IsFault(t, messages.NotFound)
+	g.Do(t, "POST", at, `{"decision":"approve"}`, authOp2).IsFault(t, messages.NotFound)
+	require.Equal(t, int64(1), gjson.Get(g.Do(t, "GET", "/v1/approvals", "", apitest.AuthOp).Body, "data.#").Int())
+	require.Equal(t, 200, g.Do(t, "POST", at, `{"decision":"approve"}`, apitest.AuthOp).StatusCode)
 	place := held.Header.Get("Location")
-	require.Eventually(t, func() bool { return g.do(t, "GET", place, "", authA).StatusCode == 200 }, 10*time.Second, 20*time.Millisecond)
-	g.do(t, "GET", place, "", authB).isFault(t, messages.NotFound)
+	require.Eventually(t, func() bool { return g.Do(t, "GET", place, "", apitest.AuthA).StatusCode == 200 }, 10*time.Second, 20*time.Millisecond)
+	g.Do(t, "GET", place, "", apitest.AuthB).IsFault(t, messages.NotFound)
 }
 
 // tool-retry with executed-by: caller marks a failure for the caller; where its headers have gone out with the first sign

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
 // mcpGateway is a gateway with an MCP face on the installation.
 func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
+	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Approvals = h
 	t.Cleanup(face.Close)
@@ -33,44 +34,44 @@ func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testG
 // the model's, and all four are carried out.
 func TestMCPApprovalIsAskedFor(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, waitingTools)
+	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	g := mcpGateway(t, h, nil)
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
-			do := func(answers ...*mcp.ElicitResult) (*mcp.CallToolResult, *person) {
-				p := &person{answers: answers}
-				s := mcpClient(t, g.URL, "", revision, p.options())
-				offered(t, s, "add")
-				return mcpCall(t, s, addBig()), p
+			do := func(answers ...*mcp.ElicitResult) (*mcp.CallToolResult, *apitest.Person) {
+				p := &apitest.Person{Answers: answers}
+				s := apitest.DialMCP(t, g.URL, "", revision, p.Options())
+				apitest.Offered(t, s, "add")
+				return apitest.CallTool(t, s, apitest.AddBig()), p
 			}
-			r, p := do(says(map[string]any{"decision": "approve"}))
-			require.False(t, r.IsError, textOf(t, r))
-			require.Equal(t, `{"sum":9007199254740994}`, textOf(t, r), "HI-2")
-			require.EqualValues(t, 1, p.asked.Load())
-			require.Contains(t, p.last.Load().Message, `{"a":9007199254740993,"b":1}`)
-			r, _ = do(says(map[string]any{"decision": "edit", "arguments": `{"a":"101","b":5}`}))
-			require.Equal(t, `{"sum":106}`, textOf(t, r), "HI-3")
-			r, _ = do(says(map[string]any{"decision": "reject", "reason": "not now"}))
+			r, p := do(apitest.Filled(map[string]any{"decision": "approve"}))
+			require.False(t, r.IsError, apitest.TextOf(t, r))
+			require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r), "HI-2")
+			require.EqualValues(t, 1, p.Asked.Load())
+			require.Contains(t, p.Last.Load().Message, `{"a":9007199254740993,"b":1}`)
+			r, _ = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"101","b":5}`}))
+			require.Equal(t, `{"sum":106}`, apitest.TextOf(t, r), "HI-3")
+			r, _ = do(apitest.Filled(map[string]any{"decision": "reject", "reason": "not now"}))
 			require.True(t, r.IsError)
-			require.Contains(t, textOf(t, r), "not now", "HI-4")
-			require.Contains(t, textOf(t, r), "open/mcp")
+			require.Contains(t, apitest.TextOf(t, r), "not now", "HI-4")
+			require.Contains(t, apitest.TextOf(t, r), "open/mcp")
 			r, _ = do(&mcp.ElicitResult{Action: "decline"})
 			require.True(t, r.IsError)
-			r, _ = do(says(map[string]any{"decision": "respond", "content": "forty-two"}))
-			require.Equal(t, "forty-two", textOf(t, r))
+			r, _ = do(apitest.Filled(map[string]any{"decision": "respond", "content": "forty-two"}))
+			require.Equal(t, "forty-two", apitest.TextOf(t, r))
 			if revision < firstSessionless {
 				r, _ = do(&mcp.ElicitResult{Action: "cancel"})
 				require.Equal(t, "approval_pending", r.Meta["shallot/status"])
-				r, _ = do(says(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}))
+				r, _ = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}))
 				require.False(t, r.IsError)
-				require.Contains(t, textOf(t, r), "waits for a person's approval", "an edit that is refused leaves it waiting")
+				require.Contains(t, apitest.TextOf(t, r), "waits for a person's approval", "an edit that is refused leaves it waiting")
 				return
 			}
-			r, p = do(says(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}), says(map[string]any{"decision": "edit", "arguments": `no`}), says(map[string]any{"decision": "approve"}))
-			require.Equal(t, `{"sum":9007199254740994}`, textOf(t, r))
-			require.EqualValues(t, 3, p.asked.Load(), "it is asked again, and told why")
-			require.Contains(t, p.last.Load().Message, "no JSON")
+			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}), apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}), apitest.Filled(map[string]any{"decision": "approve"}))
+			require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r))
+			require.EqualValues(t, 3, p.Asked.Load(), "it is asked again, and told why")
+			require.Contains(t, p.Last.Load().Message, "no JSON")
 		})
 	}
 }
@@ -79,26 +80,26 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 // the result of the one call that he made.
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, waitingTools)
+	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	keys := func(_ *settings, p *parts) { p.Keys = twoTenants(t) }
 	one, other := mcpGateway(t, h, keys), mcpGateway(t, h, keys)
 	manual := func(g *testGateway, key string) *mcp.ClientSession {
-		p := &person{}
-		o := p.options()
+		p := &apitest.Person{}
+		o := p.Options()
 		o.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
-		s := mcpClient(t, g.URL, key, firstSessionless, o)
-		offered(t, s, "add")
+		s := apitest.DialMCP(t, g.URL, key, firstSessionless, o)
+		apitest.Offered(t, s, "add")
 		return s
 	}
 	s := manual(one, "key-a")
-	r := mcpCall(t, s, addBig())
+	r := apitest.CallTool(t, s, apitest.AddBig())
 	require.True(t, r.NeedsInput())
 	require.Empty(t, r.InputRequests, "a caller is not asked to decide about his own call")
 	require.NotEmpty(t, r.RequestState)
 	require.Equal(t, "approval_pending", r.Meta["shallot/status"])
 	id, ok := r.Meta["shallot/call"].(string)
 	require.True(t, ok)
-	again := addBig()
+	again := apitest.AddBig()
 	again.RequestState = r.RequestState
 	refused := func(s *mcp.ClientSession, p *mcp.CallToolParams, why string) {
 		t.Helper()
@@ -115,7 +116,7 @@ func TestMCPApprovalByState(t *testing.T) {
 	refused(s, &bad, "belongs to another call")
 	refused(manual(one, "key-b"), again, "belongs to another call")
 	bad = *again
-	bad.InputResponses = mcp.InputResponseMap{questionID: says(map[string]any{"decision": "approve"})}
+	bad.InputResponses = mcp.InputResponseMap{questionID: apitest.Filled(map[string]any{"decision": "approve"})}
 	refused(s, &bad, "may not decide")
 	_, err := h.Approval(t.Context(), "ta", id)
 	require.NoError(t, err, "still waiting")
@@ -130,39 +131,39 @@ func TestMCPApprovalByState(t *testing.T) {
 	select {
 	case r := <-got:
 		require.NotNil(t, r)
-		require.Equal(t, `{"sum":9007199254740994}`, textOf(t, r))
+		require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r))
 		require.Equal(t, id, r.Meta["shallot/call"])
 	case <-time.After(heldWait):
 		t.Fatal("whoever came back with the state did not see the decision")
 	}
-	r = mcpCall(t, s, again)
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, r), "the state is good for the result later, too")
+	r = apitest.CallTool(t, s, again)
+	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r), "the state is good for the result later, too")
 }
 
 // A client of an older revision that cannot be asked gets a text that says how to go on, and goes on so.
 func TestMCPApprovalForOlderClients(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, waitingTools)
+	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	g := mcpGateway(t, h, nil)
-	s := mcpClient(t, g.URL, "", "2025-11-25", nil)
-	offered(t, s, "add")
-	r := mcpCall(t, s, addBig())
+	s := apitest.DialMCP(t, g.URL, "", "2025-11-25", nil)
+	apitest.Offered(t, s, "add")
+	r := apitest.CallTool(t, s, apitest.AddBig())
 	require.False(t, r.IsError)
 	id, _ := r.Meta["shallot/call"].(string)
-	require.Contains(t, textOf(t, r), id)
-	require.Contains(t, textOf(t, r), "/v1/results/"+id)
+	require.Contains(t, apitest.TextOf(t, r), id)
+	require.Contains(t, apitest.TextOf(t, r), "/v1/results/"+id)
 	require.NoError(t, h.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
-	again := addBig()
+	again := apitest.AddBig()
 	again.Meta = mcp.Meta{metaState: r.Meta[metaState]}
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, mcpCall(t, s, again)))
-	result := g.do(t, "GET", "/v1/results/"+id, "")
-	require.Equal(t, `{"sum":9007199254740994}`, strings.TrimSpace(result.body))
+	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, apitest.CallTool(t, s, again)))
+	result := g.Do(t, "GET", "/v1/results/"+id, "")
+	require.Equal(t, `{"sum":9007199254740994}`, strings.TrimSpace(result.Body))
 }
 
 // The key that states are signed with is one for the installation, whoever asks first.
 func TestStateKeyIsShared(t *testing.T) {
 	t.Parallel()
-	h := waitingHost(t, "")
+	h := apitest.WaitingHost(t, "")
 	keys := make(chan []byte, 8)
 	for range cap(keys) {
 		go func() {

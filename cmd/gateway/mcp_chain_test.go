@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
@@ -65,9 +66,9 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 	require.NoError(t, os.WriteFile(file, raw, 0o600))
 	loaded, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
+	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
+	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()
@@ -124,17 +125,17 @@ func TestMCPThroughTheChain(t *testing.T) {
 		},
 		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progressed <- struct{}{} },
 	}, map[string]any{"name": "up", "url": web.URL})
-	offered(t, s, "up_exact")
+	apitest.Offered(t, s, "up_exact")
 
-	r := invoke(t, s, "up_exact", `{"n":"9007199254740993","list":"[1]"}`)
+	r := apitest.Invoke(t, s, "up_exact", `{"n":"9007199254740993","list":"[1]"}`)
 	require.False(t, r.IsError)
-	require.Equal(t, `{"n":9007199254740993,"list":[1]}`, textOf(t, r), "loose arguments are put right, integers stay exact")
+	require.Equal(t, `{"n":9007199254740993,"list":[1]}`, apitest.TextOf(t, r), "loose arguments are put right, integers stay exact")
 	require.IsType(t, &mcp.ImageContent{}, r.Content[1], "native content passes")
-	r = invoke(t, s, "up_exact", `{"n":"many"}`)
+	r = apitest.Invoke(t, s, "up_exact", `{"n":"many"}`)
 	require.True(t, r.IsError)
-	require.Contains(t, textOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
+	require.Contains(t, apitest.TextOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
 
-	require.Equal(t, "s Ada", textOf(t, invoke(t, s, "up_asks", `{}`)), "the caller is asked, and his answer reaches the tool")
+	require.Equal(t, "s Ada", apitest.TextOf(t, apitest.Invoke(t, s, "up_asks", `{}`)), "the caller is asked, and his answer reaches the tool")
 
 	got, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "up_greet"})
 	if err != nil { // prompts are listed a moment after the tools

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -47,7 +48,7 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 // What a key's list of tools does not name is neither listed nor reachable over MCP, prompts and resources included.
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: replies(`{"ok":true}`)}
+	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
 	source := withServer{&fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("echo", "go"), tool("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
@@ -64,7 +65,7 @@ func TestMCPKeyLimits(t *testing.T) {
 		for _, revision := range []string{"2026-07-28", "2025-06-18"} {
 			t.Run(key+" "+revision, func(t *testing.T) {
 				t.Parallel()
-				s := mcpClient(t, g.URL, "key-"+key, revision, nil)
+				s := apitest.DialMCP(t, g.URL, "key-"+key, revision, nil)
 				list, err := s.ListTools(t.Context(), nil)
 				require.NoError(t, err)
 				var names []string
@@ -124,7 +125,7 @@ func TestMCPOutputSchema(t *testing.T) {
 		c.SetReply([]byte(reply))
 		return nil
 	}
-	door := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch n := gjson.GetBytes(c.Request(), "n").Int(); n {
 		case 1:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -151,7 +152,7 @@ func TestMCPOutputSchema(t *testing.T) {
 	for _, revision := range append(revisions, "2025-03-26", "2024-11-05") {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
-			s := mcpClient(t, g.URL, "", revision, nil)
+			s := apitest.DialMCP(t, g.URL, "", revision, nil)
 			tools, err := s.ListTools(t.Context(), nil)
 			require.NoError(t, err)
 			require.Len(t, tools.Tools, 2)
@@ -182,7 +183,7 @@ func TestMCPOutputSchema(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, r.IsError)
 			require.Equal(t, modern, r.StructuredContent != nil)
-			require.Equal(t, `[1,9007199254740993]`, textOf(t, r))
+			require.Equal(t, `[1,9007199254740993]`, apitest.TextOf(t, r))
 		})
 	}
 }
@@ -195,7 +196,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := withMCP(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -203,7 +204,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	require.NoError(t, z.Close())
 	list := "Mcp-Method: tools/list"
 	hello := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
-	session := "Mcp-Session-Id: " + g.do(t, "POST", "/mcp", hello, accept).Header.Get("Mcp-Session-Id")
+	session := "Mcp-Session-Id: " + g.Do(t, "POST", "/mcp", hello, accept).Header.Get("Mcp-Session-Id")
 	old := `{"jsonrpc":"2.0","id":"q7","method":"tools/list"}`
 	for name, row := range map[string]struct {
 		body    string
@@ -236,30 +237,30 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := g.do(t, "POST", "/mcp", row.body, append([]string{"Content-Type: application/json"}, row.headers...)...)
+			r := g.Do(t, "POST", "/mcp", row.body, append([]string{"Content-Type: application/json"}, row.headers...)...)
 			if strings.HasPrefix(strings.Join(row.headers, "\n"), "Content-Type") {
-				r = g.do(t, "POST", "/mcp", row.body, row.headers...)
+				r = g.Do(t, "POST", "/mcp", row.body, row.headers...)
 			}
-			require.Equal(t, row.status, r.StatusCode, r.body)
+			require.Equal(t, row.status, r.StatusCode, r.Body)
 			require.Equal(t, "application/json", r.Header.Get("Content-Type"))
-			require.Equal(t, row.code, gjson.Get(r.body, "error.code").Int(), r.body)
-			require.Contains(t, gjson.Get(r.body, "error.message").String(), row.says)
-			require.Equal(t, row.id, gjson.Get(r.body, "id").String() == "q7", r.body)
+			require.Equal(t, row.code, gjson.Get(r.Body, "error.code").Int(), r.Body)
+			require.Contains(t, gjson.Get(r.Body, "error.message").String(), row.says)
+			require.Equal(t, row.id, gjson.Get(r.Body, "id").String() == "q7", r.Body)
 		})
 	}
-	require.Equal(t, http.StatusOK, g.do(t, "POST", "/mcp", packed.String(), accept, now, list, "Content-Encoding: gzip", "Content-Type: application/json").StatusCode)
-	r := g.do(t, "OPTIONS", "/mcp", "")
+	require.Equal(t, http.StatusOK, g.Do(t, "POST", "/mcp", packed.String(), accept, now, list, "Content-Encoding: gzip", "Content-Type: application/json").StatusCode)
+	r := g.Do(t, "OPTIONS", "/mcp", "")
 	require.Equal(t, []any{http.StatusNoContent, "DELETE, GET, OPTIONS, POST"}, []any{r.StatusCode, r.Header.Get("Allow")})
-	r = g.do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/nix"}`, accept, session)
+	r = g.Do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/nix"}`, accept, session)
 	require.Equal(t, http.StatusAccepted, r.StatusCode, "nothing is answered to a notification")
 }
 
 // What _meta says of a call is checked like the headers, under its own name.
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: replies(`{}`)}
+	door := &apitest.Door{Target: apitest.Replies(`{}`)}
 	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
-	s := mcpClient(t, g.URL, "", "2026-07-28", nil)
+	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta
 		says string
@@ -279,9 +280,9 @@ func TestMCPMetaOfCalls(t *testing.T) {
 	}
 	_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Meta: mcp.Meta{"shallot/cache": "off", "shallot/deadline": time.Now().Add(time.Hour).Format(time.RFC3339), "traceparent": 7}})
 	require.NoError(t, err)
-	require.Equal(t, "off", door.last(t).Cache)
+	require.Equal(t, "off", door.Last(t).Cache)
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: add", "Idempotency-Key: k1"}
 	body := strings.Replace(post("tools/call", `"name":"add",`), `"_meta":{`, `"_meta":{"shallot/idempotency-key":"k2",`, 1)
-	require.Contains(t, g.do(t, "POST", "/mcp", body, headers...).body, "say different things")
-	require.NotContains(t, g.do(t, "POST", "/mcp", strings.Replace(body, "k2", "k1", 1), headers...).body, `"error"`)
+	require.Contains(t, g.Do(t, "POST", "/mcp", body, headers...).Body, "say different things")
+	require.NotContains(t, g.Do(t, "POST", "/mcp", strings.Replace(body, "k2", "k1", 1), headers...).Body, `"error"`)
 }

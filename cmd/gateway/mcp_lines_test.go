@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -27,8 +28,8 @@ type stdioFace struct {
 	ended chan error
 }
 
-func overLines(ctx context.Context, t *testing.T, door *localDoor, limit int) *stdioFace {
-	face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
+func overLines(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioFace {
+	face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Alone = true
 	inR, inW := io.Pipe()
@@ -83,7 +84,7 @@ func sayCall(id int) string {
 // A line that is no message is answered and harms nothing else; batches are taken where the revision has them.
 func TestMCPStdioBadLines(t *testing.T) {
 	t.Parallel()
-	s := overLines(t.Context(), t, &localDoor{target: replies(`{}`)}, 1000)
+	s := overLines(t.Context(), t, &apitest.Door{Target: apitest.Replies(`{}`)}, 1000)
 	s.say(t, sayHello, sayReady)
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
@@ -111,7 +112,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 func TestMCPStdioEnds(t *testing.T) {
 	t.Parallel()
 	begun, free := make(chan struct{}, 4), make(chan struct{})
-	door := &localDoor{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &apitest.Door{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
 		begun <- struct{}{}
 		select {
 		case <-free:
@@ -131,12 +132,12 @@ func TestMCPStdioEnds(t *testing.T) {
 	<-begun
 	<-begun
 	told.say(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	<-door.left
+	<-door.Left
 	told.say(t, sayPing)
 	require.Contains(t, told.next(t), `"id":"p"`, "not the cancelled call")
 	stop()
 	require.Contains(t, told.next(t), "told to stop")
-	<-door.left
+	<-door.Left
 	require.NoError(t, <-told.ended)
 
 	piped := overLines(t.Context(), t, door, 1<<20)
@@ -158,12 +159,12 @@ func TestMCPHaltAnswers(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun := make(chan struct{}, 1)
-			door := &localDoor{target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			door := &apitest.Door{Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 				begun <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: testLog(t)})
+			face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(face.Close)
 			g := start(t, door, func(_ *settings, p *parts) {
@@ -181,7 +182,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 			r := <-got
 			require.NotNil(t, r)
 			require.True(t, r.IsError)
-			require.Contains(t, textOf(t, r), "/v1/results/")
+			require.Contains(t, apitest.TextOf(t, r), "/v1/results/")
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // A log message reaches the caller of the call on whose stream it came, at his level, and nobody else; where streams are
@@ -45,8 +46,8 @@ func TestMCPLogMessages(t *testing.T) {
 		s := face.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
 			got <- heard{who, string(r.Params.Level), string(messages.Encode(r.Params.Data))}
 		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-		offered(t, s, "now_say")
-		offered(t, s, "older_say")
+		apitest.Offered(t, s, "now_say")
+		apitest.Offered(t, s, "older_say")
 		meta := mcp.Meta{}
 		if revision == firstSessionless && level != "" {
 			meta[mcp.MetaKeyLogLevel] = level

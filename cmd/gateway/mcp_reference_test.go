@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // TestMCPReferenceServers has the reference servers of npm behind: what they refuse from a client succeeds through
@@ -58,7 +59,7 @@ func TestMCPReferenceServers(t *testing.T) {
 				cmd.Env = append(cmd.Env, k+"="+v)
 			}
 		}
-		direct[name] = session(t, &mcp.CommandTransport{Command: cmd}, nil)
+		direct[name] = apitest.Connect(t, &mcp.CommandTransport{Command: cmd}, nil)
 	}
 	progressed := make(chan struct{}, 64)
 	s := chainOf(t, 1, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
@@ -71,15 +72,15 @@ func TestMCPReferenceServers(t *testing.T) {
 		{"memory", "create_entities", `{"entities":"[{\"name\":\"n1\",\"entityType\":\"t\",\"observations\":[\"o\"]}]"}`, "n1"},
 		{"everything", "echo", `{"message":42}`, "42"},
 	} {
-		offered(t, s, c.server+"_"+c.tool)
+		apitest.Offered(t, s, c.server+"_"+c.tool)
 		r, err := direct[c.server].CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
 		require.True(t, err != nil || r.IsError, "%s %s: the server itself takes it: the case shows nothing", c.tool, c.args)
-		r = invoke(t, s, c.server+"_"+c.tool, c.args)
+		r = apitest.Invoke(t, s, c.server+"_"+c.tool, c.args)
 		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, messages.Encode(r))
-		require.Contains(t, textOf(t, r), c.want)
+		require.Contains(t, apitest.TextOf(t, r), c.want)
 	}
 	t.Run("images and links pass", func(t *testing.T) {
-		r := invoke(t, s, "everything_get-tiny-image", `{}`)
+		r := apitest.Invoke(t, s, "everything_get-tiny-image", `{}`)
 		require.True(t, strings.Contains(string(messages.Encode(r.Content)), `"image"`))
 	})
 	slow := json.RawMessage(`{"duration":"60","steps":600}`)
@@ -98,7 +99,7 @@ func TestMCPReferenceServers(t *testing.T) {
 		cancel()
 		require.Error(t, <-done)
 		// The slot is free (there is one), and the server takes the next call while most of the first would be left.
-		require.False(t, invoke(t, s, "everything_echo", `{"message":"next"}`).IsError)
+		require.False(t, apitest.Invoke(t, s, "everything_echo", `{"message":"next"}`).IsError)
 		id, token := "", ""
 		require.Eventually(t, func() bool { // it has been told, by the id of the call
 			for _, m := range messagesIn(t, wire+".in") {
@@ -145,7 +146,7 @@ func TestMCPReferenceServers(t *testing.T) {
 		require.Error(t, <-done)
 		require.Eventually(t, func() bool { _, err := os.Stat(proc); return err != nil }, 20*time.Second, 10*time.Millisecond,
 			"on-cancel: restart ends the work for good")
-		require.False(t, invoke(t, s, "restarted_echo", `{"message":"next"}`).IsError)
+		require.False(t, apitest.Invoke(t, s, "restarted_echo", `{"message":"next"}`).IsError)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/stretchr/testify/require"
 )
@@ -44,7 +45,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
-		f := &mcpFace{tasks: still, mcpOptions: mcpOptions{Local: api.Identity{Tenant: "default"}, Log: testLog(t)}}
+		f := &mcpFace{tasks: still, mcpOptions: mcpOptions{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
@@ -91,12 +92,12 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
 	d := tool("slow", "go")
 	d.Task = toolspec.TaskAlways
-	door := &localDoor{target: replies(`{"ok":true}`)}
+	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
 	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
 	r := c.call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())
-	require.True(t, door.last(t).Keep)
+	require.True(t, door.Last(t).Keep)
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
 		a := c.do(t, method, `{"taskId":"x","inputResponses":{}}`)
 		require.EqualValues(t, -32603, a.Get("error.code").Int(), a.Raw)

@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -43,8 +44,8 @@ func tool(name, kind string) *toolspec.Definition {
 }
 
 // withMCP serves /mcp of the test gateway.
-func withMCP(t *testing.T, door *localDoor, source mcpSource, edit func(*settings, *parts)) *testGateway {
-	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: testLog(t)})
+func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*settings, *parts)) *testGateway {
+	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
 	return start(t, door, func(c *settings, p *parts) {
@@ -59,7 +60,7 @@ var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
 
 func TestMCPCall(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch string(c.Request()) {
 		case `{"n":1}`:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -87,7 +88,7 @@ func TestMCPCall(t *testing.T) {
 	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
-			s := mcpClient(t, g.URL, "key-a", revision, nil)
+			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
 			require.Equal(t, revision, s.InitializeResult().ProtocolVersion)
 			list, err := s.ListTools(t.Context(), nil)
 			require.NoError(t, err)
@@ -99,17 +100,17 @@ func TestMCPCall(t *testing.T) {
 				return r
 			}
 			r := do(`{"n":1}`)
-			require.Equal(t, `{"sum":9007199254740993}`, textOf(t, r), "exact integers")
+			require.Equal(t, `{"sum":9007199254740993}`, apitest.TextOf(t, r), "exact integers")
 			require.NotNil(t, r.StructuredContent)
 			require.False(t, r.IsError)
 			require.NotEmpty(t, r.Meta["shallot/call"])
-			last := door.last(t)
+			last := door.Last(t)
 			require.Equal(t, []any{messages.Tool, "add", "ta", "s1"}, []any{last.Kind, last.Tool, last.Tenant, last.Session}, "the tenant is the key's")
 
-			require.Equal(t, "words", textOf(t, do(`{"n":2}`)))
+			require.Equal(t, "words", apitest.TextOf(t, do(`{"n":2}`)))
 			r = do(`{"n":3}`)
 			require.True(t, r.IsError, "SEP-1303: bad arguments are a result")
-			require.Contains(t, textOf(t, r), "m: missing")
+			require.Contains(t, apitest.TextOf(t, r), "m: missing")
 			require.Equal(t, "invalid_arguments", r.Meta["shallot/fault"])
 			r = do(`{"n":4}`)
 			require.True(t, r.IsError, "contracts 13: over MCP a graceful error is an error")
@@ -119,12 +120,12 @@ func TestMCPCall(t *testing.T) {
 			require.Contains(t, r.Content[len(r.Content)-1].(*mcp.TextContent).Text, "stale_cache", "X-34: the model sees the mark")
 			r = do(`{"n":6}`)
 			require.True(t, r.IsError)
-			require.Equal(t, "no such city", textOf(t, r))
+			require.Equal(t, "no such city", apitest.TextOf(t, r))
 			require.NotContains(t, r.Meta, "shallot/from_cache")
 			r = do(`{"n":7}`)
 			require.Equal(t, true, r.Meta["shallot/from_cache"], "S2-CACHE-4")
 			r = do(`{"n":9007199254740993}`)
-			require.Equal(t, "[1,2]", textOf(t, r))
+			require.Equal(t, "[1,2]", apitest.TextOf(t, r))
 			require.Nil(t, r.StructuredContent)
 
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "none"})
@@ -135,7 +136,7 @@ func TestMCPCall(t *testing.T) {
 			require.ErrorAs(t, err, &wire)
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"n":1}`), Meta: mcp.Meta{"shallot/idempotency-key": "k1"}})
 			require.NoError(t, err)
-			require.Equal(t, "k1", door.last(t).IdempotencyKey)
+			require.Equal(t, "k1", door.Last(t).IdempotencyKey)
 		})
 	}
 }
@@ -146,7 +147,7 @@ func TestMCPCancel(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun, progressed := make(chan struct{}, 1), make(chan float64, 4)
-			door := &localDoor{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			door := &apitest.Door{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{"progress":{"progress":1,"total":3}}`))
 				_ = emit([]byte(`{"progress":{"progress":1}}`))
 				_ = emit([]byte(`{"progress":{"progress":2,"message":"m"}}`))
@@ -155,7 +156,7 @@ func TestMCPCancel(t *testing.T) {
 				return ctx.Err()
 			}}
 			g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, nil)
-			s := mcpClient(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +169,7 @@ func TestMCPCancel(t *testing.T) {
 			cancel()
 			require.Error(t, <-done)
 			select {
-			case <-door.left:
+			case <-door.Left:
 			case <-time.After(10 * time.Second):
 				t.Fatal("the call was not left")
 			}
@@ -178,29 +179,29 @@ func TestMCPCancel(t *testing.T) {
 
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{}
+	door := &apitest.Door{}
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
 	open := withMCP(t, door, source, nil)
-	require.Equal(t, http.StatusOK, open.do(t, "POST", "/mcp", ask, headers...).StatusCode)
-	require.Equal(t, http.StatusForbidden, open.do(t, "POST", "/mcp", ask, append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
-	require.Equal(t, http.StatusForbidden, open.do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
-	require.Equal(t, http.StatusMethodNotAllowed, open.do(t, "GET", "/mcp", "", headers...).StatusCode)
+	require.Equal(t, http.StatusOK, open.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
+	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
+	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
+	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
 	keyed := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
-	require.Equal(t, http.StatusUnauthorized, keyed.do(t, "POST", "/mcp", ask, headers...).StatusCode)
-	require.Equal(t, http.StatusOK, keyed.do(t, "POST", "/mcp", ask, append(headers, authA)...).StatusCode)
+	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
+	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 
 	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	accept := "Accept: application/json, text/event-stream"
-	r := keyed.do(t, "POST", "/mcp", hello, accept, authA)
-	require.Equal(t, http.StatusOK, r.StatusCode, r.body)
+	r := keyed.Do(t, "POST", "/mcp", hello, accept, apitest.AuthA)
+	require.Equal(t, http.StatusOK, r.StatusCode, r.Body)
 	session := "Mcp-Session-Id: " + r.Header.Get("Mcp-Session-Id")
 	const list = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
-	keyed.do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept, authA, session)
-	require.Equal(t, http.StatusForbidden, keyed.do(t, "POST", "/mcp", list, accept, authB, session).StatusCode, "another key's session")
-	require.Equal(t, http.StatusOK, keyed.do(t, "POST", "/mcp", list, accept, authA, session).StatusCode)
+	keyed.Do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept, apitest.AuthA, session)
+	require.Equal(t, http.StatusForbidden, keyed.Do(t, "POST", "/mcp", list, accept, apitest.AuthB, session).StatusCode, "another key's session")
+	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", list, accept, apitest.AuthA, session).StatusCode)
 }
 
 func TestMCPListFollowsTheRegistry(t *testing.T) {
@@ -208,9 +209,9 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	held := tool("held", "go")
 	held.Held = "changed"
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), held}}
-	g := withMCP(t, &localDoor{}, source, nil)
+	g := withMCP(t, &apitest.Door{}, source, nil)
 	changed := make(chan struct{}, 8)
-	s := mcpClient(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
+	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
 	names := func() (out []string) {
 		l, err := s.ListTools(t.Context(), nil)
 		require.NoError(t, err)

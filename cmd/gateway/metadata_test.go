@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 func TestBodyValidation(t *testing.T) {
@@ -24,15 +25,15 @@ func TestBodyValidation(t *testing.T) {
 		body, param string
 		code        messages.Code // empty: accepted
 	}{
-		"good":                        {body: goodBody},
-		"white space":                 {body: " \n" + goodBody + "\n"},
+		"good":                        {body: apitest.GoodBody},
+		"white space":                 {body: " \n" + apitest.GoodBody + "\n"},
 		"empty":                       {body: "  ", code: messages.InvalidRequest},
 		"no JSON":                     {body: `{"model":`, code: messages.InvalidRequest},
-		"two values":                  {body: goodBody + goodBody, code: messages.InvalidRequest},
+		"two values":                  {body: apitest.GoodBody + apitest.GoodBody, code: messages.InvalidRequest},
 		"array":                       {body: `[1]`, code: messages.InvalidRequest},
 		"string":                      {body: `"x"`, code: messages.InvalidRequest},
 		"bad UTF-8":                   {body: "{\"model\":\"m\xff\"," + msgs + "}", code: messages.InvalidRequest},
-		"byte order mark":             {body: "\xef\xbb\xbf" + goodBody, code: messages.InvalidRequest},
+		"byte order mark":             {body: "\xef\xbb\xbf" + apitest.GoodBody, code: messages.InvalidRequest},
 		"NUL":                         {body: "\x00", code: messages.InvalidRequest},
 		"no model":                    {body: `{` + msgs + `}`, param: "model", code: messages.InvalidRequest},
 		"empty model":                 {body: `{"model":"",` + msgs + `}`, param: "model", code: messages.InvalidRequest},
@@ -56,7 +57,7 @@ func TestBodyValidation(t *testing.T) {
 		"depth 64":                    {body: deep(api.MaxDepth - 1)},
 		"depth 65":                    {body: deep(api.MaxDepth), code: messages.TooLarge},
 		"depth 100000":                {body: strings.Repeat(`{"a":`, 100000), code: messages.TooLarge},
-		"brackets in a string":        {body: strings.Replace(goodBody, "hi", strings.Repeat(`[{\"`, 100), 1)},
+		"brackets in a string":        {body: strings.Replace(apitest.GoodBody, "hi", strings.Repeat(`[{\"`, 100), 1)},
 		"a million keys":              {body: `{"model":"m1",` + msgs + `,"x":` + list(1_000_000, "1") + `}`, code: messages.TooLarge},
 		"n a million":                 {body: `{"model":"m1","n":1000000,` + msgs + `}`, param: "n", code: messages.InvalidRequest},
 		"n 0 is the model's to judge": {body: `{"model":"m1","n":0,` + msgs + `}`},
@@ -68,19 +69,19 @@ func TestBodyValidation(t *testing.T) {
 		"bad session id":              {body: `{"model":"m1","metadata":{"session_id":"a b"},` + msgs + `}`, param: "metadata.session_id", code: messages.InvalidRequest},
 		"tenant in the body":          {body: `{"model":"m1","tenant":"other","metadata":{"tenant":"other"},` + msgs + `}`},
 	}
-	d := &localDoor{}
+	d := &apitest.Door{}
 	g := start(t, d, nil)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := g.chat(t, tt.body)
+			got := g.Chat(t, tt.body)
 			if tt.code == "" {
-				require.Equal(t, 200, got.StatusCode, got.body)
-				require.Equal(t, "default", d.last(t).Tenant)
+				require.Equal(t, 200, got.StatusCode, got.Body)
+				require.Equal(t, "default", d.Last(t).Tenant)
 				return
 			}
-			got.isFault(t, tt.code)
-			require.Equal(t, tt.param, got.param(), got.body)
+			got.IsFault(t, tt.code)
+			require.Equal(t, tt.param, got.Param(), got.Body)
 		})
 	}
 }
@@ -103,7 +104,7 @@ func TestMetadata(t *testing.T) {
 	t.Parallel()
 	caller := api.Identity{Tenant: "ta", Role: api.RoleCaller}
 	operator := api.Identity{Tenant: "ops", Role: api.RoleOperator}
-	with := func(extra string) string { return strings.Replace(goodBody, "{", "{"+extra+",", 1) }
+	with := func(extra string) string { return strings.Replace(apitest.GoodBody, "{", "{"+extra+",", 1) }
 	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	type R = pipeline.Request
@@ -163,7 +164,7 @@ func TestMetadata(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id, body := caller, goodBody
+			id, body := caller, apitest.GoodBody
 			if tt.id != nil {
 				id = *tt.id
 			}
@@ -188,15 +189,15 @@ func TestMetadata(t *testing.T) {
 
 func TestRequestIDIsEchoed(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &apitest.Door{}
 	g := start(t, d, nil)
-	require.Equal(t, "abc", g.do(t, "GET", "/livez", "", "X-Request-Id: abc").Header.Get("X-Request-Id"))
-	bad := g.chat(t, goodBody, "X-Request-Id: a", "X-Request-Id: b")
-	bad.isFault(t, messages.InvalidRequest)
-	require.Equal(t, "X-Request-Id", bad.param())
-	g.chat(t, goodBody, "X-Request-Id: a b").isFault(t, messages.InvalidRequest)
-	g.chat(t, goodBody, "X-Request-Id: abc")
-	require.Equal(t, "abc", d.last(t).RequestID)
+	require.Equal(t, "abc", g.Do(t, "GET", "/livez", "", "X-Request-Id: abc").Header.Get("X-Request-Id"))
+	bad := g.Chat(t, apitest.GoodBody, "X-Request-Id: a", "X-Request-Id: b")
+	bad.IsFault(t, messages.InvalidRequest)
+	require.Equal(t, "X-Request-Id", bad.Param())
+	g.Chat(t, apitest.GoodBody, "X-Request-Id: a b").IsFault(t, messages.InvalidRequest)
+	g.Chat(t, apitest.GoodBody, "X-Request-Id: abc")
+	require.Equal(t, "abc", d.Last(t).RequestID)
 }
 
 func FuzzMetadata(f *testing.F) {
@@ -217,7 +218,7 @@ func FuzzMetadata(f *testing.F) {
 }
 
 func FuzzReadChat(f *testing.F) {
-	f.Add([]byte(goodBody))
+	f.Add([]byte(apitest.GoodBody))
 	f.Add([]byte(`{"model":"\ud800","messages":[[]],"metadata":{"session_id":1}}`))
 	f.Add([]byte(`{"messages":[{}],"model":"a"`))
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -229,7 +230,7 @@ func FuzzReadChat(f *testing.F) {
 }
 
 func BenchmarkReadChat(b *testing.B) {
-	body := []byte(strings.Replace(goodBody, "hi", strings.Repeat("some words ", 100), 1))
+	body := []byte(strings.Replace(apitest.GoodBody, "hi", strings.Repeat("some words ", 100), 1))
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {

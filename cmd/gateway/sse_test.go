@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // chunk is a stream chunk as an upstream sends it.
@@ -48,8 +49,8 @@ func TestStreamFraming(t *testing.T) {
 	t.Parallel()
 	first, second := chunk("a", "null"), chunk("b", `"stop"`)
 	spread := "{\n \"x\": 1,\r\n \"y\": \"a\\nb\"\n}"
-	g := start(t, &localDoor{target: streams(ends, first, second, spread)}, nil)
-	got := g.chat(t, streamBody, "X-Request-Id: r1", "Accept-Encoding: gzip")
+	g := start(t, &apitest.Door{Target: streams(ends, first, second, spread)}, nil)
+	got := g.Chat(t, apitest.StreamBody, "X-Request-Id: r1", "Accept-Encoding: gzip")
 	require.Equal(t, 200, got.StatusCode)
 	require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
 	require.Equal(t, "no-cache", got.Header.Get("Cache-Control"))
@@ -57,7 +58,7 @@ func TestStreamFraming(t *testing.T) {
 	require.Empty(t, got.Header.Get("Content-Encoding"), "never packed")
 	require.Equal(t, "r1", got.Header.Get("X-Request-Id"))
 	require.NotEmpty(t, got.Header.Get("Shallot-Call"))
-	require.Equal(t, "data: "+first+"\n\ndata: "+second+"\n\ndata: {\"x\":1,\"y\":\"a\\nb\"}\n\ndata: [DONE]\n\n", got.body,
+	require.Equal(t, "data: "+first+"\n\ndata: "+second+"\n\ndata: {\"x\":1,\"y\":\"a\\nb\"}\n\ndata: [DONE]\n\n", got.Body,
 		"bytes as they came; a line break within JSON goes")
 }
 
@@ -84,39 +85,39 @@ func TestStreamEnds(t *testing.T) {
 
 	t.Run("failure before the first chunk has its real status", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: faults(refused)}, nil).chat(t, streamBody)
-		got.isFault(t, messages.ProviderLimited)
+		got := start(t, &apitest.Door{Target: apitest.Faults(refused)}, nil).Chat(t, apitest.StreamBody)
+		got.IsFault(t, messages.ProviderLimited)
 		require.Equal(t, 429, got.StatusCode)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
 		require.NotEmpty(t, got.Header.Get("Shallot-Path"))
 	})
 	t.Run("cut after the first chunk: error event, no DONE", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: streams(cut, chunk("a", "null"))}, nil).chat(t, streamBody)
+		got := start(t, &apitest.Door{Target: streams(cut, chunk("a", "null"))}, nil).Chat(t, apitest.StreamBody)
 		require.Equal(t, 200, got.StatusCode)
-		require.NotContains(t, got.body, "[DONE]")
-		require.True(t, strings.HasSuffix(got.body, `data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"), got.body)
+		require.NotContains(t, got.Body, "[DONE]")
+		require.True(t, strings.HasSuffix(got.Body, `data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"), got.Body)
 	})
 	t.Run("a reply without deltas is replayed, with all answer headers", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: replies(`{"r":1}`)}, nil).chat(t, streamBody)
-		require.Equal(t, "data: {\"r\":1}\n\ndata: [DONE]\n\n", got.body)
+		got := start(t, &apitest.Door{Target: apitest.Replies(`{"r":1}`)}, nil).Chat(t, apitest.StreamBody)
+		require.Equal(t, "data: {\"r\":1}\n\ndata: [DONE]\n\n", got.Body)
 		require.Equal(t, "1", got.Header.Get("Shallot-Attempts"))
 		require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
 	})
 	t.Run("refused at the door", func(t *testing.T) {
 		t.Parallel()
-		d := &localDoor{accept: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
-		got := start(t, d, nil).chat(t, streamBody)
-		got.isFault(t, messages.Overloaded)
+		d := &apitest.Door{Refuse: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
+		got := start(t, d, nil).Chat(t, apitest.StreamBody)
+		got.IsFault(t, messages.Overloaded)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
 	})
 	t.Run("a follower with nothing to show is no success", func(t *testing.T) {
 		t.Parallel()
-		g := start(t, &localDoor{target: streams(ends, "{}")}, func(_ *settings, p *parts) {
+		g := start(t, &apitest.Door{Target: streams(ends, "{}")}, func(_ *settings, p *parts) {
 			p.NewFollower = func([]byte) follower { return mute{} }
 		})
-		g.chat(t, streamBody).isFault(t, messages.Internal)
+		g.Chat(t, apitest.StreamBody).IsFault(t, messages.Internal)
 	})
 }
 
@@ -128,7 +129,7 @@ func (mute) End(*messages.Call) ([][]byte, *messages.Fault) { return nil, nil }
 // open begins a streamed call and returns the reader of its events.
 func open(t *testing.T, g *testGateway, ctx context.Context) (*http.Response, *bufio.Reader) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, "POST", g.URL+"/v1/chat/completions", strings.NewReader(streamBody))
+	req, err := http.NewRequestWithContext(ctx, "POST", g.URL+"/v1/chat/completions", strings.NewReader(apitest.StreamBody))
 	require.NoError(t, err)
 	res, err := http.DefaultTransport.RoundTrip(req)
 	require.NoError(t, err)
@@ -139,7 +140,7 @@ func open(t *testing.T, g *testGateway, ctx context.Context) (*http.Response, *b
 func TestStreamIsFlushedEventByEventAndPings(t *testing.T) {
 	t.Parallel()
 	step := make(chan string)
-	d := &localDoor{target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Door{Target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for s := range step {
 			if err := emit([]byte(s)); err != nil {
 				return err
@@ -171,11 +172,11 @@ func TestStreamIsFlushedEventByEventAndPings(t *testing.T) {
 
 func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, body := range map[string]string{"stream": streamBody, "whole reply": goodBody} {
+	for name, body := range map[string]string{"stream": apitest.StreamBody, "whole reply": apitest.GoodBody} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			running := make(chan struct{})
-			d := &localDoor{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			d := &apitest.Door{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{}`))
 				close(running)
 				<-ctx.Done()
@@ -196,7 +197,7 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 			leave()
 			<-done
 			select {
-			case <-d.left:
+			case <-d.Left:
 			case <-time.After(time.Second):
 				t.Fatal("the call was not left within a second")
 			}
@@ -206,19 +207,19 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 
 func TestNormalEndDoesNotLeave(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{left: make(chan string, 1), target: streams(ends, "{}")}
+	d := &apitest.Door{Left: make(chan string, 1), Target: streams(ends, "{}")}
 	g := start(t, d, nil)
-	g.chat(t, streamBody)
-	g.chat(t, goodBody)
+	g.Chat(t, apitest.StreamBody)
+	g.Chat(t, apitest.GoodBody)
 	g.Close() // waits for the handlers
-	require.Empty(t, d.left)
+	require.Empty(t, d.Left)
 }
 
 func TestSlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 64<<10) + `"`
 	ended := make(chan error, 1)
-	d := &localDoor{left: make(chan string, 2), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Door{Left: make(chan string, 2), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 		for { // the target never waits for the reader: the queue is bounded and the connection goes
 			if err := emit([]byte(big)); err != nil {
 				ended <- err
@@ -230,10 +231,10 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(streamBody), streamBody)
+	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(apitest.StreamBody), apitest.StreamBody)
 	require.NoError(t, err)
 	<-ended
-	<-d.left
+	<-d.Left
 	raw, _ := io.ReadAll(conn)
 	require.NotContains(t, string(raw), "[DONE]")
 	require.False(t, strings.HasSuffix(string(raw), "0\r\n\r\n"), "the connection is cut, not ended")
@@ -242,30 +243,30 @@ func TestSlowReaderIsDropped(t *testing.T) {
 func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 32<<20) + `"` // more than socket buffers take
-	d := &localDoor{left: make(chan string, 2), target: streams(ends, big)}
+	d := &apitest.Door{Left: make(chan string, 2), Target: streams(ends, big)}
 	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout, c.StreamBuffer = 30*time.Millisecond, 64<<20 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(streamBody), streamBody)
+	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(apitest.StreamBody), apitest.StreamBody)
 	require.NoError(t, err)
-	<-d.left
+	<-d.Left
 }
 
 func TestStreamThenReplyOnOneConnection(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{target: streams(ends, "{}")}
+	d := &apitest.Door{Target: streams(ends, "{}")}
 	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout = 40 * time.Millisecond })
-	require.Contains(t, g.chat(t, streamBody).body, "[DONE]")
+	require.Contains(t, g.Chat(t, apitest.StreamBody).Body, "[DONE]")
 	hold := time.NewTimer(60 * time.Millisecond) // longer than the stream's last write deadline
 	<-hold.C
-	require.Equal(t, 200, g.chat(t, goodBody).StatusCode)
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody).StatusCode)
 }
 
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	running := make(chan struct{}, 2)
-	d := &localDoor{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Door{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 		if c.Stream {
 			_ = emit([]byte(`{"n":1}`))
 		}
@@ -273,7 +274,7 @@ func TestGracefulStop(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	s, err := newServer(settings{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, parts{Door: d, NewFollower: func([]byte) follower { return &plainFollower{} }})
+	s, err := newServer(settings{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, parts{Door: d, NewFollower: func([]byte) follower { return &apitest.PlainFollower{} }})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -282,7 +283,7 @@ func TestGracefulStop(t *testing.T) {
 
 	bodies := make(chan *http.Response, 2)
 	texts := make(chan string, 2)
-	for _, body := range []string{streamBody, goodBody} {
+	for _, body := range []string{apitest.StreamBody, apitest.GoodBody} {
 		go func() {
 			res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 			if err != nil {
@@ -304,7 +305,7 @@ func TestGracefulStop(t *testing.T) {
 	require.Contains(t, all, `"code":"stream_cut"`)
 	require.Contains(t, all, `"code":"deadline_exceeded"`)
 	require.NotContains(t, all, "[DONE]")
-	require.Empty(t, d.left, "an accepted call goes on")
+	require.Empty(t, d.Left, "an accepted call goes on")
 	_, err = net.Dial("tcp", l.Addr().String())
 	require.Error(t, err)
 	for range 2 {
@@ -318,7 +319,7 @@ func TestGracefulStop(t *testing.T) {
 func TestStopLetsCallsFinish(t *testing.T) {
 	t.Parallel()
 	running, finish := make(chan struct{}), make(chan struct{})
-	d := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	d := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		close(running)
 		<-finish
 		return ends(c)
@@ -330,7 +331,7 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	go func() { _ = s.serveOn(l, s.handler()) }()
 	got := make(chan int, 1)
 	go func() {
-		res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(goodBody))
+		res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(apitest.GoodBody))
 		if err == nil {
 			res.Body.Close()
 			got <- res.StatusCode

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -24,12 +25,12 @@ const acceptEvents = "Accept: text/event-stream"
 
 func TestToolStreamFraming(t *testing.T) {
 	t.Parallel()
-	says := func(reply string, chunks ...string) *localDoor {
-		return &localDoor{target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
+	says := func(reply string, chunks ...string) *apitest.Door {
+		return &apitest.Door{Target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
 	}
-	call := func(t *testing.T, d *localDoor, headers ...string) reply {
+	call := func(t *testing.T, d *apitest.Door, headers ...string) apitest.Reply {
 		t.Helper()
-		return start(t, d, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`, headers...)
+		return start(t, d, withShelf(&shelf{}, nil)).Do(t, "POST", "/v1/tools/add/call", `{}`, headers...)
 	}
 	t.Run("chunks, progress, the rest, the result", func(t *testing.T) {
 		t.Parallel()
@@ -41,27 +42,27 @@ func TestToolStreamFraming(t *testing.T) {
 		require.NotEmpty(t, id)
 		require.Equal(t, "event: progress\ndata: {\"progress\":1,\"message\":\"a\\nb\"}\n\n"+
 			"event: chunk\ndata: {\"text\":\"one\\n\"}\n\nevent: chunk\ndata: {\"text\":\"two\"}\n\nevent: chunk\ndata: {\"text\":\" three\"}\n\n"+
-			"event: result\ndata: {\"call\":\""+id+"\",\"result\":\"one\\ntwo three\"}\n\n", got.body)
-		require.True(t, d.last(t).Stream)
+			"event: result\ndata: {\"call\":\""+id+"\",\"result\":\"one\\ntwo three\"}\n\n", got.Body)
+		require.True(t, d.Last(t).Stream)
 	})
 	t.Run("a result that was not streamed", func(t *testing.T) {
 		t.Parallel()
 		got := call(t, says(`{"b":1,"a":9007199254740993}`), acceptEvents)
-		require.Regexp(t, `^event: result\ndata: \{"call":"[^"]+","result":\{"b":1,"a":9007199254740993\}\}\n\n$`, got.body, "verbatim")
+		require.Regexp(t, `^event: result\ndata: \{"call":"[^"]+","result":\{"b":1,"a":9007199254740993\}\}\n\n$`, got.Body, "verbatim")
 		require.Equal(t, "1", got.Header.Get("Shallot-Attempts"), "all is known before the first byte")
-		require.Regexp(t, `^event: chunk\ndata: \{"text":"plain words"\}\n\nevent: result\n`, call(t, says("plain words"), acceptEvents).body)
+		require.Regexp(t, `^event: chunk\ndata: \{"text":"plain words"\}\n\nevent: result\n`, call(t, says("plain words"), acceptEvents).Body)
 	})
 	t.Run("failures", func(t *testing.T) {
 		t.Parallel()
 		broken := messages.NewFault(messages.ToolNetwork, "the line broke").From(messages.TargetOrigin)
-		call(t, &localDoor{target: faults(broken)}, acceptEvents).isFault(t, messages.ToolNetwork)
-		cut := call(t, &localDoor{target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
+		call(t, &apitest.Door{Target: apitest.Faults(broken)}, acceptEvents).IsFault(t, messages.ToolNetwork)
+		cut := call(t, &apitest.Door{Target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
 		require.Equal(t, 200, cut.StatusCode)
-		require.NotContains(t, cut.body, "event: result")
-		require.Regexp(t, `event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.body)
+		require.NotContains(t, cut.Body, "event: result")
+		require.Regexp(t, `event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
 		differs := call(t, says("else", `{"text":"one"}`), acceptEvents)
-		require.Contains(t, differs.body, `"code":"stream_cut"`)
-		require.NotContains(t, differs.body, "event: result")
+		require.Contains(t, differs.Body, `"code":"stream_cut"`)
+		require.NotContains(t, differs.Body, "event: result")
 	})
 	t.Run("who asks for one", func(t *testing.T) {
 		t.Parallel()
@@ -72,14 +73,14 @@ func TestToolStreamFraming(t *testing.T) {
 			"Accept: text/event-stream, application/json": true, "Shallot-Stream: on": true, "Accept: */*": false, "Accept: application/json": false,
 			"Accept: application/json, text/event-stream": false, "Accept: text/event-stream;q=0": false, "X-Other: x": false, "Shallot-Stream: off": false,
 		} {
-			got := g.do(t, "POST", "/v1/tools/add/call", `{}`, header)
+			got := g.Do(t, "POST", "/v1/tools/add/call", `{}`, header)
 			require.Equal(t, streams, got.Header.Get("Content-Type") == "text/event-stream", header)
-			require.Equal(t, streams, d.last(t).Stream, header)
+			require.Equal(t, streams, d.Last(t).Stream, header)
 		}
-		g.do(t, "POST", "/v1/tools/add/call", `{}`, "Shallot-Stream: yes").isFault(t, messages.InvalidRequest)
-		async := g.do(t, "POST", "/v1/tools/add/call", `{}`, acceptEvents, "Prefer: respond-async")
+		g.Do(t, "POST", "/v1/tools/add/call", `{}`, "Shallot-Stream: yes").IsFault(t, messages.InvalidRequest)
+		async := g.Do(t, "POST", "/v1/tools/add/call", `{}`, acceptEvents, "Prefer: respond-async")
 		require.Equal(t, 202, async.StatusCode)
-		require.False(t, d.last(t).Stream)
+		require.False(t, d.Last(t).Stream)
 	})
 }
 
@@ -166,9 +167,9 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: -1, data: "+filepath.Join(dir, "data")+"}}\n"+config+"\n"), 0o600))
 	loaded, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Funcs: funcs, Getenv: func(string) string { return "" }})
+	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return pipeline.NewFollower(r) }, Log: testLog(t)})
+	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return pipeline.NewFollower(r) }, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.handler())
 	t.Cleanup(func() {

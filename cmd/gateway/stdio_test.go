@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,16 +16,16 @@ import (
 func TestMCPApprovalOnStdio(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+waitingTools), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+apitest.WaitingTools), 0o600))
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
 	go func() { done <- runMCP(t.Context(), []string{"--config", file}, inR, outW, t.Output()) }()
-	p := &person{answers: []*mcp.ElicitResult{says(map[string]any{"decision": "approve"})}}
-	s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, p.options())
-	offered(t, s, "add")
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, mcpCall(t, s, addBig())))
-	require.EqualValues(t, 1, p.asked.Load())
+	p := &apitest.Person{Answers: []*mcp.ElicitResult{apitest.Filled(map[string]any{"decision": "approve"})}}
+	s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, p.Options())
+	apitest.Offered(t, s, "add")
+	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, apitest.CallTool(t, s, apitest.AddBig())))
+	require.EqualValues(t, 1, p.Asked.Load())
 	_ = s.Close()
 	require.NoError(t, <-done)
 }
@@ -36,9 +37,9 @@ func TestMCPStdio(t *testing.T) {
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
 	go func() { done <- runMCP(t.Context(), nil, inR, outW, t.Output()) }()
-	s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
-	offered(t, s, "add")
-	require.Equal(t, `{"sum":9007199254740994}`, textOf(t, invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
+	s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
+	apitest.Offered(t, s, "add")
+	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, apitest.Invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
 	_ = s.Close()
 	select {
 	case err := <-done:

@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -201,7 +202,7 @@ func TestMCPTaskStdio(t *testing.T) {
 			outR, outW := io.Pipe()
 			done := make(chan error, 1)
 			go func() { done <- runMCP(t.Context(), row.args, inR, outW, t.Output()) }()
-			s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
+			s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 			_, got := s.InitializeResult().Capabilities.Extensions[tasksExtension]
 			require.Equal(t, row.want, got, string(messages.Encode(s.InitializeResult())))
 			_ = s.Close()

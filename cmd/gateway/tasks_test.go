@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 func TestMCPTaskLifecycle(t *testing.T) {
@@ -147,12 +148,12 @@ func TestMCPTaskLifecycle(t *testing.T) {
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 	})
 	t.Run("older revisions know nothing of it", func(t *testing.T) {
-		s := mcpClient(t, url, "", "2025-11-25", &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}})
+		s := apitest.DialMCP(t, url, "", "2025-11-25", &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}})
 		require.Empty(t, s.InitializeResult().Capabilities.Extensions)
 		go func() { <-x.begun; x.release <- `{"sync":1}` }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "must"})
 		require.NoError(t, err)
-		require.Equal(t, `{"sync":1}`, textOf(t, r))
+		require.Equal(t, `{"sync":1}`, apitest.TextOf(t, r))
 		a := taskClient{url: url, session: s.ID()}.do(t, "tasks/get", `{"taskId":"`+id+`"}`)
 		require.EqualValues(t, -32601, a.Get("error.code").Int(), a.Raw)
 	})

@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const waitingTools = `
+const WaitingTools = `
 agent:
   interceptor:
     approval: {policies: [{name: big, tool: add, when: "args.a > 100"}, {name: strict, decisions: [approve, reject]}]}
@@ -22,7 +22,7 @@ tool:
 `
 
 // waitingHost starts a whole one with an embedded server.
-func waitingHost(t *testing.T, config string) *host.Host {
+func WaitingHost(t *testing.T, config string) *host.Host {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+config), 0o600))
@@ -38,6 +38,6 @@ func waitingHost(t *testing.T, config string) *host.Host {
 	return h
 }
 
-func testLog(t *testing.T) *slog.Logger {
+func Log(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

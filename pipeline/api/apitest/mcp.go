@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"context"
@@ -13,36 +13,36 @@ import (
 )
 
 // person answers forms; answers are used up one after the other, the last one stays.
-type person struct {
-	asked   atomic.Int64
-	last    atomic.Pointer[mcp.ElicitParams]
-	answers []*mcp.ElicitResult
+type Person struct {
+	Asked   atomic.Int64
+	Last    atomic.Pointer[mcp.ElicitParams]
+	Answers []*mcp.ElicitResult
 }
 
-func (p *person) options() *mcp.ClientOptions {
+func (p *Person) Options() *mcp.ClientOptions {
 	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-		n := int(p.asked.Add(1))
-		p.last.Store(r.Params)
-		return p.answers[min(n, len(p.answers))-1], nil
+		n := int(p.Asked.Add(1))
+		p.Last.Store(r.Params)
+		return p.Answers[min(n, len(p.Answers))-1], nil
 	}}
 }
 
-func says(content map[string]any) *mcp.ElicitResult {
+func Filled(content map[string]any) *mcp.ElicitResult {
 	return &mcp.ElicitResult{Action: "accept", Content: content}
 }
 
-func mcpCall(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.CallToolResult {
+func CallTool(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.CallToolResult {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), p)
 	require.NoError(t, err)
 	return r
 }
 
-func addBig() *mcp.CallToolParams {
+func AddBig() *mcp.CallToolParams {
 	return &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"a":9007199254740993,"b":1}`)}
 }
 
-func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
+func Connect(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), transport, nil)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func session(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.C
 }
 
 // offered waits until the face lists a tool.
-func offered(t *testing.T, s *mcp.ClientSession, tool string) {
+func Offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		for x, err := range s.Tools(t.Context(), nil) {
@@ -63,7 +63,7 @@ func offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
 }
 
-func invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
+func Invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func mcpClient(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
+func DialMCP(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
 	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: bearerOf(key)}, MaxRetries: -1},
@@ -90,7 +90,7 @@ func mcpClient(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *m
 	return s
 }
 
-func textOf(t *testing.T, r *mcp.CallToolResult) string {
+func TextOf(t *testing.T, r *mcp.CallToolResult) string {
 	t.Helper()
 	require.NotEmpty(t, r.Content)
 	return r.Content[0].(*mcp.TextContent).Text

@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"context"
@@ -11,24 +11,24 @@ import (
 )
 
 // localDoor is an in-process Door over pipeline.Local with a scripted target.
-type localDoor struct {
-	stages []pipeline.Stage
-	target pipeline.TargetFunc
-	accept func(pipeline.Request) error // refuses, if set
-	left   chan string
+type Door struct {
+	Stages []pipeline.Stage
+	Target pipeline.TargetFunc
+	Refuse func(pipeline.Request) error // refuses, if set
+	Left   chan string
 
 	mu      sync.Mutex
-	seen    []pipeline.Request
+	Seen    []pipeline.Request
 	tenants map[string]string
 	ended   map[string]*messages.Call
 }
 
-func (d *localDoor) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
+func (d *Door) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.seen = append(d.seen, r)
-	if d.accept != nil {
-		if err := d.accept(r); err != nil {
+	d.Seen = append(d.Seen, r)
+	if d.Refuse != nil {
+		if err := d.Refuse(r); err != nil {
 			return nil, err
 		}
 	}
@@ -41,7 +41,7 @@ func (d *localDoor) Accept(_ context.Context, r pipeline.Request) (pipeline.Pend
 	return &localPending{d: d, c: c}, nil
 }
 
-func (d *localDoor) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
+func (d *Door) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
 	d.mu.Lock()
 	owner, c := d.tenants[id], d.ended[id]
 	d.mu.Unlock()
@@ -54,31 +54,31 @@ func (d *localDoor) Result(ctx context.Context, tenant, id string) (*messages.Ca
 	return c, nil
 }
 
-func (d *localDoor) end(c *messages.Call) {
+func (d *Door) End(c *messages.Call) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended[c.ID] = c
 }
 
-func (d *localDoor) last(t *testing.T) pipeline.Request {
+func (d *Door) Last(t *testing.T) pipeline.Request {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	require.NotEmpty(t, d.seen, "the door saw no request")
-	return d.seen[len(d.seen)-1]
+	require.NotEmpty(t, d.Seen, "the door saw no request")
+	return d.Seen[len(d.Seen)-1]
 }
 
 type localPending struct {
-	d *localDoor
+	d *Door
 	c *messages.Call
 }
 
 func (p *localPending) ID() string { return p.c.ID }
 
 func (p *localPending) Leave() {
-	if p.d.left != nil {
+	if p.d.Left != nil {
 		select {
-		case p.d.left <- p.c.ID:
+		case p.d.Left <- p.c.ID:
 		default:
 		}
 	}
@@ -86,7 +86,7 @@ func (p *localPending) Leave() {
 
 func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
 	n := 0
-	l := pipeline.Chain(p.d.stages, p.d.target)
+	l := pipeline.Chain(p.d.Stages, p.d.Target)
 	l.Emit = func(chunk []byte) error {
 		n++
 		if onDelta != nil {
@@ -102,14 +102,14 @@ func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (
 }
 
 // plainFollower releases every chunk, and replays the reply where there was none.
-type plainFollower struct{ shown bool }
+type PlainFollower struct{ shown bool }
 
-func (f *plainFollower) Delta(d pipeline.Delta) [][]byte {
+func (f *PlainFollower) Delta(d pipeline.Delta) [][]byte {
 	f.shown = true
 	return [][]byte{d.Chunk}
 }
 
-func (f *plainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
+func (f *PlainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	if c.Fault != nil || f.shown {
 		return nil, c.Fault
 	}
@@ -117,13 +117,13 @@ func (f *plainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 }
 
 // replies is a target that answers with the bytes.
-func replies(reply string) pipeline.TargetFunc {
+func Replies(reply string) pipeline.TargetFunc {
 	return func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		c.SetReply([]byte(reply))
 		return nil
 	}
 }
 
-func faults(f *messages.Fault) pipeline.TargetFunc {
+func Faults(f *messages.Fault) pipeline.TargetFunc {
 	return func(context.Context, *messages.Call, pipeline.Emit) error { return f }
 }

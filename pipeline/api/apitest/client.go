@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"fmt"
@@ -16,39 +16,39 @@ import (
 )
 
 const (
-	goodBody   = `{"model":"m1","messages":[{"role":"user","content":"hi"}]}`
-	streamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
+	GoodBody   = `{"model":"m1","messages":[{"role":"user","content":"hi"}]}`
+	StreamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
 
 // testClient speaks to a face under test.
-type testClient struct{ *httptest.Server }
+type Client struct{ *httptest.Server }
 
-type lockedWriter struct {
+type LockedWriter struct {
 	mu sync.Mutex
-	w  io.Writer
+	W  io.Writer
 }
 
-func (l *lockedWriter) Write(b []byte) (int, error) {
+func (l *LockedWriter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.w.Write(b)
+	return l.W.Write(b)
 }
 
-type reply struct {
+type Reply struct {
 	*http.Response
-	body string
+	Body string
 }
 
-func (r reply) param() string   { return gjson.Get(r.body, "error.param").String() }
-func (r reply) message() string { return gjson.Get(r.body, "error.message").String() }
+func (r Reply) Param() string   { return gjson.Get(r.Body, "error.param").String() }
+func (r Reply) Message() string { return gjson.Get(r.Body, "error.message").String() }
 
 // isFault checks the whole error shape: four keys, the code's header, x-should-retry.
-func (r reply) isFault(t *testing.T, code messages.Code) {
+func (r Reply) IsFault(t *testing.T, code messages.Code) {
 	t.Helper()
-	require.Equal(t, string(code), r.Header.Get("Shallot-Fault"), r.body)
+	require.Equal(t, string(code), r.Header.Get("Shallot-Fault"), r.Body)
 	require.Equal(t, "application/json", r.Header.Get("Content-Type"))
 	for _, key := range []string{"message", "type", "param", "code"} {
-		require.True(t, gjson.Get(r.body, "error."+key).Exists(), "error.%s in %s", key, r.body)
+		require.True(t, gjson.Get(r.Body, "error."+key).Exists(), "error.%s in %s", key, r.Body)
 	}
 	require.NotEmpty(t, r.Header.Get("X-Request-Id"))
 	if !code.Info().Retryable {
@@ -57,7 +57,7 @@ func (r reply) isFault(t *testing.T, code messages.Code) {
 }
 
 // do sends a request; headers are "Name: value" lines.
-func (g testClient) do(t *testing.T, method, path, body string, headers ...string) reply {
+func (g Client) Do(t *testing.T, method, path, body string, headers ...string) Reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, g.URL+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -82,16 +82,16 @@ func (g testClient) do(t *testing.T, method, path, body string, headers ...strin
 	defer res.Body.Close()
 	raw, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	return reply{res, string(raw)}
+	return Reply{res, string(raw)}
 }
 
-func (g testClient) chat(t *testing.T, body string, headers ...string) reply {
+func (g Client) Chat(t *testing.T, body string, headers ...string) Reply {
 	t.Helper()
-	return g.do(t, "POST", "/v1/chat/completions", body, headers...)
+	return g.Do(t, "POST", "/v1/chat/completions", body, headers...)
 }
 
 // raw sends bytes as they are, for requests that no client library would make.
-func (g testClient) raw(t *testing.T, request string) string {
+func (g Client) Raw(t *testing.T, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func (g testClient) raw(t *testing.T, request string) string {
 }
 
 // twoTenantsFile is a keys-file with the keys a (tenant ta), b (tenant tb) and op (operator), under the pepper "pepper".
-func twoTenantsFile(hash func(key string, pepper []byte) string) string {
+func TwoTenantsFile(hash func(key string, pepper []byte) string) string {
 	return fmt.Sprintf(`
 keys:
   - {id: a, hash: %q, tenant: ta, models: ["m1", "org/*"], agents: [helper]}
@@ -113,7 +113,7 @@ keys:
 }
 
 const (
-	authA  = "Authorization: Bearer key-a"
-	authB  = "Authorization: Bearer key-b"
-	authOp = "Authorization: Bearer key-op"
+	AuthA  = "Authorization: Bearer key-a"
+	AuthB  = "Authorization: Bearer key-b"
+	AuthOp = "Authorization: Bearer key-op"
 )
