@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -151,40 +149,6 @@ func TestKeysFile(t *testing.T) {
 	}
 	_, err := loadKeys(filepath.Join(t.TempDir(), "none"), "")
 	require.ErrorContains(t, err, "http.keys-file")
-}
-
-func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
-	t.Parallel()
-	for _, pepper := range []string{"", "p"} {
-		var out bytes.Buffer
-		require.NoError(t, runKey([]string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"}, pepper, &out))
-		lines := strings.Split(out.String(), "\n")
-		_, key, _ := strings.Cut(lines[0], ": ")
-		require.Regexp(t, `^sk-shallot-[\w-]{43}$`, key)
-		path := filepath.Join(t.TempDir(), "keys.yaml")
-		require.NoError(t, os.WriteFile(path, []byte("keys:\n"+lines[2]+"\n"), 0o600))
-		k, err := loadKeys(path, pepper)
-		require.NoError(t, err)
-		id, ok := k.find(key)
-		require.True(t, ok)
-		require.Equal(t, api.Identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
-		require.NotContains(t, lines[2], key)
-	}
-	require.ErrorContains(t, runKey(nil, "", &bytes.Buffer{}), "--id")
-	require.Error(t, runKey([]string{"--id", "x", "--role", "root"}, "", &bytes.Buffer{}))
-}
-
-func TestGlobs(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"*", "a/b", true}, {"gpt-*", "gpt-4o", true}, {"gpt-*", "GPT-4o", false}, {"a*c*e", "abcde", true}, {"a*c*e", "abde", false},
-		{"a*a", "a", false}, {"", "", true}, {"", "a", false}, {"m1", "m10", false}, {"org/*", "org/x/y", true}, {"a**b", "ab", true},
-	} {
-		require.Equal(t, tt.want, api.Globs(tt.pattern, tt.name), "%s %s", tt.pattern, tt.name)
-	}
 }
 
 func FuzzBearer(f *testing.F) {

@@ -16,14 +16,15 @@ import (
 )
 
 // mcpGateway is a gateway with an MCP face on the installation.
-func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
+func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) apitest.Client {
 	t.Helper()
 	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Approvals = h
 	t.Cleanup(face.Close)
-	return withApprovals(t, h, func(c *settings, p *parts) {
-		p.Extra = append(p.Extra, surface{Pattern: "/mcp", Handler: face.handler(1 << 20)})
+	return serveMCP(t, h.Door(), face, func(c *settings, p *parts) {
+		c.Embedded = true
+		p.Tools, p.Approvals = h, h
 		if edit != nil {
 			edit(c, p)
 		}
@@ -81,9 +82,9 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	keys := func(_ *settings, p *parts) { p.Keys = twoTenants(t) }
+	keys := func(_ *settings, p *parts) { p.Keys = mcpTenants(t) }
 	one, other := mcpGateway(t, h, keys), mcpGateway(t, h, keys)
-	manual := func(g *testGateway, key string) *mcp.ClientSession {
+	manual := func(g apitest.Client, key string) *mcp.ClientSession {
 		p := &apitest.Person{}
 		o := p.Options()
 		o.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}

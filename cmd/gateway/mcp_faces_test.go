@@ -53,7 +53,7 @@ func TestMCPKeyLimits(t *testing.T) {
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
 	}
-	keys := keysOf(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
+	keys := mcpKeys(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
 	g := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = keys })
 	for key, want := range map[string]struct {
 		tools             []string

@@ -167,9 +167,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 			face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(face.Close)
-			g := start(t, door, func(_ *settings, p *parts) {
-				p.Extra = append(p.Extra, surface{Pattern: "/mcp", Handler: face.handler(1 << 20)})
-			})
+			g := serveMCP(t, door, face, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
 				&mcp.ClientSessionOptions{ProtocolVersion: revision}) // a standing stream that ends may end the client before it has read the answer

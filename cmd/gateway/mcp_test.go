@@ -44,16 +44,14 @@ func tool(name, kind string) *toolspec.Definition {
 }
 
 // withMCP serves /mcp of the test gateway.
-func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*settings, *parts)) *testGateway {
+func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*settings, *parts)) apitest.Client {
 	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
-	return start(t, door, func(c *settings, p *parts) {
-		p.Extra = append(p.Extra, surface{Pattern: "/mcp", Handler: face.handler(1 << 20)})
-		if edit != nil {
-			edit(c, p)
-		}
-	})
+	if door.Target == nil {
+		door.Target = apitest.Replies(`{"ok":true}`)
+	}
+	return serveMCP(t, door, face, edit)
 }
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
@@ -85,7 +83,7 @@ func TestMCPCall(t *testing.T) {
 		}
 		return nil
 	}}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = mcpTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -189,7 +187,7 @@ func TestMCPGuards(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
-	keyed := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	keyed := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = mcpTenants(t) })
 	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 
