@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 )
 
 // runKey is the command "gateway key": it prints a new key, which is stored nowhere, and its record for the file.
 func runKey(args []string, pepper string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway key", flag.ContinueOnError)
 	fs.SetOutput(out)
-	var r keyRecord
+	var r httpapi.KeyRecord
 	var models, agents, tools string
 	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit (required)")
 	fs.StringVar(&r.Tenant, "tenant", "default", "tenant of its calls")
@@ -33,13 +34,13 @@ func runKey(args []string, pepper string, out io.Writer) error {
 		return strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' })
 	}
 	r.Models, r.Agents, r.Tools = list(models), list(agents), list(tools)
-	key := newKey()
-	r.Hash = hashKey(key, []byte(pepper))
+	key := httpapi.NewKey()
+	r.Hash = httpapi.HashKey(key, []byte(pepper))
 	line, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("gateway key: %w", err)
 	}
-	if _, err := parseKeys([]byte(`{"keys":[`+string(line)+`]}`), pepper); err != nil {
+	if _, err := httpapi.ParseKeys([]byte(`{"keys":[`+string(line)+`]}`), pepper); err != nil {
 		return fmt.Errorf("gateway key: %w", err)
 	}
 	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under keys:\n  - %s\n", key, line)

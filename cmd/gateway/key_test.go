@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,9 +22,9 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 		require.Regexp(t, `^sk-shallot-[\w-]{43}$`, key)
 		path := filepath.Join(t.TempDir(), "keys.yaml")
 		require.NoError(t, os.WriteFile(path, []byte("keys:\n"+lines[2]+"\n"), 0o600))
-		k, err := loadKeys(path, pepper)
+		k, err := httpapi.LoadKeys(path, pepper)
 		require.NoError(t, err)
-		id, ok := k.find(key)
+		id, ok := k.Find(key)
 		require.True(t, ok)
 		require.Equal(t, api.Identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
 		require.NotContains(t, lines[2], key)

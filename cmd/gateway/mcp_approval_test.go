@@ -12,17 +12,18 @@ import (
 
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
 // mcpGateway is a gateway with an MCP face on the installation.
-func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) apitest.Client {
+func mcpGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
 	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Approvals = h
 	t.Cleanup(face.Close)
-	return serveMCP(t, h.Door(), face, func(c *settings, p *parts) {
+	return serveMCP(t, h.Door(), face, func(c *httpapi.Config, p *httpapi.Deps) {
 		c.Embedded = true
 		p.Tools, p.Approvals = h, h
 		if edit != nil {
@@ -82,7 +83,7 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	keys := func(_ *settings, p *parts) { p.Keys = mcpTenants(t) }
+	keys := func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) }
 	one, other := mcpGateway(t, h, keys), mcpGateway(t, h, keys)
 	manual := func(g apitest.Client, key string) *mcp.ClientSession {
 		p := &apitest.Person{}

@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -51,10 +52,10 @@ func TestMCPKeyLimits(t *testing.T) {
 	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
 	source := withServer{&fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("echo", "go"), tool("files_read", "go")}}}
 	record := func(id, tools string) string {
-		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
+		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id, tools)
 	}
 	keys := mcpKeys(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
-	g := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = keys })
+	g := withMCP(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
 	for key, want := range map[string]struct {
 		tools             []string
 		prompts, resource bool

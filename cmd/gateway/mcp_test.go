@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -44,7 +45,7 @@ func tool(name, kind string) *toolspec.Definition {
 }
 
 // withMCP serves /mcp of the test gateway.
-func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*settings, *parts)) apitest.Client {
+func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
@@ -83,7 +84,7 @@ func TestMCPCall(t *testing.T) {
 		}
 		return nil
 	}}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = mcpTenants(t) })
+	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -187,7 +188,7 @@ func TestMCPGuards(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
-	keyed := withMCP(t, door, source, func(_ *settings, p *parts) { p.Keys = mcpTenants(t) })
+	keyed := withMCP(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) })
 	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 )
 
 func TestMCPTaskLifecycle(t *testing.T) {
@@ -199,7 +200,7 @@ func TestMCPTaskOfAnother(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys.yaml")
 	x := newTaskTools(t, fmt.Sprintf("http: {keys-file: %q}\n", keys))
 	record := func(id, tenant, more string) string {
-		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: %s%s}\n", id, hashKey("key-"+id, nil), tenant, more)
+		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: %s%s}\n", id, httpapi.HashKey("key-"+id, nil), tenant, more)
 	}
 	require.NoError(t, os.WriteFile(keys, []byte("keys:\n"+record("a", "ta", "")+record("a2", "ta", "")+record("b", "tb", "")+record("op", "ops", ", role: operator")), 0o600))
 	url, _ := command(t, "--config", x.config)

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"io"
@@ -9,7 +9,7 @@ import (
 )
 
 // addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
-func (s *server) addControl(t *table, addr string) {
+func (s *Server) addControl(t *router, addr string) {
 	if s.Control != nil {
 		t.add("/api/debug/interceptor-stats", methods{http.MethodGet: s.operator(addr, s.stats)})
 		t.add("/api/debug/interceptor/diagnostics", methods{http.MethodGet: s.operator(addr, s.diagnostics)})
@@ -29,7 +29,7 @@ func (s *server) addControl(t *table, addr string) {
 // local serves a surface without a key, with the check of the Host that all surfaces of a loopback listener have.
 func local(addr string, h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if loopbackAddr(addr) {
+		if IsLoopback(addr) {
 			if f := localHost(r, nil); f != nil {
 				writeFault(w, f)
 				return
@@ -39,7 +39,7 @@ func local(addr string, h http.Handler) http.HandlerFunc {
 	}
 }
 
-func (s *server) stats(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	v, err := s.Control.Stats(r.Context())
 	if err != nil {
 		s.failed(w, r, err)
@@ -48,7 +48,7 @@ func (s *server) stats(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	writeValue(w, http.StatusOK, v)
 }
 
-func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *Server) diagnostics(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	v, err := s.Control.Diagnostics(r.Context())
 	if err != nil {
 		s.failed(w, r, err)
@@ -57,7 +57,7 @@ func (s *server) diagnostics(w http.ResponseWriter, r *http.Request, _ api.Ident
 	writeValue(w, http.StatusOK, v)
 }
 
-func (s *server) switchTo(on bool) endpoint {
+func (s *Server) switchTo(on bool) endpoint {
 	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
 		confirm, fault := confirmation(w, r)
 		if fault != nil {

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // toolShelf is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
-type toolShelf interface {
+type ToolService interface {
 	ListTools(ctx context.Context) ([]api.ToolInfo, error)
 	GetTool(ctx context.Context, name string) (api.ToolInfo, error)
 	RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error)
@@ -28,9 +28,9 @@ const maxDefinition = 1 << 20
 
 // addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
 // (contracts 19); elsewhere it says where it is.
-func (s *server) addTools(t *table, addr string, main bool) {
+func (s *Server) addTools(t *router, addr string, main bool) {
 	control := func(next endpoint) http.HandlerFunc {
-		if main && !loopbackAddr(addr) {
+		if main && !IsLoopback(addr) {
 			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, because this port is reachable from other machines"))
 			})
@@ -53,7 +53,7 @@ func (s *server) addTools(t *table, addr string, main bool) {
 
 // callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result, as
 // server-sent events for a caller who accepts those.
-func (s *server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.bodies().Read(w, r)
 	if fault == nil {
 		fault = api.ReadArguments(body)
@@ -84,7 +84,7 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id api.Identit
 }
 
 // toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
-func (s *server) toolName(r *http.Request) string {
+func (s *Server) toolName(r *http.Request) string {
 	name := r.PathValue("name")
 	if !toolspec.MayBeModelName(name) {
 		return name
@@ -114,7 +114,7 @@ type heldTool struct {
 // listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
 // one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
 // own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
-func (s *server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	out := struct {
 		Object   string                    `json:"object"`
 		Data     []api.FunctionTool        `json:"data"`
@@ -142,7 +142,7 @@ func (s *server) listTools(w http.ResponseWriter, r *http.Request, id api.Identi
 }
 
 // getTool is GET /v1/tools/{name}; a tool that the key may not call is one that there is not.
-func (s *server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := s.toolName(r)
 	t, err := s.Tools.GetTool(r.Context(), name)
 	switch {
@@ -162,7 +162,7 @@ const evictedPath = "/v1/evicted/"
 
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
 // those who may call the tool that reads it.
-func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if name := stages.EvictedTool().Name; !id.MayTool(name) {
 		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
 		return
@@ -189,7 +189,7 @@ func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Iden
 }
 
 // registerTool is POST /v1/tools: 201 with the tool as it now stands.
-func (s *server) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -205,7 +205,7 @@ func (s *server) registerTool(w http.ResponseWriter, r *http.Request, id api.Ide
 }
 
 // removeTool is DELETE /v1/tools/{name}, or {name}@{version}.
-func (s *server) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if err := s.Tools.RemoveTool(r.Context(), r.PathValue("name"), id.Who()); err != nil {
 		s.failed(w, r, err)
 		return
@@ -214,7 +214,7 @@ func (s *server) removeTool(w http.ResponseWriter, r *http.Request, id api.Ident
 }
 
 // approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of what the person saw.
-func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -236,7 +236,7 @@ func (s *server) approveTool(w http.ResponseWriter, r *http.Request, id api.Iden
 }
 
 // controlBody reads the JSON object of a control request.
-func (s *server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
+func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
 	body, fault := s.bodies().Read(w, r)
 	switch {
 	case fault != nil:

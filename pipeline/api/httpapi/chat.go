@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
-func (s *server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.bodies().Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -35,7 +35,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 }
 
 // run makes a call and answers with its end, whatever its kind.
-func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
+func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
 	async := prefers(r.Header, "respond-async")
 	if async {
 		req.Submit, req.Stream = true, false
@@ -104,21 +104,21 @@ func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *
 }
 
 // untilHalt is ctx that also ends when the gateway's grace is over.
-func (s *server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.halted, func() { cancel(errStopping) })
+	stop := context.AfterFunc(s.Halted, func() { cancel(errStopping) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
 var errStopping = errors.New("the gateway is stopping")
 
 // notEnded answers for an accepted call whose end this connection will not see.
-func (s *server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
+func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
 	switch {
 	case r.Context().Err() != nil: // nobody is there to read
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
-	case s.halted.Err() != nil:
+	case s.Halted.Err() != nil:
 		w.Header().Set("Location", api.ResultPath(call))
 		writeFault(w, api.StoppingFault(messages.DeadlineExceeded, call))
 	default:
@@ -139,7 +139,7 @@ func accepted(w http.ResponseWriter, call, status string) {
 }
 
 // finish writes the end of a call: its fault, or its reply byte for byte.
-func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
 	facts(w.Header(), c, started(r))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
 	switch text, isText := c.ReplyText(); {
@@ -190,7 +190,7 @@ const (
 )
 
 // result is GET /v1/results/{call}: the end of a call of the same tenant, or 202 while it runs.
-func (s *server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	call := r.PathValue("call")
 	if uuid.Validate(call) != nil || len(call) != 36 {
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
@@ -240,7 +240,7 @@ type modelRow struct {
 }
 
 // visibleModels are the models that the key may use; agents are listed as agent/<name>.
-func (s *server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
+func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
 	rows := []modelRow{}
 	if s.Models == nil {
 		return rows
@@ -258,7 +258,7 @@ func (s *server) visibleModels(ctx context.Context, id api.Identity) []modelRow 
 }
 
 // listModels is GET /v1/models.
-func (s *server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	writeValue(w, http.StatusOK, struct {
 		Object string     `json:"object"`
 		Data   []modelRow `json:"data"`
@@ -266,7 +266,7 @@ func (s *server) listModels(w http.ResponseWriter, r *http.Request, id api.Ident
 }
 
 // getModel is GET /v1/models/{id}, where an id may hold slashes.
-func (s *server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := r.PathValue("id")
 	rows := s.visibleModels(r.Context(), id)
 	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })

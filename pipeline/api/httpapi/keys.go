@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bytes"
@@ -20,10 +20,10 @@ import (
 
 // pepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
 // keys; without it the hashes are plain SHA-256, which is enough for keys of 256 random bits.
-const pepperEnv = "SHALLOT_KEY_PEPPER"
+const PepperEnv = "SHALLOT_KEY_PEPPER"
 
 // keyRecord is one entry of http.keys-file.
-type keyRecord struct {
+type KeyRecord struct {
 	ID     string   `yaml:"id" json:"id"`
 	Hash   string   `yaml:"hash" json:"hash"` // hmac-sha256:<hex> or sha256:<hex>
 	Tenant string   `yaml:"tenant" json:"tenant,omitempty"`
@@ -35,11 +35,11 @@ type keyRecord struct {
 }
 
 type keysFile struct {
-	Keys []keyRecord `yaml:"keys" json:"keys"`
+	Keys []KeyRecord `yaml:"keys" json:"keys"`
 }
 
 // keyStore finds key records by hash. It is read-only after load and safe for concurrent use.
-type keyStore struct {
+type KeyStore struct {
 	pepper          []byte
 	peppered, plain bool                 // which hashes occur
 	records         map[string]storedKey // by hash as in the file
@@ -51,19 +51,19 @@ type storedKey struct {
 }
 
 // loadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
-func loadKeys(path, pepper string) (*keyStore, error) {
+func LoadKeys(path, pepper string) (*KeyStore, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("http.keys-file: %w", err)
 	}
-	k, err := parseKeys(raw, pepper)
+	k, err := ParseKeys(raw, pepper)
 	if err != nil {
 		return nil, fmt.Errorf("http.keys-file %s: %w", path, err)
 	}
 	return k, nil
 }
 
-func parseKeys(raw []byte, pepper string) (*keyStore, error) {
+func ParseKeys(raw []byte, pepper string) (*KeyStore, error) {
 	var f keysFile
 	if t := bytes.TrimSpace(raw); bytes.HasPrefix(t, []byte("{")) {
 		dec := json.NewDecoder(bytes.NewReader(t))
@@ -77,7 +77,7 @@ func parseKeys(raw []byte, pepper string) (*keyStore, error) {
 	if len(f.Keys) == 0 {
 		return nil, fmt.Errorf("it has no keys; make one with: gateway key --id <name>")
 	}
-	k := &keyStore{pepper: []byte(pepper), records: make(map[string]storedKey, len(f.Keys))}
+	k := &KeyStore{pepper: []byte(pepper), records: make(map[string]storedKey, len(f.Keys))}
 	ids := map[string]bool{}
 	for i, r := range f.Keys {
 		at := fmt.Sprintf("keys[%d] (%s)", i, r.ID)
@@ -92,7 +92,7 @@ func parseKeys(raw []byte, pepper string) (*keyStore, error) {
 	return k, nil
 }
 
-func (k *keyStore) add(r keyRecord) error {
+func (k *KeyStore) add(r KeyRecord) error {
 	r.Hash = strings.ToLower(r.Hash)
 	scheme, sum, _ := strings.Cut(r.Hash, ":")
 	if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
@@ -101,7 +101,7 @@ func (k *keyStore) add(r keyRecord) error {
 	switch scheme {
 	case "hmac-sha256":
 		if len(k.pepper) == 0 {
-			return fmt.Errorf("the hash needs the pepper that made it; set %s", pepperEnv)
+			return fmt.Errorf("the hash needs the pepper that made it; set %s", PepperEnv)
 		}
 		k.peppered = true
 	case "sha256":
@@ -131,7 +131,7 @@ func (k *keyStore) add(r keyRecord) error {
 
 // find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
 // exist; the last comparison is constant in time.
-func (k *keyStore) find(key string) (api.Identity, bool) {
+func (k *KeyStore) Find(key string) (api.Identity, bool) {
 	for _, h := range k.hashes(key) {
 		if r, ok := k.records[h]; ok && subtle.ConstantTimeCompare([]byte(r.hash), []byte(h)) == 1 {
 			return r.id, true
@@ -140,19 +140,19 @@ func (k *keyStore) find(key string) (api.Identity, bool) {
 	return api.Identity{}, false
 }
 
-func (k *keyStore) hashes(key string) []string {
+func (k *KeyStore) hashes(key string) []string {
 	var out []string
 	if k.peppered {
-		out = append(out, hashKey(key, k.pepper))
+		out = append(out, HashKey(key, k.pepper))
 	}
 	if k.plain {
-		out = append(out, hashKey(key, nil))
+		out = append(out, HashKey(key, nil))
 	}
 	return out
 }
 
 // hashKey is a key's hash as the keys-file holds it.
-func hashKey(key string, pepper []byte) string {
+func HashKey(key string, pepper []byte) string {
 	if len(pepper) == 0 {
 		sum := sha256.Sum256([]byte(key))
 		return "sha256:" + hex.EncodeToString(sum[:])
@@ -163,7 +163,7 @@ func hashKey(key string, pepper []byte) string {
 }
 
 // newKey makes a key of 256 random bits. The prefix lets people and secret scanners tell what it is.
-func newKey() string {
+func NewKey() string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails (crypto/rand)
 	return "sk-shallot-" + base64.RawURLEncoding.EncodeToString(b)

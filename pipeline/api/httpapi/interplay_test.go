@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -77,9 +77,9 @@ func piecesURL(t *testing.T) string {
 func TestKeysForSomeTools(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	g := withApprovals(t, h, func(_ *settings, p *parts) {
+	g := withApprovals(t, h, func(_ *Config, p *Deps) {
 		p.Keys = keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
-			hashKey("key-a", nil), hashKey("key-b", nil), hashKey("key-op", nil), hashKey("key-op2", nil)))
+			HashKey("key-a", nil), HashKey("key-b", nil), HashKey("key-op", nil), HashKey("key-op2", nil)))
 	})
 	authOp2 := "Authorization: Bearer key-op2"
 	g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, apitest.AuthB, acceptEvents).IsFault(t, messages.Forbidden)

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -19,13 +19,13 @@ type methods map[string]http.HandlerFunc
 
 // table is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
 // own error shape.
-type table struct {
-	s   *server
+type router struct {
+	s   *Server
 	mux *http.ServeMux
 }
 
-func newTable(s *server) *table {
-	t := &table{s: s, mux: http.NewServeMux()}
+func newRouter(s *Server) *router {
+	t := &router{s: s, mux: http.NewServeMux()}
 	t.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeFault(w, noPath(r)) })
 	return t
 }
@@ -35,9 +35,9 @@ func noPath(r *http.Request) *messages.Fault {
 		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
-func (t *table) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+func (t *router) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
 
-func (t *table) add(path string, m methods) {
+func (t *router) add(path string, m methods) {
 	allow := slices.Collect(maps.Keys(m))
 	if m[http.MethodGet] != nil {
 		allow = append(allow, http.MethodHead)
@@ -68,22 +68,22 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 }
 
 // answer records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
-type answer struct {
+type recorder struct {
 	http.ResponseWriter
 	status int
 	who    api.Identity
 }
 
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-func (a *answer) WriteHeader(status int) {
+func (a *recorder) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
-func (a *answer) Write(b []byte) (int, error) {
+func (a *recorder) Write(b []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
@@ -91,10 +91,10 @@ func (a *answer) Write(b []byte) (int, error) {
 }
 
 // wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
-func (s *server) wrap(t *table) http.Handler {
+func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		a := &answer{ResponseWriter: w}
+		a := &recorder{ResponseWriter: w}
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		defer func() {
@@ -150,7 +150,7 @@ func started(r *http.Request) time.Time {
 const cutMark = "Shallot-Cut"
 
 // panicked answers 500 with an id; a half-written answer is cut off instead, so that nobody takes it for whole.
-func (s *server) panicked(a *answer, r *http.Request, p any) {
+func (s *Server) panicked(a *recorder, r *http.Request, p any) {
 	id := a.Header().Get("X-Request-Id")
 	if p != http.ErrAbortHandler {
 		s.Log.Error("panic in a handler", "request_id", id, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -207,7 +207,7 @@ var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
 
 // cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204
 // whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
-func (s *server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
+func (s *Server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
 		return false

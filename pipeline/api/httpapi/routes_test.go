@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 func TestPathTricks(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{}
-	g := controlledBy(t, d, "127.0.0.1:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := controlledBy(t, d, "127.0.0.1:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	for _, target := range []string{
 		"//v1/models", "/v1//models", "/v1/../v1/models", "/v1/./models", "/v1/%2e%2e/v1/models", "/v1%2fmodels", "/%2Fv1/models",
 		`/v1/models\x`, "/v1/models%5cx", "/livez/../v1/models", "/v1/models/../../api/debug/interceptor-stats", "/v1/models/%2e%2e/models",
@@ -72,7 +72,7 @@ func TestPathTricks(t *testing.T) {
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	pre := []string{"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, x-stainless-os, x-stainless-retry-count, x-evil"}
-	g := start(t, &apitest.Door{}, func(c *settings, p *parts) {
+	g := start(t, &apitest.Door{}, func(c *Config, p *Deps) {
 		c.AllowedOrigins = []string{"https://good.example"}
 		p.Keys = twoTenants(t)
 	})
@@ -97,7 +97,7 @@ func TestCORS(t *testing.T) {
 	got = g.Chat(t, apitest.GoodBody, "Origin: https://good.example")
 	require.Equal(t, "https://good.example", got.Header.Get("Access-Control-Allow-Origin"), "a page may read the 401")
 
-	g = controlled(t, "127.0.0.1:8080", func(c *settings, _ *parts) { c.AllowedOrigins = []string{"*"} })
+	g = controlled(t, "127.0.0.1:8080", func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"*"} })
 	require.Equal(t, "*", g.Chat(t, apitest.GoodBody, "Origin: https://any.example").Header.Get("Access-Control-Allow-Origin"))
 	got = g.Do(t, "GET", "/api/debug/interceptor-stats", "", "Origin: https://any.example")
 	require.Empty(t, got.Header.Get("Access-Control-Allow-Origin"), "no page reads the control surfaces")
@@ -114,8 +114,8 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 	require.Contains(t, g.log.String(), "secret detail")
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode, "the gateway lives on")
 
-	g = start(t, &apitest.Door{}, func(_ *settings, p *parts) {
-		p.Extra = []surface{{Pattern: "/half", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	g = start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+		p.Extra = []Surface{{Pattern: "/half", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = w.Write([]byte("half"))
 			panic("too late")
@@ -127,9 +127,9 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	checks := []check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
-	g := start(t, &apitest.Door{}, func(_ *settings, p *parts) {
-		p.Ready = func(context.Context) []check { return checks }
+	checks := []Check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
+	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+		p.Ready = func(context.Context) []Check { return checks }
 		p.Keys = twoTenants(t)
 	})
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode)
@@ -138,21 +138,21 @@ func TestHealth(t *testing.T) {
 		require.Equal(t, 200, got.StatusCode, "probes need no key")
 		require.JSONEq(t, `{"status":"ok","checks":[{"name":"nats","ok":true},{"name":"streams","ok":true,"reason":"2 of 2"}]}`, got.Body)
 	}
-	checks[0] = check{Name: "nats", Reason: "not connected since 3s"}
+	checks[0] = Check{Name: "nats", Reason: "not connected since 3s"}
 	got := g.Do(t, "GET", "/readyz", "")
 	require.Equal(t, 503, got.StatusCode)
 	require.Equal(t, "not connected since 3s", gjson.Get(got.Body, "checks.0.reason").Str)
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode)
-	checks[0] = check{Name: "nats", OK: true}
+	checks[0] = Check{Name: "nats", OK: true}
 	g.s.stopping.Store(true)
 	require.Equal(t, 503, g.Do(t, "GET", "/readyz", "").StatusCode)
 }
 
 func TestMountedSurfaceKnowsWhoAsks(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(_ *settings, p *parts) {
+	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
 		p.Keys = twoTenants(t)
-		p.Extra = []surface{{Pattern: "/mcp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.Extra = []Surface{{Pattern: "/mcp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, api.IdentityOf(r.Context()).Tenant, r.Header.Get("Authorization"))
 		})}}
 	})

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bufio"
@@ -114,8 +114,8 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("a follower with nothing to show is no success", func(t *testing.T) {
 		t.Parallel()
-		g := start(t, &apitest.Door{Target: streams(ends, "{}")}, func(_ *settings, p *parts) {
-			p.NewFollower = func([]byte) follower { return mute{} }
+		g := start(t, &apitest.Door{Target: streams(ends, "{}")}, func(_ *Config, p *Deps) {
+			p.NewFollower = func([]byte) Follower { return mute{} }
 		})
 		g.Chat(t, apitest.StreamBody).IsFault(t, messages.Internal)
 	})
@@ -148,7 +148,7 @@ func TestStreamIsFlushedEventByEventAndPings(t *testing.T) {
 		}
 		return ends(c)
 	}}
-	g := start(t, d, func(c *settings, _ *parts) { c.Heartbeat = 5 * time.Millisecond })
+	g := start(t, d, func(c *Config, _ *Deps) { c.Heartbeat = 5 * time.Millisecond })
 	go func() { step <- `{"n":1}` }()
 	_, r := open(t, g, t.Context())
 	next := func() string {
@@ -227,7 +227,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 			}
 		}
 	}}
-	g := start(t, d, func(c *settings, _ *parts) { c.StreamBuffer = 256 << 10 })
+	g := start(t, d, func(c *Config, _ *Deps) { c.StreamBuffer = 256 << 10 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -244,7 +244,7 @@ func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 32<<20) + `"` // more than socket buffers take
 	d := &apitest.Door{Left: make(chan string, 2), Target: streams(ends, big)}
-	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout, c.StreamBuffer = 30*time.Millisecond, 64<<20 })
+	g := start(t, d, func(c *Config, _ *Deps) { c.WriteTimeout, c.StreamBuffer = 30*time.Millisecond, 64<<20 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -256,7 +256,7 @@ func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 func TestStreamThenReplyOnOneConnection(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{Target: streams(ends, "{}")}
-	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout = 40 * time.Millisecond })
+	g := start(t, d, func(c *Config, _ *Deps) { c.WriteTimeout = 40 * time.Millisecond })
 	require.Contains(t, g.Chat(t, apitest.StreamBody).Body, "[DONE]")
 	hold := time.NewTimer(60 * time.Millisecond) // longer than the stream's last write deadline
 	<-hold.C
@@ -274,12 +274,12 @@ func TestGracefulStop(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	s, err := newServer(settings{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, parts{Door: d, NewFollower: func([]byte) follower { return &apitest.PlainFollower{} }})
+	s, err := New(Config{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, Deps{Door: d, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} }})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- s.serveOn(l, s.handler()) }()
+	go func() { served <- s.ServeOn(l, s.Handler()) }()
 
 	bodies := make(chan *http.Response, 2)
 	texts := make(chan string, 2)
@@ -298,7 +298,7 @@ func TestGracefulStop(t *testing.T) {
 	}
 	<-running
 	<-running
-	require.NoError(t, s.shutdown(t.Context()))
+	require.NoError(t, s.Shutdown(t.Context()))
 	require.NoError(t, <-served)
 	all := <-texts + <-texts
 	require.Contains(t, all, `data: {"n":1}`)
@@ -324,11 +324,11 @@ func TestStopLetsCallsFinish(t *testing.T) {
 		<-finish
 		return ends(c)
 	}}
-	s, err := newServer(settings{Addr: "127.0.0.1:0"}, parts{Door: d})
+	s, err := New(Config{Addr: "127.0.0.1:0"}, Deps{Door: d})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	go func() { _ = s.serveOn(l, s.handler()) }()
+	go func() { _ = s.ServeOn(l, s.Handler()) }()
 	got := make(chan int, 1)
 	go func() {
 		res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(apitest.GoodBody))
@@ -339,7 +339,7 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	}()
 	<-running
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.shutdown(context.Background()) }()
+	go func() { stopped <- s.Shutdown(context.Background()) }()
 	require.Eventually(t, s.stopping.Load, time.Second, time.Millisecond)
 	close(finish)
 	require.Equal(t, 200, <-got)

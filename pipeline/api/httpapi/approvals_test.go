@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"strings"
@@ -13,9 +13,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-func withApprovals(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
+func withApprovals(t *testing.T, h *host.Host, edit func(*Config, *Deps)) *testGateway {
 	t.Helper()
-	return start(t, &apitest.Door{}, func(c *settings, p *parts) {
+	return start(t, &apitest.Door{}, func(c *Config, p *Deps) {
 		c.Embedded = true
 		p.Door, p.Tools, p.Approvals = h.Door(), h, h
 		if edit != nil {
@@ -79,7 +79,7 @@ func TestApprovalsOverHTTP(t *testing.T) {
 func TestApprovalsAreControl(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	g := withApprovals(t, h, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := withApprovals(t, h, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	asOp, asAcme := apitest.AuthOp, apitest.AuthA
 	held := g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, asAcme)
 	require.Equal(t, 202, held.StatusCode, held.Body)
@@ -100,7 +100,7 @@ func TestApprovalsAreControl(t *testing.T) {
 		return r.Header.Get("Shallot-Fault") == string(messages.Blocked) && strings.Contains(r.Message(), "no")
 	}, 10*time.Second, 20*time.Millisecond)
 
-	open := withApprovals(t, h, func(c *settings, p *parts) { p.Keys, c.Addr = twoTenants(t), "0.0.0.0:8080" })
+	open := withApprovals(t, h, func(c *Config, p *Deps) { p.Keys, c.Addr = twoTenants(t), "0.0.0.0:8080" })
 	for _, path := range []string{"/v1/approvals", at} {
 		r := open.Do(t, "GET", path, "", asOp)
 		r.IsFault(t, messages.Forbidden)

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bytes"
@@ -170,7 +170,7 @@ func TestBodyReading(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := start(t, &apitest.Door{}, func(c *settings, _ *parts) { c.BodyLimit = tt.limit })
+			g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.BodyLimit = tt.limit })
 			got := g.Chat(t, tt.body, tt.headers...)
 			if tt.want == "" {
 				require.Equal(t, 200, got.StatusCode, got.Body)
@@ -183,7 +183,7 @@ func TestBodyReading(t *testing.T) {
 
 func TestBodyThatNeverComes(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(c *settings, _ *parts) { c.BodyTimeout = 20 * time.Millisecond })
+	g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.BodyTimeout = 20 * time.Millisecond })
 	got := g.Raw(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	require.Contains(t, got, " 408 ")
 	require.Contains(t, got, "Connection: close")
@@ -209,8 +209,8 @@ func TestModels(t *testing.T) {
 	require.Equal(t, 200, head.StatusCode)
 	require.Empty(t, head.Body)
 
-	g = start(t, &apitest.Door{}, func(_ *settings, p *parts) {
-		p.Keys = keysOf(t, `keys: [{id: k, hash: "`+hashKey("k", nil)+`", models: ["org/*"], agents: [x]}]`)
+	g = start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+		p.Keys = keysOf(t, `keys: [{id: k, hash: "`+HashKey("k", nil)+`", models: ["org/*"], agents: [x]}]`)
 	})
 	got := g.Do(t, "GET", "/v1/models", "", "Authorization: Bearer k")
 	require.Equal(t, `["org/m2"]`, gjson.Get(got.Body, "data.#.id").Raw, "a key sees what it may use")
@@ -220,7 +220,7 @@ func TestModels(t *testing.T) {
 func TestAgents(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{}
-	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	body := strings.Replace(apitest.GoodBody, "m1", "agent/helper", 1)
 	require.Equal(t, 200, g.Chat(t, body, apitest.AuthA).StatusCode)
 	require.Equal(t, messages.Agent, d.Last(t).Kind)
@@ -240,7 +240,7 @@ func TestAgents(t *testing.T) {
 func TestAsyncAndResults(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{}
-	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	got := g.Chat(t, apitest.StreamBody, apitest.AuthA, "Prefer: respond-async, wait=5")
 	require.Equal(t, 202, got.StatusCode, got.Body)
 	require.True(t, d.Last(t).Submit)

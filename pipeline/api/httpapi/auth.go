@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"net/http"
@@ -13,8 +13,8 @@ import (
 type endpoint func(w http.ResponseWriter, r *http.Request, id api.Identity)
 
 // caller guards the model face. It runs inside the matched handler, so the check and the route read one path.
-func (s *server) caller(next endpoint) http.HandlerFunc {
-	open := loopbackAddr(s.Addr)
+func (s *Server) caller(next endpoint) http.HandlerFunc {
+	open := IsLoopback(s.Addr)
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, fault := s.identify(r, open && s.Embedded)
 		if fault == nil && s.Keys == nil && open {
@@ -26,8 +26,8 @@ func (s *server) caller(next endpoint) http.HandlerFunc {
 
 // operator guards the control surfaces of the listener at addr: operators only; where it is loopback, the Host must
 // be too, and a page of another site may not post (contracts 19). Without keys whoever reaches loopback is operator.
-func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
-	loopback := loopbackAddr(addr)
+func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
+	loopback := IsLoopback(addr)
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, fault := s.identify(r, loopback || s.InsecureOpen)
 		if fault == nil && loopback {
@@ -43,12 +43,12 @@ func (s *server) operator(addr string, next endpoint) http.HandlerFunc {
 	}
 }
 
-func (s *server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	if a, ok := w.(*answer); ok {
+	if a, ok := w.(*recorder); ok {
 		a.who = id
 	}
 	r.Header.Del("Authorization") // it ends here (contracts T3)
@@ -56,7 +56,7 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 }
 
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.
-func (s *server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
+func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
 	if s.Keys == nil {
 		id := api.Identity{Tenant: "default", Role: api.RoleCaller}
 		if openOperator {
@@ -65,7 +65,7 @@ func (s *server) identify(r *http.Request, openOperator bool) (api.Identity, *me
 		return id, nil
 	}
 	if key, ok := bearer(r.Header); ok {
-		if id, ok := s.Keys.find(key); ok {
+		if id, ok := s.Keys.Find(key); ok {
 			return id, nil
 		}
 	}
@@ -92,7 +92,7 @@ func bearer(h http.Header) (key string, ok bool) {
 
 // localCaller refuses what a browser may be tricked into where no key protects a loopback port: a Host name that is
 // not this machine's (DNS rebinding), and posts of another site's page.
-func (s *server) localCaller(r *http.Request) *messages.Fault {
+func (s *Server) localCaller(r *http.Request) *messages.Fault {
 	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.AllowedOrigins, "*") {
 		return f
 	}

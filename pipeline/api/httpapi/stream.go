@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bytes"
@@ -17,14 +17,14 @@ import (
 // stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
 // releases, so that a failure until then has its real status. [DONE] follows a success only; after a cut comes an
 // error event and the end.
-func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
 	q := &queue{most: s.StreamBuffer, ready: make(chan struct{}, 1)}
-	var f follower = &pipeline.ToolFollower{}
+	var f Follower = &pipeline.ToolFollower{}
 	if !e.tool {
 		f = s.NewFollower(req.Body)
 	}
@@ -77,7 +77,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 var errSlowReader = errors.New("the reader of the stream is too slow")
 
 // endStream writes what the follower still holds and the end.
-func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.Call) {
+func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
 	chunks, fault := f.End(c)
 	if fault == nil {
 		fault = c.Fault
@@ -110,7 +110,7 @@ func (s *server) endStream(e *events, r *http.Request, f follower, c *messages.C
 
 // lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
 // stops, or the door failed.
-func (s *server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
+func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
 	switch {
 	case r.Context().Err() != nil: // Leave was called when it happened
 	case errors.Is(cause, errSlowReader), e.err != nil:

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ func TestGoOpenAIClient(t *testing.T) {
 		return openai.NewClientWithConfig(c)
 	}
 	ask := openai.ChatCompletionRequest{Model: "m1", Messages: []openai.ChatCompletionMessage{{Role: "user", Content: "hi"}}}
-	keyed := func(_ *settings, p *parts) { p.Keys = twoTenants(t) }
+	keyed := func(_ *Config, p *Deps) { p.Keys = twoTenants(t) }
 
 	g := start(t, &apitest.Door{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
 	got, err := client(g, "key-a").CreateChatCompletion(t.Context(), ask)

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func writeValue(w http.ResponseWriter, status int, v any) {
 
 // failed answers with an error of the door or of control. What is no fault is our defect: its text goes to the log,
 // the caller gets an id to name. Nothing is written for a caller who is gone.
-func (s *server) failed(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if f, ok := errors.AsType[*messages.Fault](err); ok {
 		writeFault(w, f)
 		return

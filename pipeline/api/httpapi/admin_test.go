@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -23,13 +23,13 @@ func testManager(t *testing.T) *pipeline.Manager {
 	return m
 }
 
-func controlled(t *testing.T, addr string, edit func(*settings, *parts)) *testGateway {
+func controlled(t *testing.T, addr string, edit func(*Config, *Deps)) *testGateway {
 	return controlledBy(t, &apitest.Door{}, addr, edit)
 }
 
-func controlledBy(t *testing.T, d *apitest.Door, addr string, edit func(*settings, *parts)) *testGateway {
+func controlledBy(t *testing.T, d *apitest.Door, addr string, edit func(*Config, *Deps)) *testGateway {
 	t.Helper()
-	return start(t, d, func(c *settings, p *parts) {
+	return start(t, d, func(c *Config, p *Deps) {
 		c.Addr = addr
 		p.Control = pipeline.LocalControl{Manager: testManager(t)}
 		if edit != nil {
@@ -83,7 +83,7 @@ func TestWhoReachesControl(t *testing.T) {
 	t.Parallel()
 	t.Run("with keys: operators only", func(t *testing.T) {
 		t.Parallel()
-		g := controlled(t, "127.0.0.1:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+		g := controlled(t, "127.0.0.1:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 		for _, r := range []struct{ method, path string }{{"GET", "-stats"}, {"GET", "/diagnostics"}, {"POST", "/logging/disable"}, {"POST", "/nope/enable"}} {
 			g.Do(t, r.method, debugAPI+r.path, "").IsFault(t, messages.Unauthenticated)
 			g.Do(t, r.method, debugAPI+r.path, "", apitest.AuthA).IsFault(t, messages.Forbidden)
@@ -93,15 +93,15 @@ func TestWhoReachesControl(t *testing.T) {
 	})
 	t.Run("beyond loopback: not on the main port, whoever asks", func(t *testing.T) {
 		t.Parallel()
-		g := controlled(t, "0.0.0.0:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+		g := controlled(t, "0.0.0.0:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 		g.Do(t, "GET", debugAPI+"-stats", "", apitest.AuthOp).IsFault(t, messages.NotFound)
 		g.Do(t, "POST", debugAPI+"/logging/disable", "", apitest.AuthOp).IsFault(t, messages.NotFound)
 		require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthA, "Host: debugAPI.example").StatusCode)
 	})
 	t.Run("the admin listener has control and health, no model face", func(t *testing.T) {
 		t.Parallel()
-		g := controlled(t, "0.0.0.0:8080", func(c *settings, _ *parts) { c.InsecureOpen = true })
-		admin := httptest.NewServer(g.s.adminHandler())
+		g := controlled(t, "0.0.0.0:8080", func(c *Config, _ *Deps) { c.InsecureOpen = true })
+		admin := httptest.NewServer(g.s.AdminHandler())
 		defer admin.Close()
 		a := &testGateway{Client: apitest.Client{Server: admin}, s: g.s}
 		require.Equal(t, 200, a.Do(t, "GET", debugAPI+"-stats", "").StatusCode)
@@ -111,7 +111,7 @@ func TestWhoReachesControl(t *testing.T) {
 	})
 	t.Run("browsers", func(t *testing.T) {
 		t.Parallel()
-		g := controlled(t, "127.0.0.1:8080", func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
+		g := controlled(t, "127.0.0.1:8080", func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"https://good.example"} })
 		for name, headers := range map[string][]string{
 			"rebinding":                {"Host: evil.example:8080"},
 			"another site":             {"Origin: https://evil.example", "Sec-Fetch-Site: cross-site"},
@@ -130,8 +130,8 @@ func TestWhoReachesControl(t *testing.T) {
 func TestTodoSessions(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
-	g := start(t, &apitest.Door{}, func(_ *settings, p *parts) {
-		p.Todo = &todoLists{
+	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+		p.Todo = &TodoLists{
 			Load: func(_ context.Context, tenant, session string) (any, error) {
 				seen <- tenant + " " + session
 				return map[string]int{}, nil

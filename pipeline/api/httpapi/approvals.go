@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 )
 
 // addApprovals mounts the questions: a control surface, on the main port only while that is loopback (contracts 19).
-func (s *server) addApprovals(t *table, addr string, main bool) {
+func (s *Server) addApprovals(t *router, addr string, main bool) {
 	if s.Approvals == nil {
 		return
 	}
 	guard := func(next endpoint) http.HandlerFunc {
-		if main && !loopbackAddr(addr) {
+		if main && !IsLoopback(addr) {
 			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, because this port is reachable from other machines"))
 			})
@@ -47,7 +47,7 @@ func mayDecide(id api.Identity, a api.Approval) bool {
 }
 
 // approval is a call that waits and that the operator may decide about; any other is one that there is not.
-func (s *server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
+func (s *Server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
 	a, err := s.Approvals.Approval(ctx, tenant, call)
 	if err == nil && !mayDecide(id, a) {
 		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")
@@ -56,7 +56,7 @@ func (s *server) approval(ctx context.Context, tenant, call string, id api.Ident
 }
 
 // listApprovals is GET /v1/approvals: what waits, the oldest first.
-func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -81,7 +81,7 @@ func (s *server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Id
 }
 
 // getApproval is GET /v1/approvals/{call}.
-func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -97,7 +97,7 @@ func (s *server) getApproval(w http.ResponseWriter, r *http.Request, id api.Iden
 
 // decide is POST /v1/approvals/{call} with {"decision": "approve|edit|reject|respond", "arguments", "content",
 // "reason"}: 200 once it is decided, 202 if the decision is null. A decision that is refused leaves the call waiting.
-func (s *server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	var body []byte
 	if fault == nil {

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -86,8 +86,8 @@ func TestReadEvicted(t *testing.T) {
 	g.Do(t, "GET", "/v1/evicted/a?limit=-1", "", apitest.AuthA).IsFault(t, messages.InvalidRequest)
 }
 
-func withShelf(s toolShelf, keys *keyStore) func(*settings, *parts) {
-	return func(_ *settings, p *parts) { p.Tools, p.Keys = s, keys }
+func withShelf(s ToolService, keys *KeyStore) func(*Config, *Deps) {
+	return func(_ *Config, p *Deps) { p.Tools, p.Keys = s, keys }
 }
 
 func TestCallTool(t *testing.T) {
@@ -120,14 +120,14 @@ func TestCallTool(t *testing.T) {
 	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
 	require.Equal(t, []string{"no-store", "11"}, []string{text.Header.Get("Cache-Control"), text.Header.Get("Content-Length")})
 
-	small := start(t, &apitest.Door{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
+	small := start(t, &apitest.Door{}, func(c *Config, p *Deps) { c.BodyLimit, p.Tools = 16, &shelf{} })
 	small.Do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).IsFault(t, messages.TooLarge)
 }
 
 func TestListTools(t *testing.T) {
 	t.Parallel()
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n  - {id: op, hash: %q, role: operator}\n",
-		hashKey("key-a", nil), hashKey("key-n", nil), hashKey("key-op", nil)))
+		HashKey("key-a", nil), HashKey("key-n", nil), HashKey("key-op", nil)))
 	g := start(t, &apitest.Door{}, withShelf(&shelf{}, keys))
 	got := g.Do(t, "GET", "/v1/tools", "", apitest.AuthA)
 	require.JSONEq(t, `[{"type":"function","function":{"name":"add","description":"d","parameters":{"type":"object"}}}]`, gjson.Get(got.Body, "data").Raw, "it can stand as tools in a chat request")
@@ -162,7 +162,7 @@ func (d *dotted) GetTool(_ context.Context, name string) (api.ToolInfo, error) {
 func TestModelNames(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{Target: apitest.Replies(`1`)}
-	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q}\n  - {id: n, hash: %q, tools: [\"a_b*\"]}\n", hashKey("key-a", nil), hashKey("key-n", nil)))
+	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q}\n  - {id: n, hash: %q, tools: [\"a_b*\"]}\n", HashKey("key-a", nil), HashKey("key-n", nil)))
 	g := start(t, d, withShelf(&dotted{}, keys))
 	got := g.Do(t, "GET", "/v1/tools", "", apitest.AuthA)
 	names := gjson.Get(got.Body, "data.#.function.name").Array()
@@ -207,11 +207,11 @@ func TestRegisterTool(t *testing.T) {
 	require.Equal(t, []string{`register {"name":"new"} by op`, "remove new@2 by op", "approve new x by op"}, s.did)
 
 	t.Run("beyond loopback only on the admin listener", func(t *testing.T) {
-		public := start(t, &apitest.Door{}, func(c *settings, p *parts) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
+		public := start(t, &apitest.Door{}, func(c *Config, p *Deps) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
 		refused := public.Do(t, "POST", "/v1/tools", `{"name":"new"}`, apitest.AuthOp)
 		refused.IsFault(t, messages.Forbidden)
 		require.Contains(t, refused.Message(), "admin")
-		admin := httptest.NewServer(public.s.adminHandler())
+		admin := httptest.NewServer(public.s.AdminHandler())
 		t.Cleanup(admin.Close)
 		g := &testGateway{Client: apitest.Client{Server: admin}}
 		require.Equal(t, 201, g.Do(t, "POST", "/v1/tools", `{"name":"new"}`, apitest.AuthOp).StatusCode)

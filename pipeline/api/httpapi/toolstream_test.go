@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bufio"
@@ -169,9 +169,9 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return pipeline.NewFollower(r) }, Log: apitest.Log(t)})
+	s, err := New(Config{Addr: "127.0.0.1:8080"}, Deps{Door: h.Door(), Tools: h, NewFollower: func(r []byte) Follower { return pipeline.NewFollower(r) }, Log: apitest.Log(t)})
 	require.NoError(t, err)
-	ts := httptest.NewServer(s.handler())
+	ts := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {
 		ts.CloseClientConnections()
 		ts.Close()

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"net/http"
@@ -17,7 +17,7 @@ import (
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Door{}
-	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	refused := map[string][]string{
 		"none":           nil,
 		"wrong":          {"Authorization: Bearer key-x"},
@@ -27,7 +27,7 @@ func TestKeys(t *testing.T) {
 		"twice":          {apitest.AuthA, apitest.AuthA},
 		"prefix":         {"Authorization: Bearer key-"},
 		"longer":         {"Authorization: Bearer key-aa"},
-		"the hash":       {"Authorization: Bearer " + hashKey("key-a", []byte("pepper"))},
+		"the hash":       {"Authorization: Bearer " + HashKey("key-a", []byte("pepper"))},
 		"very long":      {"Authorization: Bearer " + strings.Repeat("k", 10_000)},
 		"in the middle":  {"Authorization: Bearer key-a key-a"},
 		"another header": {"Api-Key: key-a"},
@@ -71,14 +71,14 @@ func TestOpenGateway(t *testing.T) {
 	require.Equal(t, api.RoleCaller, d.Last(t).Role)
 	g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").IsFault(t, messages.Forbidden)
 
-	g = start(t, d, func(c *settings, _ *parts) { c.Embedded = true })
+	g = start(t, d, func(c *Config, _ *Deps) { c.Embedded = true })
 	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").StatusCode, "operator on embedded loopback (contracts 19)")
 	require.Equal(t, []string{"pii"}, d.Last(t).Only)
 }
 
 func TestBrowserTricksOnAnOpenLoopbackPort(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
+	g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"https://good.example"} })
 	tests := map[string]struct {
 		headers []string
 		ok      bool
@@ -111,43 +111,43 @@ func TestListeningBeyondLoopbackNeedsKeys(t *testing.T) {
 		"127.0.0.1:8080": true, "localhost:8080": true, "[::1]:8080": true, "127.9.9.9:1": true,
 		":8080": false, "0.0.0.0:8080": false, "[::]:8080": false, "10.0.0.1:8080": false, "example.com:80": false, "nonsense": false,
 	} {
-		require.Equal(t, loopback, loopbackAddr(addr), addr)
-		_, err := newServer(settings{Addr: addr}, parts{})
+		require.Equal(t, loopback, IsLoopback(addr), addr)
+		_, err := New(Config{Addr: addr}, Deps{})
 		require.Equal(t, loopback, err == nil, addr)
-		_, err = newServer(settings{Addr: "127.0.0.1:0", Admin: addr}, parts{})
+		_, err = New(Config{Addr: "127.0.0.1:0", Admin: addr}, Deps{})
 		require.Equal(t, loopback, err == nil, "admin %s", addr)
-		_, err = newServer(settings{Addr: addr, InsecureOpen: true}, parts{})
+		_, err = New(Config{Addr: addr, InsecureOpen: true}, Deps{})
 		require.NoError(t, err)
-		_, err = newServer(settings{Addr: addr}, parts{Keys: twoTenants(t)})
+		_, err = New(Config{Addr: addr}, Deps{Keys: twoTenants(t)})
 		require.NoError(t, err)
 	}
-	_, err := newServer(settings{Addr: ":8080"}, parts{})
+	_, err := New(Config{Addr: ":8080"}, Deps{})
 	require.ErrorContains(t, err, "--insecure-open")
-	_, err = newServer(settings{Addr: "127.0.0.1:1", AllowedOrigins: []string{"good.example/path"}}, parts{})
+	_, err = New(Config{Addr: "127.0.0.1:1", AllowedOrigins: []string{"good.example/path"}}, Deps{})
 	require.ErrorContains(t, err, "allowed-origins")
 }
 
 func TestKeysFile(t *testing.T) {
 	t.Parallel()
-	hash := hashKey("k", nil)
+	hash := HashKey("k", nil)
 	bad := map[string]struct{ file, pepper, want string }{
 		"empty":            {"keys: []", "", "no keys"},
 		"unknown field":    {"keys: [{id: a, hash: '" + hash + "', tennant: x}]", "", "tennant"},
 		"unknown in JSON":  {`{"keys":[{"id":"a","hsh":"x"}]}`, "", "hsh"},
 		"no id":            {"keys: [{hash: '" + hash + "'}]", "", "id"},
-		"same id":          {"keys: [{id: a, hash: '" + hash + "'}, {id: a, hash: '" + hashKey("l", nil) + "'}]", "", "id"},
+		"same id":          {"keys: [{id: a, hash: '" + hash + "'}, {id: a, hash: '" + HashKey("l", nil) + "'}]", "", "id"},
 		"same hash":        {"keys: [{id: a, hash: '" + hash + "'}, {id: b, hash: '" + hash + "'}]", "", "another record"},
 		"a key, no hash":   {"keys: [{id: a, hash: sk-1}]", "", "hash must be"},
 		"other scheme":     {"keys: [{id: a, hash: 'md5:" + strings.Repeat("0", 64) + "'}]", "", "known: hmac-sha256"},
-		"no pepper":        {"keys: [{id: a, hash: '" + hashKey("k", []byte("p")) + "'}]", "", pepperEnv},
+		"no pepper":        {"keys: [{id: a, hash: '" + HashKey("k", []byte("p")) + "'}]", "", PepperEnv},
 		"role":             {"keys: [{id: a, role: root, hash: '" + hash + "'}]", "", "known: caller, operator"},
 		"tenant not ASCII": {"keys: [{id: a, tenant: 'a b', hash: '" + hash + "'}]", "", "visible ASCII"},
 	}
 	for name, tt := range bad {
-		_, err := parseKeys([]byte(tt.file), tt.pepper)
+		_, err := ParseKeys([]byte(tt.file), tt.pepper)
 		require.ErrorContains(t, err, tt.want, name)
 	}
-	_, err := loadKeys(filepath.Join(t.TempDir(), "none"), "")
+	_, err := LoadKeys(filepath.Join(t.TempDir(), "none"), "")
 	require.ErrorContains(t, err, "http.keys-file")
 }
 
@@ -155,7 +155,7 @@ func FuzzBearer(f *testing.F) {
 	for _, s := range []string{"Bearer key-a", "bearer  x", "Bearer", "Basic x", "Bearer \x00", "Bearer a b", ""} {
 		f.Add(s)
 	}
-	k, err := parseKeys([]byte(`{"keys":[{"id":"a","hash":"`+hashKey("key-a", nil)+`"}]}`), "")
+	k, err := ParseKeys([]byte(`{"keys":[{"id":"a","hash":"`+HashKey("key-a", nil)+`"}]}`), "")
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, value string) {
 		key, ok := bearer(http.Header{"Authorization": {value}})
@@ -163,7 +163,7 @@ func FuzzBearer(f *testing.F) {
 			return
 		}
 		require.True(t, key != "" && len(key) <= maxKey && api.Visible(key))
-		if _, found := k.find(key); found {
+		if _, found := k.Find(key); found {
 			require.Equal(t, "key-a", key)
 		}
 	})

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 )
 
 // todoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
-type todoLists struct {
+type TodoLists struct {
 	Load func(ctx context.Context, tenant, session string) (any, error)
 	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)
 }
@@ -16,7 +16,7 @@ type todoLists struct {
 // addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so one tenant never
 // reaches the list of another, and a session without a list has an empty one. A session whose name cannot stand in a
 // path, because it holds a slash, is named by the header Shallot-Session at /v1/todo.
-func (s *server) addTodo(t *table) {
+func (s *Server) addTodo(t *router) {
 	if s.Todo == nil {
 		return
 	}
@@ -49,7 +49,7 @@ func todoSession(r *http.Request) string {
 	return r.Header.Get("Shallot-Session")
 }
 
-func (s *server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
+func (s *Server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		s.failed(w, r, err)
 		return

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ type page struct {
 }
 
 // newPage fills in what the page cannot ask for: the subject root, the version and where NATS clients connect.
-func newPage(root, version, natsURL string) *page {
+func NewPage(root, version, natsURL string) *page {
 	text := strings.NewReplacer("{{root}}", html.EscapeString(root), "{{version}}", html.EscapeString(version), "{{nats}}", html.EscapeString(natsURL)).Replace(pageFile)
 	_, script, _ := strings.Cut(text, "<script>")
 	script, _, _ = strings.Cut(script, "</script>")
@@ -53,6 +53,6 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // surfaces are where the page is mounted.
-func (p *page) surfaces() []surface {
-	return []surface{{Pattern: "/ui/", Control: true, Static: true, Handler: p}, {Pattern: "/{$}", Control: true, Static: true, Handler: p}}
+func (p *page) Surfaces() []Surface {
+	return []Surface{{Pattern: "/ui/", Control: true, Static: true, Handler: p}, {Pattern: "/{$}", Control: true, Static: true, Handler: p}}
 }

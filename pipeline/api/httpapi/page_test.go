@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"crypto/sha256"
@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func withPage(_ *settings, p *parts) {
-	p.Extra = newPage("root", "1.2.3", "nats://127.0.0.1:4222").surfaces()
+func withPage(_ *Config, p *Deps) {
+	p.Extra = NewPage("root", "1.2.3", "nats://127.0.0.1:4222").Surfaces()
 }
 
 func TestPage(t *testing.T) {
@@ -41,19 +41,19 @@ func TestPage(t *testing.T) {
 
 func TestPageIsForThisMachine(t *testing.T) {
 	t.Parallel()
-	public := controlled(t, "0.0.0.0:8080", func(c *settings, p *parts) { c.InsecureOpen = true; withPage(c, p) })
+	public := controlled(t, "0.0.0.0:8080", func(c *Config, p *Deps) { c.InsecureOpen = true; withPage(c, p) })
 	require.Equal(t, 404, public.Do(t, "GET", "/ui/", "").StatusCode, "contracts 19: never on a port beyond loopback")
 
-	keys, err := parseKeys([]byte(`{"keys":[{"id":"k","hash":"sha256:`+strings.Repeat("0", 64)+`"}]}`), "")
+	keys, err := ParseKeys([]byte(`{"keys":[{"id":"k","hash":"sha256:`+strings.Repeat("0", 64)+`"}]}`), "")
 	require.NoError(t, err)
-	keyed := controlled(t, "127.0.0.1:8080", func(c *settings, p *parts) { p.Keys = keys; withPage(c, p) })
+	keyed := controlled(t, "127.0.0.1:8080", func(c *Config, p *Deps) { p.Keys = keys; withPage(c, p) })
 	require.Equal(t, 200, keyed.Do(t, "GET", "/ui/", "").StatusCode, "a browser has no key to send for a page")
 	require.Equal(t, 401, keyed.Do(t, "GET", debugAPI+"-stats", "").StatusCode, "what it asks for needs one")
 }
 
 func TestPageRedirectAndHost(t *testing.T) {
 	t.Parallel()
-	p := newPage("shallot", "1", "")
+	p := NewPage("shallot", "1", "")
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	require.Equal(t, http.StatusFound, w.Code)

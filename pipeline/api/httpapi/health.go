@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -10,14 +10,14 @@ import (
 )
 
 // check is one condition of readiness. Reason says why it fails, or what was found.
-type check struct {
+type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
 }
 
 // addHealth mounts the probes. They need no key and say nothing of calls.
-func (s *server) addHealth(t *table) {
+func (s *Server) addHealth(t *router) {
 	t.add("/livez", methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
 		writeValue(w, http.StatusOK, map[string]string{"status": "ok"})
 	}})
@@ -29,15 +29,15 @@ func (s *server) addHealth(t *table) {
 // readyTime bounds the checks: a probe that hangs tells less than one that says no.
 const readyTime = 5 * time.Second
 
-func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
-	checks := []check{}
+	checks := []Check{}
 	if s.Ready != nil {
 		checks = append(checks, s.Ready(ctx)...)
 	}
 	if s.stopping.Load() {
-		checks = append(checks, check{Name: "gateway", Reason: "it is stopping"})
+		checks = append(checks, Check{Name: "gateway", Reason: "it is stopping"})
 	}
 	status, word := http.StatusOK, "ok"
 	for _, c := range checks {
@@ -47,6 +47,6 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	api.WriteJSON(w, status, append(messages.Encode(struct {
 		Status string  `json:"status"`
-		Checks []check `json:"checks"`
+		Checks []Check `json:"checks"`
 	}{word, checks}), '\n'))
 }

@@ -1,4 +1,4 @@
-package main
+package httpapi
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 )
 
 // settings are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
-type settings struct {
+type Config struct {
 	Addr           string // http.addr
 	Admin          string // http.admin; empty: no admin listener
 	BodyLimit      int64  // http.body-limit, also the bound on an unpacked body
@@ -37,7 +37,7 @@ type settings struct {
 	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
 }
 
-func (c *settings) fill() {
+func (c *Config) fill() {
 	pick := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
@@ -58,20 +58,20 @@ func (c *settings) fill() {
 }
 
 // modelInfo is one row of GET /v1/models.
-type modelInfo struct {
+type ModelInfo struct {
 	ID      string
 	Created int64 // Unix seconds
 	OwnedBy string
 }
 
 // follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
-type follower interface {
+type Follower interface {
 	Delta(d pipeline.Delta) [][]byte
 	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
 }
 
 // surface is an extra handler (MCP, the page, metrics) that the server mounts behind its own checks.
-type surface struct {
+type Surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
 	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
@@ -79,28 +79,28 @@ type surface struct {
 }
 
 // parts are what the server depends on. Keys may be nil: no keys-file.
-type parts struct {
+type Deps struct {
 	Door        pipeline.Door
-	Models      func(ctx context.Context) []modelInfo
+	Models      func(ctx context.Context) []ModelInfo
 	Control     pipeline.Control
-	Tools       toolShelf
+	Tools       ToolService
 	Approvals   api.ApprovalService
-	Ready       func(ctx context.Context) []check
-	NewFollower func(request []byte) follower
-	Keys        *keyStore
-	Todo        *todoLists
-	Extra       []surface
+	Ready       func(ctx context.Context) []Check
+	NewFollower func(request []byte) Follower
+	Keys        *KeyStore
+	Todo        *TodoLists
+	Extra       []Surface
 	Log         *slog.Logger
 }
 
 // server is the gateway's HTTP side. It holds no state of a call: that is the door's.
-type server struct {
-	settings
-	parts
+type Server struct {
+	Config
+	Deps
 	cross *http.CrossOriginProtection // for callers: allowed origins may post
 	hosts []string                    // Host names of allowed origins
 	// halted ends when the grace of a stop is over: whoever still waits says so to his caller and returns.
-	halted   context.Context
+	Halted   context.Context
 	halt     context.CancelFunc
 	stopping atomic.Bool
 	stop     sync.Once
@@ -109,15 +109,15 @@ type server struct {
 }
 
 // newServer checks that the settings are safe to serve (contracts 19).
-func newServer(c settings, p parts) (*server, error) {
+func New(c Config, p Deps) (*Server, error) {
 	c.fill()
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{settings: c, parts: p, cross: http.NewCrossOriginProtection()}
-	s.halted, s.halt = context.WithCancel(context.Background())
+	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
+	s.Halted, s.halt = context.WithCancel(context.Background())
 	for name, addr := range map[string]string{"http.addr": c.Addr, "http.admin": c.Admin} {
-		if addr != "" && !loopbackAddr(addr) && p.Keys == nil && !c.InsecureOpen {
+		if addr != "" && !IsLoopback(addr) && p.Keys == nil && !c.InsecureOpen {
 			return nil, fmt.Errorf("%s: %s is reachable from other machines and there is no http.keys-file; "+
 				"name one (make a key with: gateway key), listen on 127.0.0.1, or accept the risk with --insecure-open", name, addr)
 		}
@@ -135,12 +135,12 @@ func newServer(c settings, p parts) (*server, error) {
 	return s, nil
 }
 
-func (s *server) bodies() api.BodyReader {
+func (s *Server) bodies() api.BodyReader {
 	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
 }
 
 // loopbackAddr reports whether a listen address is reached from this machine only.
-func loopbackAddr(addr string) bool {
+func IsLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && loopbackHost(host)
 }
@@ -162,8 +162,8 @@ func bareHost(host string) string {
 }
 
 // handler serves the main port.
-func (s *server) handler() http.Handler {
-	t := newTable(s)
+func (s *Server) Handler() http.Handler {
+	t := newRouter(s)
 	chat := methods{http.MethodPost: s.caller(s.chat)}
 	for _, prefix := range []string{"/v1", ""} {
 		t.add(prefix+"/chat/completions", chat)
@@ -183,15 +183,15 @@ func (s *server) handler() http.Handler {
 			t.mount(e.Pattern, s.caller(serve(e.Handler)))
 		}
 	}
-	if loopbackAddr(s.Addr) {
+	if IsLoopback(s.Addr) {
 		s.addControl(t, s.Addr)
 	}
 	return s.wrap(t)
 }
 
 // adminHandler serves the admin listener: the control surfaces and health, no model face.
-func (s *server) adminHandler() http.Handler {
-	t := newTable(s)
+func (s *Server) AdminHandler() http.Handler {
+	t := newRouter(s)
 	s.addHealth(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Admin, false)
@@ -208,7 +208,7 @@ func serve(h http.Handler) endpoint {
 }
 
 // serveOn runs the listener until shutdown; it returns nil after one.
-func (s *server) serveOn(l net.Listener, h http.Handler) error {
+func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
 		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
@@ -229,7 +229,7 @@ func (s *server) serveOn(l net.Listener, h http.Handler) error {
 // shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
 // and waiting calls with the place of their result, and returns when all connections are done or ctx is. Calls are
 // not cancelled: they were accepted.
-func (s *server) shutdown(ctx context.Context) error {
+func (s *Server) Shutdown(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {
 		timer := time.AfterFunc(s.Grace, s.halt)
