@@ -93,13 +93,13 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	d := tool("slow", "go")
 	d.Task = toolspec.TaskAlways
 	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
-	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
-	r := c.call(t, "slow", `{}`)
+	c := apitest.TaskClient{URL: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
+	r := c.Call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())
 	require.True(t, door.Last(t).Keep)
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
-		a := c.do(t, method, `{"taskId":"x","inputResponses":{}}`)
+		a := c.Do(t, method, `{"taskId":"x","inputResponses":{}}`)
 		require.EqualValues(t, -32603, a.Get("error.code").Int(), a.Raw)
 		require.True(t, a.Get("error.data.shallot/retryable").Bool(), a.Raw)
 	}

@@ -87,70 +87,70 @@ func (p *process) kill() {
 // cancel, the others go on with it.
 func TestMCPTaskOutlivesItsGateway(t *testing.T) {
 	t.Parallel()
-	x := newTaskTools(t, "")
-	workerURL, natsURL := command(t, "--config", x.config) // runs the tools, and has the server
-	one, two := gatewayProcess(t, natsURL, x.config), gatewayProcess(t, natsURL, x.config)
-	a, b := taskClient{url: one.url, caps: withForms}.ready(t, "ask"), taskClient{url: two.url, caps: withForms}.ready(t, "ask")
+	x := apitest.NewTaskTools(t, "")
+	workerURL, natsURL := command(t, "--config", x.Config) // runs the tools, and has the server
+	one, two := gatewayProcess(t, natsURL, x.Config), gatewayProcess(t, natsURL, x.Config)
+	a, b := apitest.TaskClient{URL: one.url, Caps: apitest.WithForms}.Ready(t, "ask"), apitest.TaskClient{URL: two.url, Caps: apitest.WithForms}.Ready(t, "ask")
 
-	slow, stop, asks := a.task(t, "slow", `{"n":1}`), a.task(t, "slow", `{"n":2}`), a.task(t, "ask", `{"file":"f"}`)
-	began := []string{x.began(t), x.began(t)}
+	slow, stop, asks := a.Task(t, "slow", `{"n":1}`), a.Task(t, "slow", `{"n":2}`), a.Task(t, "ask", `{"file":"f"}`)
+	began := []string{x.Began(t), x.Began(t)}
 	require.ElementsMatch(t, []string{`{"n":1}`, `{"n":2}`}, began)
-	a.until(t, asks, "input_required")
-	require.Equal(t, "working", b.get(t, slow).Get("status").Str, "any gateway answers")
-	a.ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"1.a":{"action":"accept","content":{"v":"A"}}}}`)
+	a.Until(t, asks, "input_required")
+	require.Equal(t, "working", b.Get(t, slow).Get("status").Str, "any gateway answers")
+	a.Ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"1.a":{"action":"accept","content":{"v":"A"}}}}`)
 	one.kill()
 
-	require.Equal(t, "working", b.get(t, slow).Get("status").Str)
-	require.Len(t, b.get(t, asks).Get("inputRequests").Map(), 1, "the first answer is kept")
-	b.ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"1.b":{"action":"accept","content":{"v":"B"}}}}`)
-	b.until(t, asks, "input_required")
+	require.Equal(t, "working", b.Get(t, slow).Get("status").Str)
+	require.Len(t, b.Get(t, asks).Get("inputRequests").Map(), 1, "the first answer is kept")
+	b.Ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"1.b":{"action":"accept","content":{"v":"B"}}}}`)
+	b.Until(t, asks, "input_required")
 	two.kill()
 
-	c := taskClient{url: gatewayProcess(t, natsURL, x.config).url, caps: withForms} // begun after the tasks
-	require.Equal(t, "really?", c.get(t, asks).Get(`inputRequests.2\.a.params.message`).Str)
-	c.ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"2.a":{"action":"accept"}}}`)
-	require.Equal(t, `done {"file":"f"}`, c.until(t, asks, "completed").Get("result.content.0.text").Str)
-	c.ack(t, "tasks/cancel", `{"taskId":"`+stop+`"}`)
-	receive(t, x.stopped)
-	c.until(t, stop, "cancelled")
-	x.end(t, `{"ok":true}`)
-	require.True(t, c.until(t, slow, "completed").Get("result.structuredContent.ok").Bool())
-	require.Empty(t, x.begun, "nothing ran twice")
-	require.Len(t, x.asked, 3)
-	require.True(t, taskClient{url: workerURL}.get(t, slow).Get("result").Exists())
+	c := apitest.TaskClient{URL: gatewayProcess(t, natsURL, x.Config).url, Caps: apitest.WithForms} // begun after the tasks
+	require.Equal(t, "really?", c.Get(t, asks).Get(`inputRequests.2\.a.params.message`).Str)
+	c.Ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"2.a":{"action":"accept"}}}`)
+	require.Equal(t, `done {"file":"f"}`, c.Until(t, asks, "completed").Get("result.content.0.text").Str)
+	c.Ack(t, "tasks/cancel", `{"taskId":"`+stop+`"}`)
+	apitest.Receive(t, x.Stopped)
+	c.Until(t, stop, "cancelled")
+	x.End(t, `{"ok":true}`)
+	require.True(t, c.Until(t, slow, "completed").Get("result.structuredContent.ok").Bool())
+	require.Empty(t, x.Begun, "nothing ran twice")
+	require.Len(t, x.Asked, 3)
+	require.True(t, apitest.TaskClient{URL: workerURL}.Get(t, slow).Get("result").Exists())
 }
 
 // A gateway that stops gives those who wait for a result a handle, with which they go on elsewhere.
 func TestMCPTaskOfAGatewayThatStops(t *testing.T) {
 	t.Parallel()
-	x := newTaskTools(t, "")
-	workerURL, natsURL := command(t, "--config", x.config)
-	p := gatewayProcess(t, natsURL, x.config)
-	c := taskClient{url: p.url}.ready(t, "lazy")
-	got := make(chan taskAnswer, 1)
+	x := apitest.NewTaskTools(t, "")
+	workerURL, natsURL := command(t, "--config", x.Config)
+	p := gatewayProcess(t, natsURL, x.Config)
+	c := apitest.TaskClient{URL: p.url}.Ready(t, "lazy")
+	got := make(chan apitest.TaskAnswer, 1)
 	go func() {
-		a, err := c.ask(t.Context(), "tools/call", `{"name":"lazy","arguments":{}}`)
+		a, err := c.Ask(t.Context(), "tools/call", `{"name":"lazy","arguments":{}}`)
 		if err == nil {
 			got <- a
 		}
 	}()
-	x.began(t)
+	x.Began(t)
 	require.NoError(t, p.stop.Close())
-	a := receive(t, got)
+	a := apitest.Receive(t, got)
 	id := a.Get("result.taskId").Str
 	require.NotEmpty(t, id, a.Raw)
-	x.end(t, `{"ok":true}`)
-	require.True(t, taskClient{url: workerURL}.until(t, id, "completed").Get("result.structuredContent.ok").Bool())
+	x.End(t, `{"ok":true}`)
+	require.True(t, apitest.TaskClient{URL: workerURL}.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
 }
 
 // A call that waits for a person is a task that waits: who may decide is asked by tasks/get.
 func TestMCPTaskHeld(t *testing.T) {
 	t.Parallel()
-	x := newTaskTools(t, "agent:\n  interceptor:\n    approval:\n      policies: [{tool: slow, decisions: [approve, edit, reject]}, {tool: lazy, decisions: [approve, reject]}]\n")
-	url, _ := command(t, "--config", x.config)
-	c := taskClient{url: url, caps: withForms}.ready(t, "slow") // loopback without keys: the operator
+	x := apitest.NewTaskTools(t, "agent:\n  interceptor:\n    approval:\n      policies: [{tool: slow, decisions: [approve, edit, reject]}, {tool: lazy, decisions: [approve, reject]}]\n")
+	url, _ := command(t, "--config", x.Config)
+	c := apitest.TaskClient{URL: url, Caps: apitest.WithForms}.Ready(t, "slow") // loopback without keys: the operator
 	say := func(id, name, content string) {
-		c.ack(t, "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+`":{"action":"accept","content":`+content+`}}}`)
+		c.Ack(t, "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+`":{"action":"accept","content":`+content+`}}}`)
 	}
 	question := func(r gjson.Result) (name, text string) {
 		require.Len(t, r.Get("inputRequests").Map(), 1, r.Raw)
@@ -160,31 +160,31 @@ func TestMCPTaskHeld(t *testing.T) {
 		}
 		return name, text
 	}
-	id := c.task(t, "slow", `{"n":1}`)
-	r := c.until(t, id, "input_required")
+	id := c.Task(t, "slow", `{"n":1}`)
+	r := c.Until(t, id, "input_required")
 	require.Equal(t, "approval_pending", r.Get("_meta.shallot/status").Str)
 	first, text := question(r)
 	require.Contains(t, text, `{"n":1}`)
 	say(id, first, `{"decision":"edit","arguments":"{"}`)
-	second, text := question(c.until(t, id, "input_required"))
+	second, text := question(c.Until(t, id, "input_required"))
 	require.NotEqual(t, first, second, "another question has another name")
 	require.Contains(t, text, "no JSON")
 	say(id, first, `{"decision":"reject"}`)
-	require.Equal(t, "input_required", c.get(t, id).Get("status").Str, "that question is no longer asked")
+	require.Equal(t, "input_required", c.Get(t, id).Get("status").Str, "that question is no longer asked")
 	say(id, second, `{"decision":"edit","arguments":"{\"n\":2}"}`)
-	require.Equal(t, `{"n":2}`, x.began(t))
-	require.Equal(t, "working", c.until(t, id, "working").Get("status").Str)
-	x.end(t, `{"ok":true}`)
-	require.True(t, c.until(t, id, "completed").Get("result.structuredContent.ok").Bool())
+	require.Equal(t, `{"n":2}`, x.Began(t))
+	require.Equal(t, "working", c.Until(t, id, "working").Get("status").Str)
+	x.End(t, `{"ok":true}`)
+	require.True(t, c.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
 
 	// Who cannot show a form is told to wait; a call that nobody decides can be cancelled.
-	id = c.task(t, "lazy", `{}`) // a call that is held is one that takes long
-	blind := taskClient{url: url}
-	r = blind.get(t, id)
-	require.Equal(t, []string{"working", heldMessage}, []string{r.Get("status").Str, r.Get("statusMessage").Str})
-	c.ack(t, "tasks/cancel", `{"taskId":"`+id+`"}`)
-	c.until(t, id, "cancelled")
-	require.Empty(t, x.begun)
+	id = c.Task(t, "lazy", `{}`) // a call that is held is one that takes long
+	blind := apitest.TaskClient{URL: url}
+	r = blind.Get(t, id)
+	require.Equal(t, []string{"working", "the call waits for a person's approval"}, []string{r.Get("status").Str, r.Get("statusMessage").Str})
+	c.Ack(t, "tasks/cancel", `{"taskId":"`+id+`"}`)
+	c.Until(t, id, "cancelled")
+	require.Empty(t, x.Begun)
 }
 
 // On stdio the extension is there only if a task outlives the process.

@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"context"
@@ -22,12 +22,12 @@ import (
 
 // taskTools are tools over HTTP and on an MCP server, which wait until the test lets them end.
 type taskTools struct {
-	config  string        // file
-	until   chan string   // the deadline that it was told
-	begun   chan string   // a call of the tool "slow" began; its arguments
-	release chan string   // what the next one answers
-	stopped chan struct{} // one was cancelled
-	asked   chan string   // a round of the MCP tool "ask": its input responses
+	Config  string        // file
+	Until   chan string   // the deadline that it was told
+	Begun   chan string   // a call of the tool "slow" began; its arguments
+	Release chan string   // what the next one answers
+	Stopped chan struct{} // one was cancelled
+	Asked   chan string   // a round of the MCP tool "ask": its input responses
 }
 
 // taskTool writes one entry of tool.tools.
@@ -35,21 +35,21 @@ func taskTool(name, url, more string) string {
 	return fmt.Sprintf("    - {name: %s, description: d, executor: {kind: http, url: %q}, idempotent: false, %s}\n", name, url, more)
 }
 
-func newTaskTools(t *testing.T, more string) *taskTools {
+func NewTaskTools(t *testing.T, more string) *taskTools {
 	t.Helper()
-	x := &taskTools{begun: make(chan string, 64), release: make(chan string), until: make(chan string, 1), stopped: make(chan struct{}, 64), asked: make(chan string, 64)}
+	x := &taskTools{Begun: make(chan string, 64), Release: make(chan string), Until: make(chan string, 1), Stopped: make(chan struct{}, 64), Asked: make(chan string, 64)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		select {
-		case x.until <- r.Header.Get("Shallot-Deadline"):
+		case x.Until <- r.Header.Get("Shallot-Deadline"):
 		default:
 		}
-		x.begun <- string(body)
+		x.Begun <- string(body)
 		select {
 		case <-r.Context().Done():
-			x.stopped <- struct{}{}
-		case reply := <-x.release:
+			x.Stopped <- struct{}{}
+		case reply := <-x.Release:
 			_, _ = io.WriteString(w, reply)
 		}
 	})
@@ -58,7 +58,7 @@ func newTaskTools(t *testing.T, more string) *taskTools {
 	up.AddTool(&mcp.Tool{Name: "ask", InputSchema: json.RawMessage(`{"type":"object","properties":{"file":{"type":"string"}}}`)},
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			told, _ := json.Marshal(r.Params.InputResponses)
-			x.asked <- string(told) + r.Params.RequestState
+			x.Asked <- string(told) + r.Params.RequestState
 			form := func(text string) *mcp.ElicitParams {
 				return &mcp.ElicitParams{Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"v": map[string]any{"type": "string"}}}}
 			}
@@ -73,9 +73,9 @@ func newTaskTools(t *testing.T, more string) *taskTools {
 	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up }, &mcp.StreamableHTTPOptions{Stateless: true}))
 	web := httptest.NewServer(mux)
 	t.Cleanup(web.Close)
-	x.config = filepath.Join(t.TempDir(), "shallot.yaml")
+	x.Config = filepath.Join(t.TempDir(), "shallot.yaml")
 	slow := web.URL + "/slow"
-	require.NoError(t, os.WriteFile(x.config, []byte("version: 1\ntool:\n  mcp-servers: [{name: up, url: \""+web.URL+"/mcp\", prefix: \"\"}]\n  tools:\n"+
+	require.NoError(t, os.WriteFile(x.Config, []byte("version: 1\ntool:\n  mcp-servers: [{name: up, url: \""+web.URL+"/mcp\", prefix: \"\"}]\n  tools:\n"+
 		taskTool("slow", slow, "task: always, timeout: 5m")+taskTool("lazy", slow, "timeout: 5m")+taskTool("must", slow, "task: required")+
 		taskTool("quick", web.URL+"/quick", "task: auto")+taskTool("at_once", web.URL+"/quick", "task: always")+taskTool("never", slow, "task: never")+
 		taskTool("broken", web.URL+"/nix", "task: always")+
@@ -83,9 +83,9 @@ func newTaskTools(t *testing.T, more string) *taskTools {
 	return x
 }
 
-func (x *taskTools) began(t *testing.T) string { t.Helper(); return receive(t, x.begun) }
+func (x *taskTools) Began(t *testing.T) string { t.Helper(); return Receive(t, x.Begun) }
 
-func receive[T any](t *testing.T, c <-chan T) T {
+func Receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
@@ -96,49 +96,49 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-func (x *taskTools) end(t *testing.T, reply string) {
+func (x *taskTools) End(t *testing.T, reply string) {
 	t.Helper()
 	select {
-	case x.release <- reply:
+	case x.Release <- reply:
 	case <-time.After(30 * time.Second):
 		t.Fatal("no call of the tool is waiting")
 	}
 }
 
 // taskClient is an MCP client of 2026-07-28, request by request.
-type taskClient struct {
-	url, key string
-	without  bool   // the extension is not declared
-	session  string // of an older revision
-	caps     string // more capabilities
+type TaskClient struct {
+	URL, Key string
+	Without  bool   // the extension is not declared
+	Session  string // of an older revision
+	Caps     string // more capabilities
 }
 
-const withForms = `"elicitation":{"form":{}},`
+const WithForms = `"elicitation":{"form":{}},`
 
 // taskAnswer is a response: the HTTP status, and the message.
-type taskAnswer struct {
-	status int
+type TaskAnswer struct {
+	Status int
 	gjson.Result
 }
 
 // ask sends a request; headers replace those that it has by itself, and an empty value takes one away.
-func (c taskClient) ask(ctx context.Context, method, params string, headers ...string) (taskAnswer, error) {
+func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...string) (TaskAnswer, error) {
 	extensions := `"extensions":{"io.modelcontextprotocol/tasks":{}}`
-	if c.without {
+	if c.Without {
 		extensions = `"extensions":{}`
 	}
-	if c.session == "" {
+	if c.Session == "" {
 		params = string(messages.SetField([]byte(params), "_meta", []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
-			`"io.modelcontextprotocol/clientCapabilities":{`+c.caps+extensions+`}}`)))
+			`"io.modelcontextprotocol/clientCapabilities":{`+c.Caps+extensions+`}}`)))
 	}
-	r, err := http.NewRequestWithContext(ctx, "POST", c.url+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"q","method":"`+method+`","params":`+params+`}`))
+	r, err := http.NewRequestWithContext(ctx, "POST", c.URL+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"q","method":"`+method+`","params":`+params+`}`))
 	if err != nil {
-		return taskAnswer{}, err
+		return TaskAnswer{}, err
 	}
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	r.Header.Set("Content-Type", "application/json")
-	if c.session != "" {
-		r.Header.Set("Mcp-Session-Id", c.session)
+	if c.Session != "" {
+		r.Header.Set("Mcp-Session-Id", c.Session)
 	} else {
 		r.Header.Set("Mcp-Protocol-Version", "2026-07-28")
 	}
@@ -146,8 +146,8 @@ func (c taskClient) ask(ctx context.Context, method, params string, headers ...s
 	if name := gjson.Get(params, "taskId").Str + gjson.Get(params, "name").Str; name != "" {
 		r.Header.Set("Mcp-Name", name)
 	}
-	if c.key != "" {
-		r.Header.Set("Authorization", "Bearer "+c.key)
+	if c.Key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.Key)
 	}
 	for _, h := range headers {
 		k, v, _ := strings.Cut(h, ": ")
@@ -157,7 +157,7 @@ func (c taskClient) ask(ctx context.Context, method, params string, headers ...s
 	}
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return taskAnswer{}, err
+		return TaskAnswer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
@@ -166,65 +166,65 @@ func (c taskClient) ask(ctx context.Context, method, params string, headers ...s
 			raw = []byte(data)
 		}
 	}
-	return taskAnswer{resp.StatusCode, gjson.ParseBytes(raw)}, err
+	return TaskAnswer{resp.StatusCode, gjson.ParseBytes(raw)}, err
 }
 
-func (c taskClient) do(t *testing.T, method, params string, headers ...string) taskAnswer {
+func (c TaskClient) Do(t *testing.T, method, params string, headers ...string) TaskAnswer {
 	t.Helper()
-	a, err := c.ask(t.Context(), method, params, headers...)
+	a, err := c.Ask(t.Context(), method, params, headers...)
 	require.NoError(t, err)
 	return a
 }
 
-func (c taskClient) call(t *testing.T, tool, args string) gjson.Result {
+func (c TaskClient) Call(t *testing.T, tool, args string) gjson.Result {
 	t.Helper()
-	a := c.do(t, "tools/call", `{"name":"`+tool+`","arguments":`+args+`}`)
+	a := c.Do(t, "tools/call", `{"name":"`+tool+`","arguments":`+args+`}`)
 	require.True(t, a.Get("result").Exists(), a.Raw)
 	return a.Get("result")
 }
 
 // task calls a tool that is answered with a handle.
-func (c taskClient) task(t *testing.T, tool, args string) string {
+func (c TaskClient) Task(t *testing.T, tool, args string) string {
 	t.Helper()
-	r := c.call(t, tool, args)
+	r := c.Call(t, tool, args)
 	require.Equal(t, "task", r.Get("resultType").Str, r.Raw)
 	require.Equal(t, "working", r.Get("status").Str)
 	return r.Get("taskId").Str
 }
 
-func (c taskClient) get(t *testing.T, id string) gjson.Result {
+func (c TaskClient) Get(t *testing.T, id string) gjson.Result {
 	t.Helper()
-	a := c.do(t, "tasks/get", `{"taskId":"`+id+`"}`)
+	a := c.Do(t, "tasks/get", `{"taskId":"`+id+`"}`)
 	require.Equal(t, "complete", a.Get("result.resultType").Str, a.Raw)
 	require.Equal(t, id, a.Get("result.taskId").Str)
 	return a.Get("result")
 }
 
 // until polls a task until it has a status.
-func (c taskClient) until(t *testing.T, id, status string) gjson.Result {
+func (c TaskClient) Until(t *testing.T, id, status string) gjson.Result {
 	t.Helper()
 	var r gjson.Result
 	require.Eventually(t, func() bool {
-		a, err := c.ask(t.Context(), "tasks/get", `{"taskId":"`+id+`"}`)
+		a, err := c.Ask(t.Context(), "tasks/get", `{"taskId":"`+id+`"}`)
 		r = a.Get("result")
 		return err == nil && r.Get("status").Str == status
 	}, 40*time.Second, 20*time.Millisecond, "%s: it is %s", status, &r)
 	return r
 }
 
-func (c taskClient) ack(t *testing.T, method, params string) {
+func (c TaskClient) Ack(t *testing.T, method, params string) {
 	t.Helper()
-	a := c.do(t, method, params)
+	a := c.Do(t, method, params)
 	require.Equal(t, "complete", a.Get("result.resultType").Str, a.Raw)
 	for _, field := range []string{"taskId", "status", "result", "error", "inputRequests"} {
 		require.False(t, a.Get("result."+field).Exists(), "an acknowledgement is empty: %s", a.Raw)
 	}
 }
 
-func (c taskClient) ready(t *testing.T, tool string) taskClient {
+func (c TaskClient) Ready(t *testing.T, tool string) TaskClient {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		a, err := c.ask(t.Context(), "tools/list", `{}`)
+		a, err := c.Ask(t.Context(), "tools/list", `{}`)
 		return err == nil && a.Get(`result.tools.#(name=="`+tool+`")`).Exists()
 	}, 30*time.Second, 50*time.Millisecond, "%s is not listed", tool)
 	return c
