@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -116,7 +117,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
-	face, err := newMCPFace(mcpOptions{
+	face, err := mcpapi.New(mcpapi.Options{
 		Door: h.Door(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
 	})
@@ -126,8 +127,8 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer face.Close()
-	defer context.AfterFunc(srv.Halted, face.endSessions)() // their standing streams would hold up the stop
-	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
+	defer context.AfterFunc(srv.Halted, face.EndSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: face.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.ServeOn(main, srv.Handler()) }()
 	servers := 1

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -48,13 +49,13 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	server, err := newMCPFace(mcpOptions{
+	server, err := mcpapi.New(mcpapi.Options{
 		Door: h.Door(), Source: h, Approvals: h, // the person at the client started this process
 		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator}, Alone: true,
 		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Log: log,
 	})
 	if err == nil {
-		err = server.serveLines(ctx, in, out, int(o.loaded.HTTP.BodyLimit))
+		err = server.ServeStdio(ctx, in, out, int(o.loaded.HTTP.BodyLimit))
 		server.Close()
 	}
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -203,7 +204,7 @@ func TestMCPTaskStdio(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- runMCP(t.Context(), row.args, inR, outW, t.Output()) }()
 			s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
-			_, got := s.InitializeResult().Capabilities.Extensions[tasksExtension]
+			_, got := s.InitializeResult().Capabilities.Extensions[mcpapi.TasksExtension]
 			require.Equal(t, row.want, got, string(messages.Encode(s.InitializeResult())))
 			_ = s.Close()
 			select {

@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 )
 
 func TestMCPTaskLifecycle(t *testing.T) {
@@ -149,7 +150,7 @@ func TestMCPTaskLifecycle(t *testing.T) {
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 	})
 	t.Run("older revisions know nothing of it", func(t *testing.T) {
-		s := apitest.DialMCP(t, url, "", "2025-11-25", &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}})
+		s := apitest.DialMCP(t, url, "", "2025-11-25", &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{mcpapi.TasksExtension: map[string]any{}}}})
 		require.Empty(t, s.InitializeResult().Capabilities.Extensions)
 		go func() { <-x.Begun; x.Release <- `{"sync":1}` }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "must"})

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func taskKey(tenant, id string) string { return messages.Key(tenant, "task", id)
 const taskTime = 5 * time.Second
 
 // newTask stores the record of a task; when it returns, every gateway knows the task.
-func (f *mcpFace) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *toolspec.Definition, call string) (*task, error) {
+func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *toolspec.Definition, call string) (*task, error) {
 	id, _ := f.who(req.Extra)
 	now := time.Now().UTC()
 	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
@@ -75,7 +75,7 @@ func (f *mcpFace) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipel
 }
 
 // loadTask reads a task for whoever asks. One of another tenant, or of another key, is one that there is not.
-func (f *mcpFace) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
+func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
 	who, headers := f.who(extra)
 	r, fault := api.Metadata(headers.Values, who, api.Chat{}, time.Now())
 	if fault != nil {
@@ -104,13 +104,13 @@ func (f *mcpFace) loadTask(ctx context.Context, extra *mcp.RequestExtra, id stri
 }
 
 // saveTask writes a task that nobody else has written meanwhile; otherwise the error is pipeline.ErrChanged.
-func (f *mcpFace) saveTask(ctx context.Context, t *task) error {
+func (f *Server) saveTask(ctx context.Context, t *task) error {
 	_, err := f.tasks.TaskStore().Put(ctx, taskKey(t.tenant, t.id), messages.Encode(t.taskRecord), 0, pipeline.IfRevision(t.revision))
 	return err
 }
 
 // keepTask lets the record of a task that is under way outlast a call that takes long, by being held for instance.
-func (f *mcpFace) keepTask(ctx context.Context, t *task) {
+func (f *Server) keepTask(ctx context.Context, t *task) {
 	if time.Since(t.written) < t.ttl/2 {
 		return
 	}
@@ -120,7 +120,7 @@ func (f *mcpFace) keepTask(ctx context.Context, t *task) {
 }
 
 // taskTrouble is an error that is not the caller's.
-func (f *mcpFace) taskTrouble(id string, err error) error {
+func (f *Server) taskTrouble(id string, err error) error {
 	f.Log.Warn("a task cannot be served", "task", id, "err", err)
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the task's record cannot be read or written now; it is kept, ask again later",
 		Data: messages.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
@@ -165,7 +165,7 @@ func (t *task) open(q *asked) map[string]json.RawMessage {
 
 // nextRound calls the tool again with the answers. It may be done by several gateways, and again after one has died in
 // the middle: the idempotency key makes it one call.
-func (f *mcpFace) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
+func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
 	note := toolspec.MCPCall{}
 	c.Noted(toolspec.NoteMCP, &note)
 	note.Progress, note.LogLevel, note.RequestState, note.InputResponses = false, "", q.state, nil

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // gate stands before every request of the MCP server. What a key may not use is neither listed nor reachable, and the
 // lists have the shape that the caller's revision knows.
-func (f *mcpFace) gate(next mcp.MethodHandler) mcp.MethodHandler {
+func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		id, _ := f.who(req.GetExtra())
 		if err := f.mayAsk(id, req.GetParams()); err != nil {
@@ -26,7 +26,7 @@ func (f *mcpFace) gate(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		res, err := next(ctx, method, req)
 		if err != nil {
-			return res, nextStep(method, err)
+			return res, withHint(method, err)
 		}
 		//lint:ignore SA1019 sessions of older revisions still set it
 		if set, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
@@ -59,7 +59,7 @@ func standsAlone(params mcp.Params) bool {
 }
 
 // nextStep says to who named a tool that there is not where those are that there are.
-func nextStep(method string, err error) error {
+func withHint(method string, err error) error {
 	var wire *jsonrpc.Error
 	if method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams && strings.HasPrefix(wire.Message, "unknown tool") {
 		more := *wire
@@ -76,7 +76,7 @@ func keep[T any](list []T, may func(T) bool) []T {
 
 // mayAsk refuses what the key's list of tools does not let through. Prompts are named like the tools of their server
 // and follow the same patterns; the resources of a server are for keys that may call all its tools.
-func (f *mcpFace) mayAsk(id api.Identity, params mcp.Params) error {
+func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 	if len(id.Tools) == 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ func notAllowed(format string, name string) error {
 }
 
 // may reports whether the key may use a resource: it may call every tool of each server that could give it.
-func (b *behind) may(id api.Identity, uri string) bool {
+func (b *upstreams) may(id api.Identity, uri string) bool {
 	if len(id.Tools) == 0 {
 		return true
 	}
@@ -138,13 +138,13 @@ func (b *behind) may(id api.Identity, uri string) bool {
 	return true
 }
 
-func (b *behind) mayTemplate(id api.Identity, template string) bool {
+func (b *upstreams) mayTemplate(id api.Identity, template string) bool {
 	at, ok := b.find(b.templates, template)
 	return !ok || b.mayServer(id, at.server)
 }
 
 // mayServer asks the key's patterns about the pattern of all the server's tools.
-func (b *behind) mayServer(id api.Identity, server string) bool {
+func (b *upstreams) mayServer(id api.Identity, server string) bool {
 	i := slices.Index(b.names, server)
 	return i >= 0 && id.MayTool(b.prefixes[i]+"*")
 }

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bufio"
@@ -20,49 +20,49 @@ import (
 // lines is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
 // end the session. The end of stdin ends the session when the calls that came before it are answered. A request that its
 // caller cancelled is not answered.
-type lines struct {
+type stdioTransport struct {
 	in    io.ReadCloser
 	out   io.WriteCloser
 	limit int             // of a line, in bytes
 	stop  <-chan struct{} // closed: no more is read, as at the end of stdin
 }
 
-var _ mcp.Transport = lines{}
+var _ mcp.Transport = stdioTransport{}
 
 // Connect implements mcp.Transport.
-func (l lines) Connect(context.Context) (mcp.Connection, error) {
-	c := &lineConn{lines: l, got: make(chan []byte), closed: make(chan struct{}), open: map[string]*lineCall{}, changed: make(chan struct{}, 1)}
+func (l stdioTransport) Connect(context.Context) (mcp.Connection, error) {
+	c := &stdioConn{stdioTransport: l, got: make(chan []byte), closed: make(chan struct{}), open: map[string]*stdioCall{}, changed: make(chan struct{}, 1)}
 	go c.read()
 	return c, nil
 }
 
 // lineCall is a request that is not answered yet.
-type lineCall struct {
+type stdioCall struct {
 	cancelled bool
-	batch     *lineBatch
+	batch     *stdioBatch
 }
 
 // lineBatch gathers the answers to a batch, which revisions before 2025-06-18 may send.
-type lineBatch struct {
+type stdioBatch struct {
 	left    int
 	answers []json.RawMessage
 }
 
-type lineConn struct {
-	lines
+type stdioConn struct {
+	stdioTransport
 	got    chan []byte // whole lines; closed at the end of stdin
 	queue  []jsonrpc.Message
 	once   sync.Once
 	closed chan struct{}
 
 	mu      sync.Mutex
-	open    map[string]*lineCall
+	open    map[string]*stdioCall
 	changed chan struct{} // a call was answered
 	batches bool          // the revision knows batches
 }
 
 // read hands out lines until stdin ends. It may stay in a read of stdin after Close; the process ends then.
-func (c *lineConn) read() {
+func (c *stdioConn) read() {
 	defer close(c.got)
 	r := bufio.NewReaderSize(c.in, 64<<10)
 	var line []byte
@@ -95,7 +95,7 @@ func (c *lineConn) read() {
 }
 
 // Read implements mcp.Connection.
-func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+func (c *stdioConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
 		if len(c.queue) > 0 {
 			next := c.queue[0]
@@ -119,7 +119,7 @@ func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 }
 
 // rest waits until every call is answered; then the session ends.
-func (c *lineConn) rest(ctx context.Context) error {
+func (c *stdioConn) rest(ctx context.Context) error {
 	for {
 		c.mu.Lock()
 		left := len(c.open)
@@ -138,7 +138,7 @@ func (c *lineConn) rest(ctx context.Context) error {
 }
 
 // take reads one line into the queue.
-func (c *lineConn) take(line []byte) {
+func (c *stdioConn) take(line []byte) {
 	if !json.Valid(line) {
 		c.refuse(nil, jsonrpc.CodeParseError, fmt.Sprintf("the line is not valid JSON: %.60q; send one message a line", line))
 		return
@@ -155,13 +155,13 @@ func (c *lineConn) take(line []byte) {
 		c.refuse(nil, jsonrpc.CodeInvalidRequest, "batches are not taken in this revision of MCP; send one message a line")
 		return
 	}
-	b := &lineBatch{}
+	b := &stdioBatch{}
 	for _, p := range parts {
 		c.message(p, b)
 	}
 }
 
-func (c *lineConn) message(raw []byte, b *lineBatch) {
+func (c *stdioConn) message(raw []byte, b *stdioBatch) {
 	m, err := jsonrpc.DecodeMessage(raw)
 	if id := idOf(raw); !keptID(id) {
 		c.refuse(id, jsonrpc.CodeInvalidRequest, "this id would not come back as it is; use a string, or a whole number up to 2^53")
@@ -177,7 +177,7 @@ func (c *lineConn) message(raw []byte, b *lineBatch) {
 			c.mu.Lock()
 			_, twice := c.open[key]
 			if !twice {
-				c.open[key] = &lineCall{batch: b}
+				c.open[key] = &stdioCall{batch: b}
 				if b != nil {
 					b.left++ // nothing is answered before the whole batch is read
 				}
@@ -201,7 +201,7 @@ func (c *lineConn) message(raw []byte, b *lineBatch) {
 }
 
 // cancelled marks a call: its answer is not sent.
-func (c *lineConn) cancelled(params json.RawMessage) {
+func (c *stdioConn) cancelled(params json.RawMessage) {
 	var p struct {
 		ID any `json:"requestId"`
 	}
@@ -223,7 +223,7 @@ func (c *lineConn) cancelled(params json.RawMessage) {
 func keyOf(id jsonrpc.ID) string { return fmt.Sprintf("%T %v", id.Raw(), id.Raw()) }
 
 // Write implements mcp.Connection.
-func (c *lineConn) Write(_ context.Context, m jsonrpc.Message) error {
+func (c *stdioConn) Write(_ context.Context, m jsonrpc.Message) error {
 	raw, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (c *lineConn) Write(_ context.Context, m jsonrpc.Message) error {
 
 // answered notes the end of a call and returns what is to be written: nothing if it was cancelled, or if its batch still
 // waits for others.
-func (c *lineConn) answered(r *jsonrpc.Response, raw []byte) []byte {
+func (c *stdioConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 	key := keyOf(r.ID)
 	call := c.open[key]
 	if call == nil {
@@ -266,7 +266,7 @@ func (c *lineConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 }
 
 // refuse answers what is no request.
-func (c *lineConn) refuse(id json.RawMessage, code int64, message string) {
+func (c *stdioConn) refuse(id json.RawMessage, code int64, message string) {
 	raw := messages.Encode(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"` // null where there is none: JSON-RPC wants the field
@@ -278,10 +278,10 @@ func (c *lineConn) refuse(id json.RawMessage, code int64, message string) {
 }
 
 // Close implements mcp.Connection.
-func (c *lineConn) Close() error {
+func (c *stdioConn) Close() error {
 	c.once.Do(func() { close(c.closed); _ = c.in.Close() })
 	return nil
 }
 
 // SessionID implements mcp.Connection.
-func (c *lineConn) SessionID() string { return "" }
+func (c *stdioConn) SessionID() string { return "" }

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bytes"
@@ -20,17 +20,17 @@ import (
 
 // handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
 // faces read them; what the SDK then refuses in plain text is said as JSON-RPC (see wireWriter).
-func (f *mcpFace) handler(limit int64) http.Handler {
+func (f *Server) Handler(limit int64) http.Handler {
 	get := func(*http.Request) *mcp.Server { return f.server }
-	log := slog.New(quiet{f.Log.Handler()})
+	log := slog.New(downgradeHandler{f.Log.Handler()})
 	now := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
 	})
 	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
-		SessionTimeout: mcpSessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
+		SessionTimeout: sessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
 	})
 	bodies := api.BodyReader{Limit: cmp.Or(limit, api.DefaultBodyLimit), Timeout: api.DefaultBodyTimeout}
-	return known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return withTokenInfo(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodOptions {
 			w.Header().Set("Allow", "DELETE, GET, OPTIONS, POST")
 			w.WriteHeader(http.StatusNoContent)
@@ -79,7 +79,7 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 			return
 		case session == "" && f.crowded():
 			w.Header().Set("Retry-After", "60")
-			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError, fmt.Sprintf("there are %d sessions open; end those that are not used with DELETE, or use revision %s, which has none", maxMCPSessions, firstSessionless))
+			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError, fmt.Sprintf("there are %d sessions open; end those that are not used with DELETE, or use revision %s, which has none", maxSessions, firstSessionless))
 			return
 		}
 		if in.id != nil && in.method != "subscriptions/listen" {
@@ -92,14 +92,14 @@ func (f *mcpFace) handler(limit int64) http.Handler {
 }
 
 // maxMCPSessions bounds the sessions of older revisions in this process: many clients never end theirs.
-const maxMCPSessions = 10_000
+const maxSessions = 10_000
 
-func (f *mcpFace) crowded() bool {
+func (f *Server) crowded() bool {
 	n := 0
 	for range f.server.Sessions() {
 		n++
 	}
-	return n >= maxMCPSessions
+	return n >= maxSessions
 }
 
 // firstSessionless is the revision from which requests stand alone.
@@ -119,7 +119,7 @@ func sessionless(r *http.Request, in envelope) bool {
 }
 
 // known tells the SDK who makes a request, so that nobody uses another one's session.
-func known(next http.Handler) http.Handler {
+func withTokenInfo(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		id := api.IdentityOf(r.Context())
 		return &auth.TokenInfo{
@@ -137,7 +137,7 @@ func known(next http.Handler) http.Handler {
 }
 
 // who makes a request, and its headers; those of stdio are empty.
-func (f *mcpFace) who(extra *mcp.RequestExtra) (api.Identity, http.Header) {
+func (f *Server) who(extra *mcp.RequestExtra) (api.Identity, http.Header) {
 	id, h := f.Local, http.Header{}
 	if extra != nil {
 		if extra.Header != nil {

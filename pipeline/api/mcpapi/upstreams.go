@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 // behind passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
 // resources their own URIs; of two servers with one URI the first of the configuration has it. These requests do not
 // pass the chain: nothing is run by them.
-type behind struct {
-	f        *mcpFace
+type upstreams struct {
+	f        *Server
 	names    []string
 	prefixes []string
 
@@ -36,8 +36,8 @@ type behind struct {
 // place is where something is, and its name there.
 type place struct{ server, name string }
 
-func newBehind(f *mcpFace, names, prefixes []string) *behind {
-	b := &behind{
+func newUpstreams(f *Server, names, prefixes []string) *upstreams {
+	b := &upstreams{
 		f: f, names: names, prefixes: prefixes, news: make(chan struct{}, 1), dirty: map[string]bool{},
 		prompts: map[string]place{}, resources: map[string]place{}, templates: map[string]place{}, watched: map[string]int{},
 	}
@@ -48,7 +48,7 @@ func newBehind(f *mcpFace, names, prefixes []string) *behind {
 }
 
 // changed takes the news from a server.
-func (b *behind) changed(c toolbox.MCPChange) {
+func (b *upstreams) changed(c toolbox.MCPChange) {
 	if c.What == "resource" {
 		_ = b.f.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: c.URI})
 		return
@@ -60,14 +60,14 @@ func (b *behind) changed(c toolbox.MCPChange) {
 }
 
 // sync lists again what changed. A server that does not answer is asked again at the next turn.
-func (b *behind) sync(ctx context.Context) {
+func (b *upstreams) sync(ctx context.Context) {
 	for i, server := range b.names {
 		b.turn(ctx, server, "prompts", func(ctx context.Context) error { return b.listPrompts(ctx, server, b.prefixes[i]) })
 		b.turn(ctx, server, "resources", func(ctx context.Context) error { return b.listResources(ctx, server) })
 	}
 }
 
-func (b *behind) turn(ctx context.Context, server, what string, list func(context.Context) error) {
+func (b *upstreams) turn(ctx context.Context, server, what string, list func(context.Context) error) {
 	key := server + "/" + what
 	b.mu.Lock()
 	due := b.dirty[key]
@@ -87,7 +87,7 @@ func (b *behind) turn(ctx context.Context, server, what string, list func(contex
 }
 
 // ask asks a server and decodes its answer.
-func ask[R any](ctx context.Context, b *behind, server, method string, params any) (R, error) {
+func query[R any](ctx context.Context, b *upstreams, server, method string, params any) (R, error) {
 	var r R
 	raw, err := b.f.Source.AskMCP(ctx, server, method, params)
 	if err == nil {
@@ -96,8 +96,8 @@ func ask[R any](ctx context.Context, b *behind, server, method string, params an
 	return r, err
 }
 
-func (b *behind) listPrompts(ctx context.Context, server, prefix string) error {
-	list, err := ask[[]*mcp.Prompt](ctx, b, server, toolbox.MCPPrompts, nil)
+func (b *upstreams) listPrompts(ctx context.Context, server, prefix string) error {
+	list, err := query[[]*mcp.Prompt](ctx, b, server, toolbox.MCPPrompts, nil)
 	if err != nil {
 		return err
 	}
@@ -112,26 +112,26 @@ func (b *behind) listPrompts(ctx context.Context, server, prefix string) error {
 		b.f.server.AddPrompt(p, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 			params := *req.Params
 			params.Name, params.Meta = at.name, capabilitiesOnly(params.Meta)
-			return ask[*mcp.GetPromptResult](ctx, b, at.server, toolbox.MCPPrompt, &params)
+			return query[*mcp.GetPromptResult](ctx, b, at.server, toolbox.MCPPrompt, &params)
 		})
 	}
 	b.f.server.RemovePrompts(b.replace(b.prompts, server, now)...)
 	return nil
 }
 
-func (b *behind) listResources(ctx context.Context, server string) error {
-	list, err := ask[[]*mcp.Resource](ctx, b, server, toolbox.MCPResources, nil)
+func (b *upstreams) listResources(ctx context.Context, server string) error {
+	list, err := query[[]*mcp.Resource](ctx, b, server, toolbox.MCPResources, nil)
 	if err != nil {
 		return err
 	}
-	templates, err := ask[[]*mcp.ResourceTemplate](ctx, b, server, toolbox.MCPTemplates, nil)
+	templates, err := query[[]*mcp.ResourceTemplate](ctx, b, server, toolbox.MCPTemplates, nil)
 	if err != nil {
 		return err
 	}
 	read := func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		params := *req.Params
 		params.Meta = capabilitiesOnly(params.Meta)
-		return ask[*mcp.ReadResourceResult](ctx, b, server, toolbox.MCPRead, &params)
+		return query[*mcp.ReadResourceResult](ctx, b, server, toolbox.MCPRead, &params)
 	}
 	now := map[string]place{}
 	for _, r := range list {
@@ -168,7 +168,7 @@ func capabilitiesOnly(m mcp.Meta) mcp.Meta {
 	return nil
 }
 
-func (b *behind) taken(in map[string]place, key, by string) bool {
+func (b *upstreams) taken(in map[string]place, key, by string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, ok := in[key]
@@ -176,7 +176,7 @@ func (b *behind) taken(in map[string]place, key, by string) bool {
 }
 
 // replace puts what a server has now in the place of what it had and returns what is gone.
-func (b *behind) replace(in map[string]place, server string, now map[string]place) (gone []string) {
+func (b *upstreams) replace(in map[string]place, server string, now map[string]place) (gone []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key, p := range in {
@@ -191,7 +191,7 @@ func (b *behind) replace(in map[string]place, server string, now map[string]plac
 	return gone
 }
 
-func (b *behind) find(in map[string]place, key string) (place, bool) {
+func (b *upstreams) find(in map[string]place, key string) (place, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, ok := in[key]
@@ -199,7 +199,7 @@ func (b *behind) find(in map[string]place, key string) (place, bool) {
 }
 
 // complete passes a completion on to the server whose prompt or template it is about.
-func (b *behind) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+func (b *upstreams) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	params := *req.Params
 	if params.Ref == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "ref is missing"}
@@ -217,11 +217,11 @@ func (b *behind) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.C
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no such prompt or resource"}
 	}
 	params.Ref, params.Meta = &ref, nil
-	return ask[*mcp.CompleteResult](ctx, b, at.server, toolbox.MCPComplete, &params)
+	return query[*mcp.CompleteResult](ctx, b, at.server, toolbox.MCPComplete, &params)
 }
 
 // owner finds the server of a resource, by its URI or by a template.
-func (b *behind) owner(uri string) (string, bool) {
+func (b *upstreams) owner(uri string) (string, bool) {
 	if all := b.owners(uri); len(all) > 0 {
 		return all[0], true
 	}
@@ -229,7 +229,7 @@ func (b *behind) owner(uri string) (string, bool) {
 }
 
 // owners are the servers that a resource may come from: the one that lists it, and those with a template that fits.
-func (b *behind) owners(uri string) []string {
+func (b *upstreams) owners(uri string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string
@@ -244,12 +244,12 @@ func (b *behind) owners(uri string) []string {
 	return out
 }
 
-func (b *behind) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+func (b *upstreams) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	server, ok := b.owner(req.Params.URI)
 	if !ok {
 		return mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	_, err := ask[struct{}](ctx, b, server, toolbox.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
+	_, err := query[struct{}](ctx, b, server, toolbox.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		err = nil // it sends no news; there will be none
@@ -262,7 +262,7 @@ func (b *behind) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error
 	return err
 }
 
-func (b *behind) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) error {
+func (b *upstreams) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) error {
 	uri := req.Params.URI
 	server, ok := b.owner(uri)
 	if !ok {
@@ -278,7 +278,7 @@ func (b *behind) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) e
 	if !last {
 		return nil
 	}
-	_, err := ask[struct{}](ctx, b, server, toolbox.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
+	_, err := query[struct{}](ctx, b, server, toolbox.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		return nil

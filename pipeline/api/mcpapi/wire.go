@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bytes"
@@ -71,7 +71,7 @@ func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonr
 }
 
 // mcpWriteTimeout is how long one write to an MCP client may take.
-const mcpWriteTimeout = 30 * time.Second
+const writeTimeout = 30 * time.Second
 
 // wireWriter passes on what the SDK answers. A refusal in plain text goes out as JSON-RPC, with what to do about it;
 // and a client that does not read ends its own connection only.
@@ -99,7 +99,7 @@ func (w *wireWriter) Write(b []byte) (int, error) {
 	if w.held != 0 {
 		return w.text.Write(b)
 	}
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(mcpWriteTimeout))
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
 	return w.ResponseWriter.Write(b)
 }
 
@@ -138,14 +138,14 @@ func (w *wireWriter) end() {
 const codeNoSession = -32001
 
 // busy counts what is under way. The zero value is ready.
-type busy struct {
+type inflight struct {
 	mu    sync.Mutex
 	n     int
 	quiet chan struct{} // closed when nothing is; nil if nobody waits
 }
 
 // begin counts one more, until its end is called.
-func (b *busy) begin() (end func()) {
+func (b *inflight) begin() (end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n++
@@ -160,7 +160,7 @@ func (b *busy) begin() (end func()) {
 }
 
 // wait returns when nothing is under way, or after most.
-func (b *busy) wait(most time.Duration) {
+func (b *inflight) wait(most time.Duration) {
 	b.mu.Lock()
 	if b.n == 0 {
 		b.mu.Unlock()

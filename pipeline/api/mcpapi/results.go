@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ type rawContent struct {
 // MarshalJSON implements json.Marshaler.
 func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
 
-func mcpText(text string, meta map[string]any) *mcp.CallToolResult {
+func textResult(text string, meta map[string]any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
@@ -33,7 +33,7 @@ const codeCancelled = -32800
 
 // mcpFault is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
 // else is a result that the model can read.
-func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
+func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	meta := map[string]any{"shallot/fault": string(fault.Code), "shallot/retryable": fault.Retryable()}
 	if call != "" {
 		meta["shallot/call"] = call
@@ -51,16 +51,16 @@ func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	case messages.Cancelled:
 		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: messages.Encode(meta)}
 	}
-	r := mcpText(fault.Message, meta)
+	r := textResult(fault.Message, meta)
 	r.IsError = true
 	return r, nil
 }
 
 // result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
 // and structured content if it is an object. Alone says that the request is of a revision without sessions.
-func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
+func (f *Server) result(d *toolspec.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
-		return mcpFault(c.Fault, c.ID)
+		return faultResult(c.Fault, c.ID)
 	}
 	r, native := f.body(d, c, alone)
 	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
@@ -88,7 +88,7 @@ func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (
 // promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
 // with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
 // alone, in an error that says what happened. What an MCP server itself gave is that server's to answer for.
-func (f *mcpFace) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn, alone bool) {
+func (f *Server) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn, alone bool) {
 	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
 		return // nothing was promised
 	}
@@ -141,7 +141,7 @@ func degraded(c *messages.Call) string {
 }
 
 // body is the reply as a result; native says that it is what an MCP server gave, unchanged.
-func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
+func (f *Server) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
 	if d.Executor.Kind == toolspec.ExecMCP {
 		if raw, ok := toolspec.NativeMCP(c); ok {
 			r, err := nativeResult(raw)
@@ -152,14 +152,14 @@ func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r 
 		}
 	}
 	if text, ok := c.ReplyText(); ok {
-		return mcpText(text, nil), false
+		return textResult(text, nil), false
 	}
 	reply := c.ReplyBytes()
 	text, isText := messages.IsString(reply)
 	if !isText {
 		text = string(reply)
 	}
-	r = mcpText(text, nil)
+	r = textResult(text, nil)
 	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
 	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(toolspec.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bytes"
@@ -122,7 +122,7 @@ func taskRefusal(r *http.Request, in envelope, body []byte) *jsonrpc.Error {
 	case in.method == "subscriptions/listen" && params.Get("notifications.taskIds").Exists():
 		caps := params.Get(`_meta.io\.modelcontextprotocol/clientCapabilities.extensions.io\.modelcontextprotocol/tasks`)
 		if !caps.IsObject() {
-			return needsTasks("news of tasks is of the extension " + tasksExtension).(*jsonrpc.Error)
+			return needsTasks("news of tasks is of the extension " + TasksExtension).(*jsonrpc.Error)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // mcpSource is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
-type mcpSource interface {
+type Source interface {
 	Tools(ctx context.Context) ([]*toolspec.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
@@ -29,20 +29,20 @@ type mcpSource interface {
 // mcpFace is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
 // of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
 // older revisions have sessions, which live in this process.
-type mcpFace struct {
-	mcpOptions
+type Server struct {
+	Options
 
 	parser toolspec.Parser
 	server *mcp.Server
-	behind *behind
+	behind *upstreams
 	listed map[string]string // tool -> what was listed of it
 	news   chan struct{}     // there may be other tools
 	stop   context.CancelFunc
 	work   sync.WaitGroup
 	halted context.Context // ends when waiting calls must be answered, because the process stops
 	halt   context.CancelFunc
-	posts  busy    // requests that end with an answer
-	tasks  taskBus // nil: the Tasks extension is not offered
+	posts  inflight // requests that end with an answer
+	tasks  taskBus  // nil: the Tasks extension is not offered
 	logs   logLevels
 
 	mu      sync.Mutex
@@ -50,13 +50,13 @@ type mcpFace struct {
 }
 
 // mcpSessionIdle is how long a session of an older revision may be idle.
-const mcpSessionIdle = 30 * time.Minute
+const sessionIdle = 30 * time.Minute
 
 // mcpOptions are what the MCP server is made of.
-type mcpOptions struct {
+type Options struct {
 	Door      pipeline.Door
-	Source    mcpSource
-	Approvals mcpDesk // calls that wait for a person; nil: their callers are only told so
+	Source    Source
+	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told so
 	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
 	GracefulIsError bool
 	Local           api.Identity // of callers without HTTP
@@ -67,15 +67,15 @@ type mcpOptions struct {
 }
 
 // newMCPFace builds the server and keeps its lists up to date until Close.
-func newMCPFace(o mcpOptions) (*mcpFace, error) {
-	f := &mcpFace{mcpOptions: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
+func New(o Options) (*Server, error) {
+	f := &Server{Options: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := o.Source.MCPNames()
-	f.behind = newBehind(f, names, prefixes)
+	f.behind = newUpstreams(f, names, prefixes)
 	so := &mcp.ServerOptions{
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
-		Logger:       slog.New(quiet{o.Log.Handler()}),
+		Logger:       slog.New(downgradeHandler{o.Log.Handler()}),
 		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
 		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
@@ -104,14 +104,14 @@ func newMCPFace(o mcpOptions) (*mcpFace, error) {
 }
 
 // Close ends all sessions and the upkeep of the lists.
-func (f *mcpFace) Close() {
+func (f *Server) Close() {
 	f.stop()
-	f.endSessions()
+	f.EndSessions()
 	f.work.Wait()
 }
 
 // endSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
-func (f *mcpFace) endSessions() {
+func (f *Server) EndSessions() {
 	f.halt()
 	f.posts.wait(time.Second)
 	for s := range f.server.Sessions() {
@@ -120,7 +120,7 @@ func (f *mcpFace) endSessions() {
 }
 
 // changed takes the news from an MCP server.
-func (f *mcpFace) changed(c toolbox.MCPChange) {
+func (f *Server) changed(c toolbox.MCPChange) {
 	if c.What == "tools" {
 		f.mu.Lock()
 		f.touched[c.Server] = true
@@ -155,7 +155,7 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 }
 
 // sync lists the registry's tools anew where they changed; the SDK tells whoever listens. Held tools are not listed.
-func (f *mcpFace) sync(ctx context.Context) {
+func (f *Server) sync(ctx context.Context) {
 	defs, err := f.Source.Tools(ctx)
 	if err != nil {
 		f.Log.Debug("the tools cannot be listed", "err", err)
@@ -197,7 +197,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 
 // add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here and can be called over
 // the other faces.
-func (f *mcpFace) add(d *toolspec.Definition) (ok bool) {
+func (f *Server) add(d *toolspec.Definition) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			f.Log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
@@ -232,7 +232,7 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 }
 
 // call carries one tools/call through the chain.
-func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+func (f *Server) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if state, ours := carried(req); ours {
 		return f.attach(ctx, d, req, state)
 	}
@@ -247,7 +247,7 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 	}
 	pending, err := f.Door.Accept(ctx, r)
 	if err != nil {
-		return mcpFault(messages.AsFault(err, "entry"), "")
+		return faultResult(messages.AsFault(err, "entry"), "")
 	}
 	defer context.AfterFunc(ctx, pending.Leave)()
 	wait, done := f.untilHalt(ctx)
@@ -263,23 +263,23 @@ func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.Cal
 }
 
 // notEnded answers for a call whose end this process will not see.
-func (f *mcpFace) notEnded(ctx context.Context, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
+func (f *Server) notEnded(ctx context.Context, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
 	id := pending.ID()
 	switch {
 	case ctx.Err() != nil:
-		return mcpFault(messages.NewFault(messages.Cancelled, "the call %s was cancelled by its caller", id), id)
+		return faultResult(messages.NewFault(messages.Cancelled, "the call %s was cancelled by its caller", id), id)
 	case f.halted.Err() != nil && f.Alone: // nobody can come back for the answer
 		pending.Leave()
-		return mcpFault(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
+		return faultResult(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
-		return mcpFault(api.StoppingFault(messages.DeadlineExceeded, id), id)
+		return faultResult(api.StoppingFault(messages.DeadlineExceeded, id), id)
 	}
 	f.Log.Error("an MCP call was lost", "call", id, "err", err)
-	return mcpFault(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)
+	return faultResult(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)
 }
 
 // untilHalt is ctx that also ends when the face halts.
-func (f *mcpFace) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
+func (f *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(f.halted, cancel)
 	return ctx, func() { stop(); cancel() }
@@ -310,7 +310,7 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 
 // progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever
 // grows: a tool that is run again begins anew, which is not shown.
-func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
+func (f *Server) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
 	token := req.Params.GetProgressToken()
 	last := -1.0
 	return func(d pipeline.Delta) {
@@ -333,10 +333,10 @@ func (f *mcpFace) progress(ctx context.Context, req *mcp.CallToolRequest) func(p
 }
 
 // quiet lowers the SDK's informational lines: they tell of every session and every subscription.
-type quiet struct{ slog.Handler }
+type downgradeHandler struct{ slog.Handler }
 
 // Handle implements slog.Handler.
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+func (q downgradeHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		r.Level = slog.LevelDebug
 		if !q.Enabled(ctx, r.Level) {

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func heldMeta(t *task) mcp.Meta {
 func (t *task) heldName() string { return fmt.Sprintf("%d-%s-%d", t.Round, questionID, t.Asked+1) }
 
 // heldTask shows a task that waits for an approval.
-func (f *mcpFace) heldTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams, t *task) *taskView {
+func (f *Server) heldTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams, t *task) *taskView {
 	if id, _ := f.who(extra); f.Approvals != nil && id.Operator() && !t.Quiet && formsIn(p.GetMeta()) {
 		if a, err := f.Approvals.Approval(ctx, t.tenant, t.Call); err == nil {
 			raw, err := json.Marshal(mcp.InputRequestMap{t.heldName(): question(a, t.Note)})
@@ -51,7 +51,7 @@ func formsIn(meta mcp.Meta) bool {
 
 // answerHeld carries what a person decided to the call. Answers to another question, and those of a caller who may not
 // decide, are left out.
-func (f *mcpFace) answerHeld(ctx context.Context, extra *mcp.RequestExtra, t *task, answers map[string]json.RawMessage) error {
+func (f *Server) answerHeld(ctx context.Context, extra *mcp.RequestExtra, t *task, answers map[string]json.RawMessage) error {
 	answer, ok := answers[t.heldName()]
 	if id, _ := f.who(extra); !ok || f.Approvals == nil || !id.Operator() {
 		return nil

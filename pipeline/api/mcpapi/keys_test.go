@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bytes"
@@ -54,8 +54,8 @@ func TestMCPKeyLimits(t *testing.T) {
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id, tools)
 	}
-	keys := mcpKeys(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
-	g := withMCP(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
+	keys := keysOf(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
+	g := serveSource(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
 	for key, want := range map[string]struct {
 		tools             []string
 		prompts, resource bool
@@ -149,7 +149,7 @@ func TestMCPOutputSchema(t *testing.T) {
 	sum.OutputSchema = toolspec.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
 	sum.InputSchema = toolspec.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
 	list.OutputSchema = toolspec.JSON(`{"type":"array","items":{"type":"integer"}}`)
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{sum, list}}, nil)
+	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{sum, list}}, nil)
 	for _, revision := range append(revisions, "2025-03-26", "2024-11-05") {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -197,7 +197,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := withMCP(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := serveSource(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -260,7 +260,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
 	door := &apitest.Door{Target: apitest.Replies(`{}`)}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"encoding/json"
@@ -29,7 +29,7 @@ var metaHeaders = []struct{ key, header string }{
 }
 
 // request makes the door's request of a tools/call.
-func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
+func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
 	id, headers := f.who(req.Extra)
 	headers, said, err := withMeta(headers, req.Params.Meta)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 // also when the one that accepted the call is gone.
 
 // tasksExtension is the extension's name among capabilities.
-const tasksExtension = "io.modelcontextprotocol/tasks"
+const TasksExtension = "io.modelcontextprotocol/tasks"
 
 // taskAfter is how long the caller of a tool whose policy says auto waits for the result before he gets a handle.
 const taskAfter = 2 * time.Second
@@ -37,17 +37,17 @@ type taskBus interface {
 }
 
 // offerTasks takes the extension up if the source can keep tasks. It is called before the server is used.
-func (f *mcpFace) offerTasks(caps *mcp.ServerCapabilities) {
+func (f *Server) offerTasks(caps *mcp.ServerCapabilities) {
 	var ok bool
 	if f.tasks, ok = f.Source.(taskBus); !ok || f.NoTasks {
 		f.tasks = nil
 	} else {
-		caps.AddExtension(tasksExtension, nil)
+		caps.AddExtension(TasksExtension, nil)
 	}
 }
 
 // serveTasks lets the server know the methods; what they do is in withTasks, which sees who asks.
-func (f *mcpFace) serveTasks() error {
+func (f *Server) serveTasks() error {
 	if f.tasks == nil {
 		return nil
 	}
@@ -69,12 +69,12 @@ type taskSlotKey struct{}
 
 // withTasks answers the extension's methods, and tools/call with a handle where one was made. Revisions before
 // 2026-07-28 see nothing of it.
-func (f *mcpFace) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
+func (f *Server) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		params := req.GetParams()
 		if p, ok := params.(*taskParams); ok && p != nil && standsAlone(p) {
 			if !declaresTasks(p) {
-				return nil, needsTasks(method + " is of the extension " + tasksExtension)
+				return nil, needsTasks(method + " is of the extension " + TasksExtension)
 			}
 			return taskMethods[method](f, ctx, req.GetExtra(), p)
 		}
@@ -104,13 +104,13 @@ func declaresTasks(params mcp.Params) bool {
 	}
 	caps, _ := params.GetMeta()[mcp.MetaKeyClientCapabilities].(map[string]any)
 	extensions, _ := caps["extensions"].(map[string]any)
-	_, ok := extensions[tasksExtension].(map[string]any)
+	_, ok := extensions[TasksExtension].(map[string]any)
 	return ok
 }
 
 // asTask returns where the handle of a call goes, if its caller may get one. A caller who must know the extension for
 // this tool, and does not, is refused.
-func (f *mcpFace) asTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
+func (f *Server) asTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
 	slot, ok := ctx.Value(taskSlotKey{}).(*taskSlot)
 	switch {
 	case f.tasks == nil, d.Task == toolspec.TaskNever:
@@ -122,7 +122,7 @@ func (f *mcpFace) asTask(ctx context.Context, d *toolspec.Definition, req *mcp.C
 }
 
 // callTask carries one tools/call through the chain for a caller who takes a handle instead of the result.
-func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
+func (f *Server) callTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
 	r, err := f.request(d, req)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 	}
 	pending, err := f.Door.Accept(ctx, r)
 	if err != nil {
-		return mcpFault(messages.AsFault(err, "entry"), "")
+		return faultResult(messages.AsFault(err, "entry"), "")
 	}
 	stay := context.AfterFunc(ctx, func() {
 		pending.Leave()
@@ -184,5 +184,5 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 // needsTasks refuses a caller who does not declare the extension.
 func needsTasks(why string) error {
 	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: why + "; declare it in _meta, among the extensions of " + mcp.MetaKeyClientCapabilities,
-		Data: messages.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{tasksExtension: struct{}{}}}})}
+		Data: messages.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}})}
 }

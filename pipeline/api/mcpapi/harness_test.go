@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"net/http/httptest"
@@ -12,12 +12,12 @@ import (
 )
 
 // serveMCP serves /mcp behind the checks of the HTTP server, on loopback. edit may change its settings.
-func serveMCP(t *testing.T, door pipeline.Door, face *mcpFace, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+func serveMCP(t *testing.T, door pipeline.Door, face *Server, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
 	c := httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := httpapi.Deps{
 		Door: door, Log: apitest.Log(t), NewFollower: func([]byte) httpapi.Follower { return &apitest.PlainFollower{} },
-		Extra: []httpapi.Surface{{Pattern: "/mcp", Handler: face.handler(1 << 20)}},
+		Extra: []httpapi.Surface{{Pattern: "/mcp", Handler: face.Handler(1 << 20)}},
 	}
 	if edit != nil {
 		edit(&c, &p)
@@ -29,13 +29,13 @@ func serveMCP(t *testing.T, door pipeline.Door, face *mcpFace, edit func(*httpap
 	return apitest.Client{Server: ts}
 }
 
-func mcpKeys(t *testing.T, yaml string) *httpapi.KeyStore {
+func keysOf(t *testing.T, yaml string) *httpapi.KeyStore {
 	t.Helper()
 	k, err := httpapi.ParseKeys([]byte(yaml), "pepper")
 	require.NoError(t, err)
 	return k
 }
 
-func mcpTenants(t *testing.T) *httpapi.KeyStore {
-	return mcpKeys(t, apitest.TwoTenantsFile(httpapi.HashKey))
+func twoTenants(t *testing.T) *httpapi.KeyStore {
+	return keysOf(t, apitest.TwoTenantsFile(httpapi.HashKey))
 }

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -45,8 +45,8 @@ func tool(name, kind string) *toolspec.Definition {
 }
 
 // withMCP serves /mcp of the test gateway.
-func withMCP(t *testing.T, door *apitest.Door, source mcpSource, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
-	face, err := newMCPFace(mcpOptions{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+func serveSource(t *testing.T, door *apitest.Door, source Source, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+	face, err := New(Options{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
 	if door.Target == nil {
@@ -84,7 +84,7 @@ func TestMCPCall(t *testing.T) {
 		}
 		return nil
 	}}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) })
+	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -154,7 +154,7 @@ func TestMCPCancel(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, nil)
+			g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, nil)
 			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
@@ -182,13 +182,13 @@ func TestMCPGuards(t *testing.T) {
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
-	open := withMCP(t, door, source, nil)
+	open := serveSource(t, door, source, nil)
 	require.Equal(t, http.StatusOK, open.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
-	keyed := withMCP(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) })
+	keyed := serveSource(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 
@@ -208,7 +208,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	held := tool("held", "go")
 	held.Held = "changed"
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), held}}
-	g := withMCP(t, &apitest.Door{}, source, nil)
+	g := serveSource(t, &apitest.Door{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
 	names := func() (out []string) {

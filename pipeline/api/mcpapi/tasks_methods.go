@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -16,14 +16,14 @@ import (
 )
 
 // taskMethods are the methods of the extension, for callers who declare it.
-var taskMethods = map[string]func(f *mcpFace, ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error){
-	"tasks/get":    (*mcpFace).getTask,
-	"tasks/update": (*mcpFace).updateTask,
-	"tasks/cancel": (*mcpFace).cancelTask,
+var taskMethods = map[string]func(f *Server, ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error){
+	"tasks/get":    (*Server).getTask,
+	"tasks/update": (*Server).updateTask,
+	"tasks/cancel": (*Server).cancelTask,
 }
 
 // getTask is tasks/get.
-func (f *mcpFace) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
 	limit, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()
 	id, err := p.id()
@@ -73,7 +73,7 @@ func (f *mcpFace) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskP
 }
 
 // endOfTask shows a task whose call has ended, with what tools/call would have answered.
-func (f *mcpFace) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.Result, error) {
+func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.Result, error) {
 	if c.Fault != nil && c.Fault.Code == messages.Cancelled {
 		v := t.view(statusCancelled)
 		v.StatusMessage = c.Fault.Message
@@ -106,7 +106,7 @@ func (f *mcpFace) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp
 }
 
 // definition is the tool of a task. One that is gone from the registry promises nothing any more.
-func (f *mcpFace) definition(ctx context.Context, t *task) (*toolspec.Definition, error) {
+func (f *Server) definition(ctx context.Context, t *task) (*toolspec.Definition, error) {
 	defs, err := f.Source.Tools(ctx)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (f *mcpFace) definition(ctx context.Context, t *task) (*toolspec.Definition
 }
 
 // cancelTask is tasks/cancel. A task that has ended stays as it is.
-func (f *mcpFace) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+func (f *Server) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
 	return f.changeTask(ctx, extra, p, func(limit context.Context, t *task, c *messages.Call, q *asked) error {
 		if c != nil && q == nil {
 			return nil
@@ -139,7 +139,7 @@ func (f *mcpFace) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *ta
 }
 
 // updateTask is tasks/update. Answers to what is not asked (any more) are left out, as the extension wants it.
-func (f *mcpFace) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+func (f *Server) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
 	answers, err := p.answers()
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (f *mcpFace) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *ta
 
 // changeTask does something to a task, anew as long as somebody else changes it at the same time, and acknowledges. The
 // call is nil while it is under way; the question is set if it ended with one.
-func (f *mcpFace) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams,
+func (f *Server) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams,
 	change func(ctx context.Context, t *task, c *messages.Call, q *asked) error) (mcp.Result, error) {
 	limit, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 )
 
 // mcpGateway is a gateway with an MCP face on the installation.
-func mcpGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	face, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Approvals = h
 	t.Cleanup(face.Close)
@@ -37,7 +37,7 @@ func mcpGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.
 func TestMCPApprovalIsAskedFor(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	g := mcpGateway(t, h, nil)
+	g := approvalGateway(t, h, nil)
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +83,8 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	keys := func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = mcpTenants(t) }
-	one, other := mcpGateway(t, h, keys), mcpGateway(t, h, keys)
+	keys := func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) }
+	one, other := approvalGateway(t, h, keys), approvalGateway(t, h, keys)
 	manual := func(g apitest.Client, key string) *mcp.ClientSession {
 		p := &apitest.Person{}
 		o := p.Options()
@@ -146,7 +146,7 @@ func TestMCPApprovalByState(t *testing.T) {
 func TestMCPApprovalForOlderClients(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
-	g := mcpGateway(t, h, nil)
+	g := approvalGateway(t, h, nil)
 	s := apitest.DialMCP(t, g.URL, "", "2025-11-25", nil)
 	apitest.Offered(t, s, "add")
 	r := apitest.CallTool(t, s, apitest.AddBig())

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
-		f := &mcpFace{tasks: still, mcpOptions: mcpOptions{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
+		f := &Server{tasks: still, Options: Options{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
@@ -93,7 +93,7 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	d := tool("slow", "go")
 	d.Task = toolspec.TaskAlways
 	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
-	c := apitest.TaskClient{URL: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
+	c := apitest.TaskClient{URL: serveSource(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
 	r := c.Call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())

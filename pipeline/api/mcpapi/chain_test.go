@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func chainOf(t *testing.T, slots int, o *mcp.ClientOptions, servers ...map[strin
 }
 
 // client connects one to the face.
-func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessionOptions) *mcp.ClientSession {
+func (f *Server) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessionOptions) *mcp.ClientSession {
 	t.Helper()
 	ours, theirs := mcp.NewInMemoryTransports()
 	_, err := f.server.Connect(t.Context(), theirs, nil)
@@ -45,12 +45,12 @@ func (f *mcpFace) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessi
 	return s
 }
 
-func chainFace(t *testing.T, servers ...map[string]any) *mcpFace {
+func chainFace(t *testing.T, servers ...map[string]any) *Server {
 	t.Helper()
 	return chainFaceOf(t, 64, servers...)
 }
 
-func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
+func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
@@ -68,7 +68,7 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(mcpOptions{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	face, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()

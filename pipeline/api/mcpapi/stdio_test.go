@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"bufio"
@@ -29,14 +29,14 @@ type stdioFace struct {
 }
 
 func overLines(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioFace {
-	face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	face, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	face.Alone = true
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	s := &stdioFace{in: inW, lines: make(chan string, 100), ended: make(chan error, 1)}
 	go func() {
-		s.ended <- face.serveLines(ctx, inR, outW, limit)
+		s.ended <- face.ServeStdio(ctx, inR, outW, limit)
 		face.Close()
 		_ = outW.Close()
 	}()
@@ -164,7 +164,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			face, err := newMCPFace(mcpOptions{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			face, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(face.Close)
 			g := serveMCP(t, door, face, nil)
@@ -176,7 +176,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 			got := make(chan *mcp.CallToolResult, 1)
 			go func() { r, _ := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "slow"}); got <- r }()
 			<-begun
-			face.endSessions()
+			face.EndSessions()
 			r := <-got
 			require.NotNil(t, r)
 			require.True(t, r.IsError)

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 
 // serveLines serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
 // cancelled, and answered before the session ends. A line has at most limit bytes.
-func (f *mcpFace) serveLines(ctx context.Context, in io.ReadCloser, out io.WriteCloser, limit int) error {
-	l := lines{in: in, out: out, limit: limit, stop: ctx.Done()}
+func (f *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, limit int) error {
+	l := stdioTransport{in: in, out: out, limit: limit, stop: ctx.Done()}
 	defer context.AfterFunc(ctx, f.halt)()
 	session, err := f.server.Connect(context.WithoutCancel(ctx), l, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 //lint:file-ignore SA1019 logging is deprecated since 2026-07-28 and kept for at least a year
 

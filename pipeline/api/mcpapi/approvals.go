@@ -1,4 +1,4 @@
-package main
+package mcpapi
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 )
 
 // mcpDesk is what the MCP face needs for calls that wait for a person; host.Host is one.
-type mcpDesk interface {
+type ApprovalService interface {
 	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)
 }
@@ -102,11 +102,11 @@ func carried(req *mcp.CallToolRequest) (string, bool) {
 // are asked over their session. Who can neither decide nor repeat gets a text that says where the result will be.
 //
 // of says which call that is, and whether its caller does not want to be asked; note is what was wrong with an answer.
-func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldState, note string) (*mcp.CallToolResult, error) {
+func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldState, note string) (*mcp.CallToolResult, error) {
 	call := of.Call
 	meta := map[string]any{"shallot/status": "approval_pending", "shallot/call": call}
 	if f.Approvals == nil {
-		return mcpText("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
+		return textResult("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
 	}
 	a, err := f.Approvals.Approval(ctx, of.Tenant, call)
 	if err != nil { // it was decided a moment ago; the next request finds the result
@@ -114,7 +114,7 @@ func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldSta
 	}
 	key, kerr := f.Approvals.StateKey(ctx)
 	if kerr != nil {
-		return mcpFault(messages.AsFault(kerr, "entry"), call)
+		return faultResult(messages.AsFault(kerr, "entry"), call)
 	}
 	of.Tool, of.Arguments, of.Until = req.Params.Name, hashArguments(req.Params.Arguments), a.Expires.Add(stateKept).UTC()
 	state := of.seal(key)
@@ -130,7 +130,7 @@ func (f *mcpFace) held(ctx context.Context, req *mcp.CallToolRequest, of heldSta
 	if note != "" {
 		note += " "
 	}
-	return mcpText(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. Its result will be at %s; "+
+	return textResult(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. Its result will be at %s; "+
 		"or make the same call again with %q in _meta as it stands in this result's _meta.", note, call, req.Params.Name, api.ResultPath(call), metaState), meta), nil
 }
 
@@ -182,7 +182,7 @@ func question(a api.Approval, note string) *mcp.ElicitParams {
 
 // attach serves a call that is made again with our state: it takes the decision that comes with it, and waits a while
 // for the end.
-func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
+func (f *Server) attach(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
 	refuse := func(why string) (*mcp.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState: " + why}
 	}
@@ -191,7 +191,7 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 	}
 	key, err := f.Approvals.StateKey(ctx)
 	if err != nil {
-		return mcpFault(messages.AsFault(err, "entry"), "")
+		return faultResult(messages.AsFault(err, "entry"), "")
 	}
 	id, _ := f.who(req.Extra)
 	s, ok := openState(key, text, time.Now())
@@ -222,7 +222,7 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 		case limit.Err() != nil:
 			return f.held(ctx, req, s, "")
 		case err != nil && !errors.Is(err, pipeline.ErrHeld):
-			return mcpFault(messages.AsFault(err, "entry"), s.Call)
+			return faultResult(messages.AsFault(err, "entry"), s.Call)
 		}
 		select {
 		case <-limit.Done():
@@ -232,7 +232,7 @@ func (f *mcpFace) attach(ctx context.Context, d *toolspec.Definition, req *mcp.C
 }
 
 // decided carries the person's answer to the call. The note says what was wrong with it; the call waits on then.
-func (f *mcpFace) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse) (note string, err error) {
+func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse) (note string, err error) {
 	id, _ := f.who(req.Extra)
 	form, ok := answer.(*mcp.ElicitResult)
 	switch {
