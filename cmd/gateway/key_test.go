@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
-	"github.com/stretchr/testify/require"
 )
 
 func TestKeyCommandMakesARecordThatWorks(t *testing.T) {

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // The person at a client on stdio is the operator.

@@ -3,8 +3,9 @@ package api_test
 import (
 	"testing"
 
-	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 func TestGlobs(t *testing.T) {

@@ -1,3 +1,4 @@
+// Package apitest is what the tests of the APIs share: a door in this process, an HTTP client, an installation.
 package apitest
 
 import (
@@ -10,9 +11,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 const (
@@ -20,29 +22,35 @@ const (
 	StreamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
 
-// testClient speaks to a face under test.
+// Client speaks to a face under test.
 type Client struct{ *httptest.Server }
 
+// LockedWriter lets several goroutines write, such as a log that a test reads later.
 type LockedWriter struct {
 	mu sync.Mutex
 	W  io.Writer
 }
 
+// Write implements io.Writer.
 func (l *LockedWriter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.W.Write(b)
 }
 
+// Reply is a whole answer.
 type Reply struct {
 	*http.Response
 	Body string
 }
 
-func (r Reply) Param() string   { return gjson.Get(r.Body, "error.param").String() }
+// Param is the field that an error names.
+func (r Reply) Param() string { return gjson.Get(r.Body, "error.param").String() }
+
+// Message is the text of an error.
 func (r Reply) Message() string { return gjson.Get(r.Body, "error.message").String() }
 
-// isFault checks the whole error shape: four keys, the code's header, x-should-retry.
+// IsFault checks the whole error shape: four keys, the code's header, x-should-retry.
 func (r Reply) IsFault(t *testing.T, code messages.Code) {
 	t.Helper()
 	require.Equal(t, string(code), r.Header.Get("Shallot-Fault"), r.Body)
@@ -56,7 +64,7 @@ func (r Reply) IsFault(t *testing.T, code messages.Code) {
 	}
 }
 
-// do sends a request; headers are "Name: value" lines.
+// Do sends a request; headers are "Name: value" lines.
 func (g Client) Do(t *testing.T, method, path, body string, headers ...string) Reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, g.URL+path, strings.NewReader(body))
@@ -85,12 +93,13 @@ func (g Client) Do(t *testing.T, method, path, body string, headers ...string) R
 	return Reply{res, string(raw)}
 }
 
+// Chat posts a chat body.
 func (g Client) Chat(t *testing.T, body string, headers ...string) Reply {
 	t.Helper()
 	return g.Do(t, "POST", "/v1/chat/completions", body, headers...)
 }
 
-// raw sends bytes as they are, for requests that no client library would make.
+// Raw sends bytes as they are, for requests that no client library would make.
 func (g Client) Raw(t *testing.T, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
@@ -102,7 +111,7 @@ func (g Client) Raw(t *testing.T, request string) string {
 	return string(out)
 }
 
-// twoTenantsFile is a keys-file with the keys a (tenant ta), b (tenant tb) and op (operator), under the pepper "pepper".
+// TwoTenantsFile is a keys-file with the keys a (tenant ta), b (tenant tb) and op (operator), under the pepper "pepper".
 func TwoTenantsFile(hash func(key string, pepper []byte) string) string {
 	return fmt.Sprintf(`
 keys:

@@ -5,12 +5,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/stretchr/testify/require"
 )
 
-// localDoor is an in-process Door over pipeline.Local with a scripted target.
+// Door is an in-process Door over pipeline.Local with a scripted target.
 type Door struct {
 	Stages []pipeline.Stage
 	Target pipeline.TargetFunc
@@ -23,6 +24,7 @@ type Door struct {
 	ended   map[string]*messages.Call
 }
 
+// Accept implements pipeline.Door.
 func (d *Door) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,6 +43,7 @@ func (d *Door) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, 
 	return &localPending{d: d, c: c}, nil
 }
 
+// Result implements pipeline.Door; it waits for the end of a call that is under way.
 func (d *Door) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
 	d.mu.Lock()
 	owner, c := d.tenants[id], d.ended[id]
@@ -54,12 +57,14 @@ func (d *Door) Result(ctx context.Context, tenant, id string) (*messages.Call, e
 	return c, nil
 }
 
+// End records the end of a call for Result.
 func (d *Door) End(c *messages.Call) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended[c.ID] = c
 }
 
+// Last is the latest request that was accepted.
 func (d *Door) Last(t *testing.T) pipeline.Request {
 	t.Helper()
 	d.mu.Lock()
@@ -101,14 +106,16 @@ func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (
 	return c, err
 }
 
-// plainFollower releases every chunk, and replays the reply where there was none.
+// PlainFollower releases every chunk, and replays the reply where there was none.
 type PlainFollower struct{ shown bool }
 
+// Delta releases the chunk.
 func (f *PlainFollower) Delta(d pipeline.Delta) [][]byte {
 	f.shown = true
 	return [][]byte{d.Chunk}
 }
 
+// End decides what is shown last.
 func (f *PlainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	if c.Fault != nil || f.shown {
 		return nil, c.Fault
@@ -116,7 +123,7 @@ func (f *PlainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	return [][]byte{c.ReplyBytes()}, nil
 }
 
-// replies is a target that answers with the bytes.
+// Replies is a target that answers with the bytes.
 func Replies(reply string) pipeline.TargetFunc {
 	return func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		c.SetReply([]byte(reply))
@@ -124,6 +131,7 @@ func Replies(reply string) pipeline.TargetFunc {
 	}
 }
 
+// Faults is a target that fails.
 func Faults(f *messages.Fault) pipeline.TargetFunc {
 	return func(context.Context, *messages.Call, pipeline.Emit) error { return f }
 }

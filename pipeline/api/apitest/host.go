@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
+// WaitingTools is configuration with tools whose calls wait for a person.
 const WaitingTools = `
 agent:
   interceptor:
@@ -21,7 +23,7 @@ tool:
     - {name: shout, description: Says it loud, executor: "go:echo", effect: read, approval: strict, input-schema: {type: object, properties: {text: {type: string}}, required: [text]}}
 `
 
-// waitingHost starts a whole one with an embedded server.
+// WaitingHost starts a whole one with an embedded server.
 func WaitingHost(t *testing.T, config string) *host.Host {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
@@ -38,6 +40,7 @@ func WaitingHost(t *testing.T, config string) *host.Host {
 	return h
 }
 
+// Log writes to the log of the test.
 func Log(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

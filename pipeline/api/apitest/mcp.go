@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// person answers forms; answers are used up one after the other, the last one stays.
+// Person answers forms; answers are used up one after the other, the last one stays.
 type Person struct {
 	Asked   atomic.Int64
 	Last    atomic.Pointer[mcp.ElicitParams]
 	Answers []*mcp.ElicitResult
 }
 
+// Options are those of a client at which the person sits.
 func (p *Person) Options() *mcp.ClientOptions {
 	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 		n := int(p.Asked.Add(1))
@@ -27,10 +28,12 @@ func (p *Person) Options() *mcp.ClientOptions {
 	}}
 }
 
+// Filled is a form that was filled in.
 func Filled(content map[string]any) *mcp.ElicitResult {
 	return &mcp.ElicitResult{Action: "accept", Content: content}
 }
 
+// CallTool calls a tool and requires that the call has a result.
 func CallTool(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.CallToolResult {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), p)
@@ -38,10 +41,12 @@ func CallTool(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.Ca
 	return r
 }
 
+// AddBig is a call that waits for a person under WaitingTools.
 func AddBig() *mcp.CallToolParams {
 	return &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"a":9007199254740993,"b":1}`)}
 }
 
+// Connect opens a session that ends with the test.
 func Connect(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), transport, nil)
@@ -50,7 +55,7 @@ func Connect(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.C
 	return s
 }
 
-// offered waits until the face lists a tool.
+// Offered waits until the face lists a tool.
 func Offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -63,6 +68,7 @@ func Offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
 }
 
+// Invoke calls a tool with arguments of JSON.
 func Invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
@@ -80,6 +86,7 @@ func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+// DialMCP opens a session with /mcp of a server, under a key and a revision of the protocol.
 func DialMCP(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
@@ -90,6 +97,7 @@ func DialMCP(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp
 	return s
 }
 
+// TextOf is the text of a result.
 func TextOf(t *testing.T, r *mcp.CallToolResult) string {
 	t.Helper()
 	require.NotEmpty(t, r.Content)

@@ -35,6 +35,7 @@ func taskTool(name, url, more string) string {
 	return fmt.Sprintf("    - {name: %s, description: d, executor: {kind: http, url: %q}, idempotent: false, %s}\n", name, url, more)
 }
 
+// NewTaskTools starts the tools, which end with the test.
 func NewTaskTools(t *testing.T, more string) *taskTools {
 	t.Helper()
 	x := &taskTools{Begun: make(chan string, 64), Release: make(chan string), Until: make(chan string, 1), Stopped: make(chan struct{}, 64), Asked: make(chan string, 64)}
@@ -85,6 +86,7 @@ func NewTaskTools(t *testing.T, more string) *taskTools {
 
 func (x *taskTools) Began(t *testing.T) string { t.Helper(); return Receive(t, x.Begun) }
 
+// Receive waits for a value.
 func Receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
@@ -105,7 +107,7 @@ func (x *taskTools) End(t *testing.T, reply string) {
 	}
 }
 
-// taskClient is an MCP client of 2026-07-28, request by request.
+// TaskClient is an MCP client of 2026-07-28, request by request.
 type TaskClient struct {
 	URL, Key string
 	Without  bool   // the extension is not declared
@@ -113,15 +115,16 @@ type TaskClient struct {
 	Caps     string // more capabilities
 }
 
+// WithForms is the capability to show forms.
 const WithForms = `"elicitation":{"form":{}},`
 
-// taskAnswer is a response: the HTTP status, and the message.
+// TaskAnswer is a response: the HTTP status, and the message.
 type TaskAnswer struct {
 	Status int
 	gjson.Result
 }
 
-// ask sends a request; headers replace those that it has by itself, and an empty value takes one away.
+// Ask sends a request; headers replace those that it has by itself, and an empty value takes one away.
 func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...string) (TaskAnswer, error) {
 	extensions := `"extensions":{"io.modelcontextprotocol/tasks":{}}`
 	if c.Without {
@@ -169,6 +172,7 @@ func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...s
 	return TaskAnswer{resp.StatusCode, gjson.ParseBytes(raw)}, err
 }
 
+// Do is Ask that must be answered.
 func (c TaskClient) Do(t *testing.T, method, params string, headers ...string) TaskAnswer {
 	t.Helper()
 	a, err := c.Ask(t.Context(), method, params, headers...)
@@ -176,6 +180,7 @@ func (c TaskClient) Do(t *testing.T, method, params string, headers ...string) T
 	return a
 }
 
+// Call is the result of a tool call.
 func (c TaskClient) Call(t *testing.T, tool, args string) gjson.Result {
 	t.Helper()
 	a := c.Do(t, "tools/call", `{"name":"`+tool+`","arguments":`+args+`}`)
@@ -183,7 +188,7 @@ func (c TaskClient) Call(t *testing.T, tool, args string) gjson.Result {
 	return a.Get("result")
 }
 
-// task calls a tool that is answered with a handle.
+// Task calls a tool that is answered with a handle.
 func (c TaskClient) Task(t *testing.T, tool, args string) string {
 	t.Helper()
 	r := c.Call(t, tool, args)
@@ -192,6 +197,7 @@ func (c TaskClient) Task(t *testing.T, tool, args string) string {
 	return r.Get("taskId").Str
 }
 
+// Get is the state of a task.
 func (c TaskClient) Get(t *testing.T, id string) gjson.Result {
 	t.Helper()
 	a := c.Do(t, "tasks/get", `{"taskId":"`+id+`"}`)
@@ -200,7 +206,7 @@ func (c TaskClient) Get(t *testing.T, id string) gjson.Result {
 	return a.Get("result")
 }
 
-// until polls a task until it has a status.
+// Until polls a task until it has a status.
 func (c TaskClient) Until(t *testing.T, id, status string) gjson.Result {
 	t.Helper()
 	var r gjson.Result
@@ -212,6 +218,7 @@ func (c TaskClient) Until(t *testing.T, id, status string) gjson.Result {
 	return r
 }
 
+// Ack sends a request that is answered with nothing.
 func (c TaskClient) Ack(t *testing.T, method, params string) {
 	t.Helper()
 	a := c.Do(t, method, params)
@@ -221,6 +228,7 @@ func (c TaskClient) Ack(t *testing.T, method, params string) {
 	}
 }
 
+// Ready waits until a tool is listed.
 func (c TaskClient) Ready(t *testing.T, tool string) TaskClient {
 	t.Helper()
 	require.Eventually(t, func() bool {

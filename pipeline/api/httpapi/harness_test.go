@@ -7,8 +7,9 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 type testGateway struct {

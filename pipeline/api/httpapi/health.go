@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// check is one condition of readiness. Reason says why it fails, or what was found.
+// Check is one condition of readiness. Reason says why it fails, or what was found.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`

@@ -18,11 +18,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// pepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
+// PepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
 // keys; without it the hashes are plain SHA-256, which is enough for keys of 256 random bits.
 const PepperEnv = "SHALLOT_KEY_PEPPER"
 
-// keyRecord is one entry of http.keys-file.
+// KeyRecord is one entry of http.keys-file.
 type KeyRecord struct {
 	ID     string   `yaml:"id" json:"id"`
 	Hash   string   `yaml:"hash" json:"hash"` // hmac-sha256:<hex> or sha256:<hex>
@@ -38,7 +38,7 @@ type keysFile struct {
 	Keys []KeyRecord `yaml:"keys" json:"keys"`
 }
 
-// keyStore finds key records by hash. It is read-only after load and safe for concurrent use.
+// KeyStore finds key records by hash. It is read-only after load and safe for concurrent use.
 type KeyStore struct {
 	pepper          []byte
 	peppered, plain bool                 // which hashes occur
@@ -50,7 +50,7 @@ type storedKey struct {
 	id   api.Identity
 }
 
-// loadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
+// LoadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
 func LoadKeys(path, pepper string) (*KeyStore, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -63,6 +63,7 @@ func LoadKeys(path, pepper string) (*KeyStore, error) {
 	return k, nil
 }
 
+// ParseKeys is LoadKeys for the text of a keys-file.
 func ParseKeys(raw []byte, pepper string) (*KeyStore, error) {
 	var f keysFile
 	if t := bytes.TrimSpace(raw); bytes.HasPrefix(t, []byte("{")) {
@@ -129,7 +130,7 @@ func (k *KeyStore) add(r KeyRecord) error {
 	return nil
 }
 
-// find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
+// Find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
 // exist; the last comparison is constant in time.
 func (k *KeyStore) Find(key string) (api.Identity, bool) {
 	for _, h := range k.hashes(key) {
@@ -151,7 +152,7 @@ func (k *KeyStore) hashes(key string) []string {
 	return out
 }
 
-// hashKey is a key's hash as the keys-file holds it.
+// HashKey is a key's hash as the keys-file holds it.
 func HashKey(key string, pepper []byte) string {
 	if len(pepper) == 0 {
 		sum := sha256.Sum256([]byte(key))
@@ -162,7 +163,7 @@ func HashKey(key string, pepper []byte) string {
 	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil))
 }
 
-// newKey makes a key of 256 random bits. The prefix lets people and secret scanners tell what it is.
+// NewKey makes a key of 256 random bits. The prefix lets people and secret scanners tell what it is.
 func NewKey() string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails (crypto/rand)

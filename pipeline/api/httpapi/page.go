@@ -20,7 +20,7 @@ type page struct {
 	policy string
 }
 
-// newPage fills in what the page cannot ask for: the subject root, the version and where NATS clients connect.
+// NewPage fills in what the page cannot ask for: the subject root, the version and where NATS clients connect.
 func NewPage(root, version, natsURL string) *page {
 	text := strings.NewReplacer("{{root}}", html.EscapeString(root), "{{version}}", html.EscapeString(version), "{{nats}}", html.EscapeString(natsURL)).Replace(pageFile)
 	_, script, _ := strings.Cut(text, "<script>")
@@ -52,7 +52,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// surfaces are where the page is mounted.
+// Surfaces are where the page is mounted.
 func (p *page) Surfaces() []Surface {
 	return []Surface{{Pattern: "/ui/", Control: true, Static: true, Handler: p}, {Pattern: "/{$}", Control: true, Static: true, Handler: p}}
 }

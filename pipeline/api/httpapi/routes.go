@@ -17,7 +17,7 @@ import (
 // methods maps HTTP methods of one path to handlers; GET serves HEAD.
 type methods map[string]http.HandlerFunc
 
-// table is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
+// router is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
 // own error shape.
 type router struct {
 	s   *Server
@@ -67,7 +67,7 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
 }
 
-// answer records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+// recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
 type recorder struct {
 	http.ResponseWriter
 	status int

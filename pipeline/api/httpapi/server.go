@@ -1,3 +1,5 @@
+// Package httpapi serves Shallot over HTTP: the OpenAI API, tools, approvals, todo lists, health, and the control
+// surfaces, with the keys and checks that guard them.
 package httpapi
 
 import (
@@ -19,7 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// settings are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
+// Config are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
 type Config struct {
 	Addr           string // http.addr
 	Admin          string // http.admin; empty: no admin listener
@@ -57,20 +59,20 @@ func (c *Config) fill() {
 	}
 }
 
-// modelInfo is one row of GET /v1/models.
+// ModelInfo is one row of GET /v1/models.
 type ModelInfo struct {
 	ID      string
 	Created int64 // Unix seconds
 	OwnedBy string
 }
 
-// follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
+// Follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
 type Follower interface {
 	Delta(d pipeline.Delta) [][]byte
 	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
 }
 
-// surface is an extra handler (MCP, the page, metrics) that the server mounts behind its own checks.
+// Surface is an extra handler (MCP, the page, metrics) that the server mounts behind its own checks.
 type Surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
@@ -78,7 +80,7 @@ type Surface struct {
 	Handler http.Handler
 }
 
-// parts are what the server depends on. Keys may be nil: no keys-file.
+// Deps are what the server depends on. Keys may be nil: no keys-file.
 type Deps struct {
 	Door        pipeline.Door
 	Models      func(ctx context.Context) []ModelInfo
@@ -93,7 +95,7 @@ type Deps struct {
 	Log         *slog.Logger
 }
 
-// server is the gateway's HTTP side. It holds no state of a call: that is the door's.
+// Server is the gateway's HTTP side. It holds no state of a call: that is the door's.
 type Server struct {
 	Config
 	Deps
@@ -108,7 +110,7 @@ type Server struct {
 	mu       sync.Mutex
 }
 
-// newServer checks that the settings are safe to serve (contracts 19).
+// New checks that the configuration is safe to serve (contracts 19).
 func New(c Config, p Deps) (*Server, error) {
 	c.fill()
 	if p.Log == nil {
@@ -139,7 +141,7 @@ func (s *Server) bodies() api.BodyReader {
 	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
 }
 
-// loopbackAddr reports whether a listen address is reached from this machine only.
+// IsLoopback reports whether a listen address is reached from this machine only.
 func IsLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && loopbackHost(host)
@@ -161,7 +163,7 @@ func bareHost(host string) string {
 	return strings.Trim(host, "[]")
 }
 
-// handler serves the main port.
+// Handler serves the main port.
 func (s *Server) Handler() http.Handler {
 	t := newRouter(s)
 	chat := methods{http.MethodPost: s.caller(s.chat)}
@@ -189,7 +191,7 @@ func (s *Server) Handler() http.Handler {
 	return s.wrap(t)
 }
 
-// adminHandler serves the admin listener: the control surfaces and health, no model face.
+// AdminHandler serves the admin listener: the control surfaces and health, no model face.
 func (s *Server) AdminHandler() http.Handler {
 	t := newRouter(s)
 	s.addHealth(t)
@@ -207,7 +209,7 @@ func serve(h http.Handler) endpoint {
 	}
 }
 
-// serveOn runs the listener until shutdown; it returns nil after one.
+// ServeOn runs the listener until shutdown; it returns nil after one.
 func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
 		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
@@ -226,7 +228,7 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
+// Shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
 // and waiting calls with the place of their result, and returns when all connections are done or ctx is. Calls are
 // not cancelled: they were accepted.
 func (s *Server) Shutdown(ctx context.Context) error {

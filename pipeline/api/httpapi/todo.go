@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// todoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
+// TodoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
 type TodoLists struct {
 	Load func(ctx context.Context, tenant, session string) (any, error)
 	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// toolShelf is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
+// ToolService is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
 type ToolService interface {
 	ListTools(ctx context.Context) ([]api.ToolInfo, error)
 	GetTool(ctx context.Context, name string) (api.ToolInfo, error)

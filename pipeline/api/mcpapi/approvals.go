@@ -23,7 +23,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
 
-// mcpDesk is what the MCP face needs for calls that wait for a person; host.Host is one.
+// ApprovalService is what the MCP face needs for calls that wait for a person; host.Host is one.
 type ApprovalService interface {
 	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)

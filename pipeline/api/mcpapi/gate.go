@@ -58,7 +58,7 @@ func standsAlone(params mcp.Params) bool {
 	return v >= firstSessionless
 }
 
-// nextStep says to who named a tool that there is not where those are that there are.
+// withHint says to who named a tool that there is not where those are that there are.
 func withHint(method string, err error) error {
 	var wire *jsonrpc.Error
 	if method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams && strings.HasPrefix(wire.Message, "unknown tool") {

@@ -18,7 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
+// Handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
 // faces read them; what the SDK then refuses in plain text is said as JSON-RPC (see wireWriter).
 func (f *Server) Handler(limit int64) http.Handler {
 	get := func(*http.Request) *mcp.Server { return f.server }
@@ -91,7 +91,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 	}))
 }
 
-// maxMCPSessions bounds the sessions of older revisions in this process: many clients never end theirs.
+// maxSessions bounds the sessions of older revisions in this process: many clients never end theirs.
 const maxSessions = 10_000
 
 func (f *Server) crowded() bool {
@@ -118,7 +118,7 @@ func sessionless(r *http.Request, in envelope) bool {
 	return r.Header.Get("Mcp-Method") != "" || in.standsAlone
 }
 
-// known tells the SDK who makes a request, so that nobody uses another one's session.
+// withTokenInfo tells the SDK who makes a request, so that nobody uses another one's session.
 func withTokenInfo(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		id := api.IdentityOf(r.Context())

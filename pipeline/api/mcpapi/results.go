@@ -31,7 +31,7 @@ func textResult(text string, meta map[string]any) *mcp.CallToolResult {
 // this one is the Language Server Protocol's.
 const codeCancelled = -32800
 
-// mcpFault is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
+// faultResult is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
 // else is a result that the model can read.
 func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	meta := map[string]any{"shallot/fault": string(fault.Code), "shallot/retryable": fault.Retryable()}

@@ -1,3 +1,5 @@
+// Package mcpapi serves Shallot over MCP, by HTTP or on stdin and stdout: the tools of the registry through the whole
+// chain, tasks, approvals, and the prompts and resources of the MCP servers behind.
 package mcpapi
 
 import (
@@ -18,7 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
-// mcpSource is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
+// Source is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
 type Source interface {
 	Tools(ctx context.Context) ([]*toolspec.Definition, error)
 	MCPNames() (names, prefixes []string)
@@ -26,7 +28,7 @@ type Source interface {
 	OnMCPChange(f func(toolbox.MCPChange)) (stop func(), err error)
 }
 
-// mcpFace is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
+// Server is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
 // of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
 // older revisions have sessions, which live in this process.
 type Server struct {
@@ -49,10 +51,10 @@ type Server struct {
 	touched map[string]bool // MCP servers that said that their tools changed
 }
 
-// mcpSessionIdle is how long a session of an older revision may be idle.
+// sessionIdle is how long a session of an older revision may be idle.
 const sessionIdle = 30 * time.Minute
 
-// mcpOptions are what the MCP server is made of.
+// Options are what the MCP server is made of.
 type Options struct {
 	Door      pipeline.Door
 	Source    Source
@@ -66,7 +68,7 @@ type Options struct {
 	Log             *slog.Logger
 }
 
-// newMCPFace builds the server and keeps its lists up to date until Close.
+// New builds the server and keeps its lists up to date until Close.
 func New(o Options) (*Server, error) {
 	f := &Server{Options: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
@@ -110,7 +112,7 @@ func (f *Server) Close() {
 	f.work.Wait()
 }
 
-// endSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
+// EndSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
 func (f *Server) EndSessions() {
 	f.halt()
 	f.posts.wait(time.Second)
@@ -332,7 +334,7 @@ func (f *Server) progress(ctx context.Context, req *mcp.CallToolRequest) func(pi
 	}
 }
 
-// quiet lowers the SDK's informational lines: they tell of every session and every subscription.
+// downgradeHandler lowers the SDK's informational lines: they tell of every session and every subscription.
 type downgradeHandler struct{ slog.Handler }
 
 // Handle implements slog.Handler.

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// serveLines serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
+// ServeStdio serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
 // cancelled, and answered before the session ends. A line has at most limit bytes.
 func (f *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, limit int) error {
 	l := stdioTransport{in: in, out: out, limit: limit, stop: ctx.Done()}

@@ -17,7 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// lines is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
+// stdioTransport is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
 // end the session. The end of stdin ends the session when the calls that came before it are answered. A request that its
 // caller cancelled is not answered.
 type stdioTransport struct {
@@ -36,13 +36,13 @@ func (l stdioTransport) Connect(context.Context) (mcp.Connection, error) {
 	return c, nil
 }
 
-// lineCall is a request that is not answered yet.
+// stdioCall is a request that is not answered yet.
 type stdioCall struct {
 	cancelled bool
 	batch     *stdioBatch
 }
 
-// lineBatch gathers the answers to a batch, which revisions before 2025-06-18 may send.
+// stdioBatch gathers the answers to a batch, which revisions before 2025-06-18 may send.
 type stdioBatch struct {
 	left    int
 	answers []json.RawMessage

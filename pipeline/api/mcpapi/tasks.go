@@ -17,7 +17,7 @@ import (
 // says whose it is. The handle goes out when both are stored, so that any gateway of the installation can answer for it,
 // also when the one that accepted the call is gone.
 
-// tasksExtension is the extension's name among capabilities.
+// TasksExtension is the extension's name among capabilities.
 const TasksExtension = "io.modelcontextprotocol/tasks"
 
 // taskAfter is how long the caller of a tool whose policy says auto waits for the result before he gets a handle.

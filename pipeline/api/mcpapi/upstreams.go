@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// behind passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
+// upstreams passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
 // resources their own URIs; of two servers with one URI the first of the configuration has it. These requests do not
 // pass the chain: nothing is run by them.
 type upstreams struct {
@@ -86,7 +86,7 @@ func (b *upstreams) turn(ctx context.Context, server, what string, list func(con
 	}
 }
 
-// ask asks a server and decodes its answer.
+// query asks a server and decodes its answer.
 func query[R any](ctx context.Context, b *upstreams, server, method string, params any) (R, error) {
 	var r R
 	raw, err := b.f.Source.AskMCP(ctx, server, method, params)

@@ -70,7 +70,7 @@ func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonr
 	}{"2.0", id, e}), '\n'))
 }
 
-// mcpWriteTimeout is how long one write to an MCP client may take.
+// writeTimeout is how long one write to an MCP client may take.
 const writeTimeout = 30 * time.Second
 
 // wireWriter passes on what the SDK answers. A refusal in plain text goes out as JSON-RPC, with what to do about it;
@@ -137,7 +137,7 @@ func (w *wireWriter) end() {
 // codeNoSession is what clients of older revisions read beside the status 404.
 const codeNoSession = -32001
 
-// busy counts what is under way. The zero value is ready.
+// inflight counts what is under way. The zero value is ready.
 type inflight struct {
 	mu    sync.Mutex
 	n     int
