@@ -117,14 +117,10 @@ func (n *Node) subscribeCancel() error {
 	})
 }
 
-// serveCancel lets one process with the entry role end the wait of a call that somebody cancels by a message of his own.
-func (n *Node) serveCancel() error {
-	return n.face(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
-		if id, ok := n.cancelled(m.Subject); ok {
-			n.cancels.cancel(id)
-			n.hasten(id)
-		}
-	})
+// Cancelled ends the work here of a call that somebody cancelled by a message, and its wait wherever it waits.
+func (n *Node) Cancelled(id string) {
+	n.cancels.cancel(id)
+	n.hasten(id)
 }
 
 // cancelled is the call that a cancel subject names.

@@ -226,3 +226,6 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 
 // noteEmitted says that at least one chunk left for the caller.
 const noteEmitted = "stream.emitted"
+
+// largest is how many bytes of data fit into a message beside its headers.
+func (n *Node) largest() int { return int(n.nc.MaxPayload()) - 8<<10 }

@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -105,8 +107,11 @@ func (w *world) start(o bus.Options) *bus.Node {
 	if o.Conn == nil {
 		o.Conn = w.conn()
 	}
+	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
+	o.Callers = callers
 	n, err := bus.New(w.t.Context(), o)
 	require.NoError(w.t, err)
+	callers.Calls = n
 	require.NoError(w.t, n.Start(context.WithoutCancel(w.t.Context())))
 	return n
 }

@@ -83,7 +83,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 			return
 		}
 		if in.id != nil && in.method != "subscriptions/listen" {
-			defer f.posts.begin()()
+			defer f.posts.Begin()()
 		}
 		out := &wireWriter{ResponseWriter: w, in: in}
 		defer out.end()

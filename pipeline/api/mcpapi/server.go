@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/inflight"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -43,8 +44,8 @@ type Server struct {
 	work   sync.WaitGroup
 	halted context.Context // ends when waiting calls must be answered, because the process stops
 	halt   context.CancelFunc
-	posts  inflight // requests that end with an answer
-	tasks  taskBus  // nil: the Tasks extension is not offered
+	posts  inflight.Group // requests that end with an answer
+	tasks  taskBus        // nil: the Tasks extension is not offered
 	logs   logLevels
 
 	mu      sync.Mutex
@@ -115,7 +116,7 @@ func (f *Server) Close() {
 // EndSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
 func (f *Server) EndSessions() {
 	f.halt()
-	f.posts.wait(time.Second)
+	f.posts.WaitFor(time.Second)
 	for s := range f.server.Sessions() {
 		_ = s.Close()
 	}

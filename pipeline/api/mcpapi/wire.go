@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -136,43 +135,3 @@ func (w *wireWriter) end() {
 
 // codeNoSession is what clients of older revisions read beside the status 404.
 const codeNoSession = -32001
-
-// inflight counts what is under way. The zero value is ready.
-type inflight struct {
-	mu    sync.Mutex
-	n     int
-	quiet chan struct{} // closed when nothing is; nil if nobody waits
-}
-
-// begin counts one more, until its end is called.
-func (b *inflight) begin() (end func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.n++
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.n--; b.n == 0 && b.quiet != nil {
-			close(b.quiet)
-			b.quiet = nil
-		}
-	}
-}
-
-// wait returns when nothing is under way, or after most.
-func (b *inflight) wait(most time.Duration) {
-	b.mu.Lock()
-	if b.n == 0 {
-		b.mu.Unlock()
-		return
-	}
-	if b.quiet == nil {
-		b.quiet = make(chan struct{})
-	}
-	quiet := b.quiet
-	b.mu.Unlock()
-	select {
-	case <-quiet:
-	case <-time.After(most):
-	}
-}

@@ -1,6 +1,7 @@
 package stagebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -62,8 +64,11 @@ func (w *world) start(t testing.TB, o bus.Options) *bus.Node {
 	if o.Conn == nil {
 		o.Conn = w.conn(t)
 	}
+	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
+	o.Callers = callers
 	n, err := bus.New(t.Context(), o)
 	require.NoError(t, err)
+	callers.Calls = n
 	require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
 	t.Cleanup(func() {
 		if o.Conn.IsClosed() {

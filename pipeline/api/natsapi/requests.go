@@ -1,11 +1,10 @@
-package bus
+package natsapi
 
 import (
 	"context"
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,94 +14,67 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// entryGroup is the queue group of the processes with the entry role.
-const entryGroup = "entry"
-
-// serveFaces subscribes to the request subjects that plain NATS callers use: an OpenAI chat body in, the reply out,
+// Serve subscribes to the request subjects that plain NATS callers use: an OpenAI chat body in, the reply out,
 // no knowledge of the envelope needed. They are core subjects; no stream captures them (contracts 26).
-func (n *Node) serveFaces() error {
+func (s *Server) Serve() error {
 	var subjects []string
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		subjects = append(subjects, n.subj.TenantRequest("*", kind), n.subj.TenantSubmit("*", kind))
-		if !n.opts.NoBareSubjects {
-			subjects = append(subjects, n.subj.Request(kind), n.subj.Submit(kind))
+		subjects = append(subjects, s.subjects.TenantRequest("*", kind), s.subjects.TenantSubmit("*", kind))
+		if !s.NoBareSubjects {
+			subjects = append(subjects, s.subjects.Request(kind), s.subjects.Submit(kind))
 		}
 	}
-	for _, s := range subjects {
-		if err := n.face(s, n.serveRequest); err != nil {
+	for _, subject := range subjects {
+		if err := s.subscribe(subject, s.serveRequest); err != nil {
 			return err
 		}
 	}
-	if err := n.face(n.subj.Control("result", "*"), func(m *nats.Msg) {
-		n.serveResult(m, "default", m.Subject[len(n.subj.Control("result", "")):])
+	if err := s.subscribe(s.subjects.Control("result", "*"), func(m *nats.Msg) {
+		s.serveResult(m, "default", m.Subject[len(s.subjects.Control("result", "")):])
 	}); err != nil {
 		return err
 	}
-	if err := n.face(n.subj.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
+	if err := s.subscribe(s.subjects.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
 		t := strings.Split(m.Subject, ".")
 		tenant, ok := messages.Untoken(t[len(t)-3])
 		if !ok {
-			n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 			return
 		}
-		n.serveResult(m, tenant, t[len(t)-1])
+		s.serveResult(m, tenant, t[len(t)-1])
 	}); err != nil {
 		return err
 	}
-	if err := n.face(n.subj.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+	if err := s.subscribe(s.subjects.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		return err
 	}
-	if err := n.serveApprovals(); err != nil {
+	if err := s.serveApprovals(); err != nil {
 		return err
 	}
-	if err := n.serveCancel(); err != nil {
+	if err := s.serveCancel(); err != nil {
 		return err
 	}
-	if err := n.serveVerbs(); err != nil {
+	if err := s.serveVerbs(); err != nil {
 		return err
 	}
-	return n.serveControl()
+	return s.serveControl()
 }
 
-// face subscribes to a request subject; each request has a goroutine of its own that Stop waits for.
-func (n *Node) face(subject string, serve func(m *nats.Msg)) error {
-	sub, err := n.nc.QueueSubscribe(subject, entryGroup, func(m *nats.Msg) {
-		n.work.Go(func() { serve(m) })
-	})
-	if err != nil {
-		return err
-	}
-	n.faces = append(n.faces, sub)
-	return nil
-}
-
-func (n *Node) stopFaces() {
-	var wait sync.WaitGroup
-	for _, s := range n.faces {
-		wait.Go(func() {
-			if err := drain(n.nc, s); err != nil {
-				n.log.Debug("a request subscription did not drain", "subject", s.Subject, "err", err)
-			}
-		})
-	}
-	wait.Wait()
-}
-
-func (n *Node) serveRequest(m *nats.Msg) {
-	in, ok := n.subj.ParseIntake(m.Subject)
+func (s *Server) serveRequest(m *nats.Msg) {
+	in, ok := s.subjects.ParseIntake(m.Subject)
 	if !ok {
-		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
-	r, err := n.readRequest(in, m)
+	r, err := s.readRequest(in, m)
 	if err != nil {
-		n.refuse(in, m, err)
+		s.refuse(in, m, err)
 		return
 	}
-	ctx := n.facing
-	p, err := n.Accept(context.WithoutCancel(ctx), r)
+	ctx := s.waiting
+	p, err := s.Calls.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		n.refuse(in, m, err)
+		s.refuse(in, m, err)
 		return
 	}
 	if in.Submit {
@@ -110,20 +82,20 @@ func (n *Node) serveRequest(m *nats.Msg) {
 			Call   string `json:"call"`
 			Status string `json:"status"`
 			Result string `json:"result"`
-		}{p.ID(), "accepted", n.resultSubject(in, r.Tenant, p.ID())})}
-		n.reply(m, out)
+		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())})}
+		s.reply(m, out)
 		return
 	}
-	n.serveWait(ctx, m, r, p)
+	s.serveWait(ctx, m, r, p)
 }
 
 // resultSubject is where the result of a submitted call is asked for. The bare subject knows the calls of the tenant
 // default only; whoever called on a tenant's subject may be allowed no other.
-func (n *Node) resultSubject(in messages.Intake, tenant, id string) string {
+func (s *Server) resultSubject(in messages.Intake, tenant, id string) string {
 	if in.Tenant == "" && tenant == "default" {
-		return n.subj.Result(id)
+		return s.subjects.Result(id)
 	}
-	return n.subj.Control("tenant", messages.Token(tenant), "result", messages.Token(id))
+	return s.subjects.Control("tenant", messages.Token(tenant), "result", messages.Token(id))
 }
 
 // noSubject refuses a subject that cannot be read.
@@ -134,23 +106,23 @@ func noSubject(subject string) *messages.Fault {
 
 // refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
 // one here too.
-func (n *Node) refuse(in messages.Intake, m *nats.Msg, err error) {
-	n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+func (s *Server) refuse(in messages.Intake, m *nats.Msg, err error) {
+	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	raw, _ := messages.Field(m.Data, "stream")
 	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
-		n.reply(m, &nats.Msg{Subject: m.Reply})
+		s.reply(m, &nats.Msg{Subject: m.Reply})
 	}
 }
 
 // serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
-func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
+func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
 	if !r.Stream {
 		c, err := p.Wait(ctx, nil)
 		switch {
 		case err == nil:
-			n.reply(m, answer(m.Reply, c))
+			s.reply(m, answer(m.Reply, c))
 		case errors.Is(err, pipeline.ErrHeld):
-			n.reply(m, pendingAnswer(m.Reply, p.ID()))
+			s.reply(m, pendingAnswer(m.Reply, p.ID()))
 		}
 		return
 	}
@@ -159,71 +131,71 @@ func (n *Node) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p
 		if follow.Released() {
 			d.Degraded = ""
 		}
-		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, n.largest()) {
-			n.reply(m, out)
+		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, s.largest()) {
+			s.reply(m, out)
 		}
 	})
 	if errors.Is(err, pipeline.ErrHeld) {
 		last := pendingAnswer(m.Reply, p.ID())
-		n.reply(m, last)
-		n.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // its end says so too: data is no piece of a result
+		s.reply(m, last)
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // its end says so too: data is no piece of a result
 		return
 	}
 	if err != nil {
 		return
 	}
-	for _, out := range streamEnd(m.Reply, follow, c, n.largest()) {
-		n.reply(m, out)
+	for _, out := range streamEnd(m.Reply, follow, c, s.largest()) {
+		s.reply(m, out)
 	}
 }
 
 // largest is how many bytes of data fit into a message beside its headers.
-func (n *Node) largest() int { return int(n.nc.MaxPayload()) - 8<<10 }
+func (s *Server) largest() int { return int(s.Conn.MaxPayload()) - 8<<10 }
 
 // reply sends to a caller, if he gave an address.
-func (n *Node) reply(m *nats.Msg, out *nats.Msg) {
+func (s *Server) reply(m *nats.Msg, out *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	if len(out.Data) > n.largest() {
+	if len(out.Data) > s.largest() {
 		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
-			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), n.nc.MaxPayload()))
+			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), s.Conn.MaxPayload()))
 	}
-	if err := n.nc.PublishMsg(out); err != nil {
-		n.log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
+	if err := s.Conn.PublishMsg(out); err != nil {
+		s.Log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
 	}
 }
 
-func (n *Node) serveResult(m *nats.Msg, tenant, token string) {
+func (s *Server) serveResult(m *nats.Msg, tenant, token string) {
 	id, ok := messages.Untoken(token)
 	if !ok {
-		n.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	c, err := n.Result(ctx, tenant, id)
+	c, err := s.Calls.Result(ctx, tenant, id)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		n.reply(m, pendingAnswer(m.Reply, id))
+		s.reply(m, pendingAnswer(m.Reply, id))
 	case err != nil:
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	case c == nil:
-		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"running"}, hdrCall: {id}}, Data: []byte(`{"status":"running"}`)})
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"running"}, hdrCall: {id}}, Data: []byte(`{"status":"running"}`)})
 	default:
-		n.reply(m, answer(m.Reply, c))
+		s.reply(m, answer(m.Reply, c))
 	}
 }
 
 // readRequest reads the metadata of contracts T3 from the headers of a plain request, by the same rules as HTTP.
-func (n *Node) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
+func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
 	id := api.Identity{Tenant: in.Tenant, Role: api.RoleCaller}
-	if n.opts.TrustCallers {
+	if s.TrustCallers {
 		id.Role = api.RoleOperator
 	}
 	if id.Tenant == "" {
 		id.Tenant = "default"
-		if v := m.Header["Shallot-Tenant"]; n.opts.TrustTenantHeader && len(v) == 1 && v[0] != "" {
+		if v := m.Header["Shallot-Tenant"]; s.TrustTenantHeader && len(v) == 1 && v[0] != "" {
 			id.Tenant = v[0]
 		}
 	}
