@@ -5,37 +5,24 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
+	"github.com/shallot-nats/shallot/pipeline/cli"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gateway:", err)
-		os.Exit(1)
-	}
-}
+func main() { cli.Main("gateway", run) }
 
 // run is the whole command, without the process around it.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
@@ -44,14 +31,13 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		case "key":
 			return runKey(args[1:], os.Getenv(httpapi.PepperEnv), out)
 		case "version":
-			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
-			return err
+			return cli.Version(out)
 		case "mcp":
 			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
 		case "load":
-			return runLoad(ctx, args[1:], out)
+			return cli.Load(ctx, args[1:], out)
 		}
 	}
 	o, err := readFlags(args, errOut)

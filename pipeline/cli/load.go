@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -23,9 +23,9 @@ type loadOptions struct {
 	during                      time.Duration
 }
 
-// runLoad is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.
+// Load is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.
 // It measures whole paths from the caller's side; compare figures of one run on one machine only.
-func runLoad(ctx context.Context, args []string, out io.Writer) error {
+func Load(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway load", flag.ContinueOnError)
 	fs.SetOutput(out)
 	var o loadOptions
