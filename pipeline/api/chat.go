@@ -36,10 +36,10 @@ type Chat struct {
 	User     string
 }
 
-// ReadChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
+// ParseChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
 // it has messages. What only the model can judge is left to it. A field that the gateway decides by may not come
 // twice, nor model in another case: the next reader might take the other one, past the key's list of models.
-func ReadChat(body []byte) (Chat, *messages.Fault) {
+func ParseChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
 	if len(bytes.TrimSpace(body)) == 0 {
 		return c, Invalid("", "the body is empty; send a JSON object with model and messages")

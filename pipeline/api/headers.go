@@ -13,9 +13,9 @@ import (
 // NoteModelCache is the note of the stage model-cache: hit or miss.
 const NoteModelCache = "modelCache"
 
-// AnswerFacts are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
+// ResponseHeaders are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
 // text that others wrote; whoever sends them cleans them for his transport.
-func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
+func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 	h := map[string]string{
 		"Shallot-Call":        c.ID,
 		"Shallot-Attempts":    strconv.Itoa(c.Slip.Tries),
@@ -48,17 +48,17 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
 	}
 	if c.Fault != nil {
-		for k, v := range FaultFacts(c.Fault) {
+		for k, v := range FaultHeaders(c.Fault) {
 			h[k] = v
 		}
 	}
-	retryFacts(h, c)
+	retryHeaders(h, c)
 	return h
 }
 
-// retryFacts passes on the marks of a retry that is the caller's to carry out (tool-retry with executed-by: caller,
+// retryHeaders passes on the marks of a retry that is the caller's to carry out (tool-retry with executed-by: caller,
 // RT-6), under the documents' names and under those that clients know.
-func retryFacts(h map[string]string, c *messages.Call) {
+func retryHeaders(h map[string]string, c *messages.Call) {
 	var ms int64
 	if !c.Flag(messages.NoteShouldRetry) || !c.Noted(messages.NoteSuggestedDelay, &ms) || c.Fault != nil && !c.Fault.OfTarget() {
 		return
@@ -71,9 +71,9 @@ func retryFacts(h map[string]string, c *messages.Call) {
 // notStages are origins of faults that are no stage's name.
 var notStages = []string{"", messages.TargetOrigin, "entry", "caller", "deadline", "bus"}
 
-// FaultFacts are the headers of a fault: its code, its stage, when to try again, and what of the upstream's headers
+// FaultHeaders are the headers of a fault: its code, its stage, when to try again, and what of the upstream's headers
 // callers act on.
-func FaultFacts(f *messages.Fault) map[string]string {
+func FaultHeaders(f *messages.Fault) map[string]string {
 	h := map[string]string{"Shallot-Fault": string(f.Code)}
 	keepUpstream(h, f.Headers)
 	if !slices.Contains(notStages, f.Origin) {

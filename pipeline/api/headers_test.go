@@ -20,7 +20,7 @@ func TestProviderHeadersAreHandedOn(t *testing.T) {
 	failed := messages.NewCall(messages.Model, "default", []byte(`{}`))
 	failed.Fail(&messages.Fault{Code: messages.ProviderLimited, Message: "x", Origin: messages.TargetOrigin, Headers: headers})
 	for name, c := range map[string]*messages.Call{"success": ok, "error": failed} {
-		h := api.AnswerFacts(c, time.Now())
+		h := api.ResponseHeaders(c, time.Now())
 		require.Equal(t, "9", h["x-ratelimit-remaining-requests"], name)
 		require.Equal(t, "up-7", h["X-Upstream-Request-Id"], name)
 		require.NotContains(t, h, "set-cookie", name)

@@ -72,7 +72,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 
 // request makes the door's request of a chat body and its headers.
 func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *messages.Fault) {
-	c, fault := api.ReadChat(body)
+	c, fault := api.ParseChat(body)
 	if fault != nil {
 		return pipeline.Request{}, fault
 	}
@@ -156,7 +156,7 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 
 // facts sets the answer headers of contracts T3 from a finished call.
 func facts(h http.Header, c *messages.Call, begin time.Time) {
-	for k, v := range api.AnswerFacts(c, time.Now()) {
+	for k, v := range api.ResponseHeaders(c, time.Now()) {
 		setHeader(h, k, v)
 	}
 	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller felt it

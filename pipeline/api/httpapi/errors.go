@@ -14,7 +14,7 @@ import (
 // what the answer's headers already hold (call id, request id) stays.
 func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	h := w.Header()
-	for k, v := range api.FaultFacts(f) {
+	for k, v := range api.FaultHeaders(f) {
 		setHeader(h, k, v)
 	}
 	if f.Code == messages.Unauthenticated {

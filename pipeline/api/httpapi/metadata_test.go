@@ -93,7 +93,7 @@ func metaOf(id api.Identity, body string, lines ...string) (pipeline.Request, *m
 		name, value, _ := strings.Cut(l, ": ")
 		h.Add(name, value)
 	}
-	c, f := api.ReadChat([]byte(body))
+	c, f := api.ParseChat([]byte(body))
 	if f != nil {
 		return pipeline.Request{}, f
 	}
@@ -222,7 +222,7 @@ func FuzzReadChat(f *testing.F) {
 	f.Add([]byte(`{"model":"\ud800","messages":[[]],"metadata":{"session_id":1}}`))
 	f.Add([]byte(`{"messages":[{}],"model":"a"`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if c, fault := api.ReadChat(body); fault == nil {
+		if c, fault := api.ParseChat(body); fault == nil {
 			require.NotEmpty(t, c.Model)
 			require.NotEmpty(t, messages.Messages(body))
 		}
@@ -234,6 +234,6 @@ func BenchmarkReadChat(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = api.ReadChat(body)
+		_, _ = api.ParseChat(body)
 	}
 }

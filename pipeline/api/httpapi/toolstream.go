@@ -27,7 +27,7 @@ func toolEvent(chunk []byte) (name string, data []byte) {
 func resultEvent(c *messages.Call) []byte {
 	out := messages.SetFieldString([]byte("{}"), "call", c.ID)
 	out = messages.SetField(out, "result", c.ReplyBytes())
-	h := api.AnswerFacts(c, c.Accepted)
+	h := api.ResponseHeaders(c, c.Accepted)
 	if h["Shallot-Tool-Error"] == "true" {
 		out = messages.SetField(out, "is_error", []byte("true"))
 	}
@@ -45,7 +45,7 @@ func errorEvent(c *messages.Call, f *messages.Fault) []byte {
 	if c.Fault == nil || f.Code != c.Fault.Code {
 		return oneLine(f.Body()) // it was cut
 	}
-	return oneLine(retryMarks(f.Body(), api.AnswerFacts(c, c.Accepted)))
+	return oneLine(retryMarks(f.Body(), api.ResponseHeaders(c, c.Accepted)))
 }
 
 func retryMarks(out []byte, facts map[string]string) []byte {

@@ -204,7 +204,7 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 	switch in.Kind {
 	case messages.Model:
 		var f *messages.Fault
-		if chat, f = api.ReadChat(body); f != nil {
+		if chat, f = api.ParseChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
 	case messages.Tool:
@@ -261,7 +261,7 @@ func answer(subject string, c *messages.Call) *nats.Msg {
 	} else {
 		m.Data = c.ReplyBytes()
 	}
-	for k, v := range api.AnswerFacts(c, time.Now()) {
+	for k, v := range api.ResponseHeaders(c, time.Now()) {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m
@@ -272,7 +272,7 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: f.Body(), Header: nats.Header{
 		hdrErrCode: {strconv.Itoa(f.HTTPStatus())}, hdrErr: {headerValue(f.Message)},
 	}}
-	for k, v := range api.FaultFacts(f) {
+	for k, v := range api.FaultHeaders(f) {
 		m.Header[k] = []string{headerValue(v)}
 	}
 	return m

@@ -68,7 +68,7 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 			chunks = [][]byte{messages.ToolChunk(reply)}
 		}
 		last.Header = nats.Header{}
-		for k, v := range api.AnswerFacts(c, time.Now()) {
+		for k, v := range api.ResponseHeaders(c, time.Now()) {
 			last.Header[k] = []string{headerValue(v)}
 		}
 	}
