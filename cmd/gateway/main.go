@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
@@ -73,8 +72,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
 		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
 	}, httpapi.Deps{
-		NewFollower: func(request []byte) httpapi.Follower { return pipeline.NewFollower(request) },
-		Keys:        keys, Log: log,
+		Keys: keys, Log: log,
 	})
 	if err != nil {
 		return err
@@ -103,7 +101,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
-	face, err := mcpapi.New(mcpapi.Options{
+	mcp, err := mcpapi.New(mcpapi.Options{
 		Door: h.Door(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
 	})
@@ -112,9 +110,9 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		defer cancel()
 		return errors.Join(err, h.Stop(stop))
 	}
-	defer face.Close()
-	defer context.AfterFunc(srv.Halted, face.EndSessions)() // their standing streams would hold up the stop
-	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: face.Handler(int64(o.loaded.HTTP.BodyLimit))})
+	defer mcp.Close()
+	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.ServeOn(main, srv.Handler()) }()
 	servers := 1

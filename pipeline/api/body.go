@@ -99,12 +99,12 @@ func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
 	if err != nil {
 		return nil, bad
 	}
-	most := min(b.Limit, max(freeSize, int64(len(packed))*maxRatio))
-	body, err := io.ReadAll(io.LimitReader(z, most+1))
+	limit := min(b.Limit, max(freeSize, int64(len(packed))*maxRatio))
+	body, err := io.ReadAll(io.LimitReader(z, limit+1))
 	switch {
-	case int64(len(body)) > most && most == b.Limit:
+	case int64(len(body)) > limit && limit == b.Limit:
 		return nil, b.tooLarge()
-	case int64(len(body)) > most:
+	case int64(len(body)) > limit:
 		return nil, messages.NewFault(messages.TooLarge, "the body unpacks to more than %d times its size; send it plain", maxRatio).At("Content-Encoding").From("entry")
 	case err != nil:
 		return nil, bad

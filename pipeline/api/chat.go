@@ -198,22 +198,22 @@ func checkMessages(v gjson.Result) *messages.Fault {
 func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
-		most int
+		max  int
 	}{{"tools", MaxTools}, {"functions", MaxTools}, {"stop", MaxStops}} {
 		n := 0
 		if v := fields[b.name]; v.IsArray() {
-			v.ForEach(func(_, _ gjson.Result) bool { n++; return n <= b.most })
+			v.ForEach(func(_, _ gjson.Result) bool { n++; return n <= b.max })
 		}
-		if n > b.most {
-			return tooMany(b.name, b.most)
+		if n > b.max {
+			return tooMany(b.name, b.max)
 		}
 	}
 	for _, b := range []struct {
 		name string
-		most float64
+		max  float64
 	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}} {
-		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.most {
-			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.most)
+		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.max {
+			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.max)
 		}
 	}
 	return nil
@@ -226,6 +226,6 @@ func clip(s string) string {
 	return s
 }
 
-func tooMany(param string, most int) *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, most).At(param).From("entry")
+func tooMany(param string, limit int) *messages.Fault {
+	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, limit).At(param).From("entry")
 }

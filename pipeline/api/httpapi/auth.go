@@ -49,7 +49,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 		return
 	}
 	if a, ok := w.(*recorder); ok {
-		a.who = id
+		a.identity = id
 	}
 	r.Header.Del("Authorization") // it ends here (contracts T3)
 	next(w, r, id)

@@ -34,15 +34,15 @@ func faultStatus(f *messages.Fault) int {
 // setHeader sets a header of our answer from text that others wrote: what is no printable ASCII becomes a question
 // mark, and very long values are cut, so that a reader's limits are not met.
 func setHeader(h http.Header, name, value string) {
-	const most = 4096
+	const maxLength = 4096
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return '?'
 		}
 		return r
 	}, value)
-	if len(clean) > most {
-		clean = clean[:most-3] + "..."
+	if len(clean) > maxLength {
+		clean = clean[:maxLength-3] + "..."
 	}
 	if clean != "" {
 		h.Set(name, clean)

@@ -70,8 +70,8 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 // recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
 type recorder struct {
 	http.ResponseWriter
-	status int
-	who    api.Identity
+	status   int
+	identity api.Identity
 }
 
 func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -106,7 +106,7 @@ func (s *Server) wrap(t *router) http.Handler {
 				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
 			}
 			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
-				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.who.Tenant, "key", a.who.KeyID)
+				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
 			}
@@ -190,56 +190,4 @@ func plainTarget(r *http.Request) bool {
 		return false
 	}
 	return !strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f })
-}
-
-// exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
-const (
-	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Cache, " +
-		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
-		"Mcp-Session-Id, Mcp-Protocol-Version"
-	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
-		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
-		"Accept, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Last-Event-Id"
-)
-
-// pagePaths are what pages of allowed origins may use; control surfaces are not among them.
-var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
-
-// cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204
-// whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
-func (s *Server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
-	origin := r.Header.Get("Origin")
-	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
-		return false
-	}
-	h := w.Header()
-	h.Add("Vary", "Origin")
-	preflight = r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
-	switch {
-	case slices.Contains(s.AllowedOrigins, origin):
-		h.Set("Access-Control-Allow-Origin", origin)
-	case slices.Contains(s.AllowedOrigins, "*"):
-		h.Set("Access-Control-Allow-Origin", "*")
-	default:
-		return preflight
-	}
-	h.Set("Access-Control-Expose-Headers", exposed)
-	if preflight {
-		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS")
-		h.Set("Access-Control-Allow-Headers", allowedHeaders+stainless(r.Header.Get("Access-Control-Request-Headers")))
-		h.Set("Access-Control-Max-Age", "600")
-	}
-	return preflight
-}
-
-// stainless picks the x-stainless-* names that the OpenAI client wants to send; their list grows with its versions.
-func stainless(asked string) string {
-	var out strings.Builder
-	for name := range strings.SplitSeq(asked, ",") {
-		name = strings.ToLower(strings.TrimSpace(name))
-		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && api.Visible(name) && out.Len() < 2048 {
-			out.WriteString(", " + name)
-		}
-	}
-	return out.String()
 }

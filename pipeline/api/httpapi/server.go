@@ -88,7 +88,7 @@ type Deps struct {
 	Tools       ToolService
 	Approvals   api.ApprovalService
 	Ready       func(ctx context.Context) []Check
-	NewFollower func(request []byte) Follower
+	NewFollower func(request []byte) Follower // nil: pipeline.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
 	Extra       []Surface
@@ -115,6 +115,9 @@ func New(c Config, p Deps) (*Server, error) {
 	c.fill()
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
+	}
+	if p.NewFollower == nil {
+		p.NewFollower = func(request []byte) Follower { return pipeline.NewFollower(request) }
 	}
 	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
 	s.Halted, s.halt = context.WithCancel(context.Background())

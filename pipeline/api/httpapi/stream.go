@@ -23,7 +23,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
-	q := &queue{most: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
 	var f Follower = &pipeline.ToolFollower{}
 	if !e.tool {
 		f = s.NewFollower(req.Body)
@@ -234,7 +234,7 @@ func oneLine(chunk []byte) []byte {
 type queue struct {
 	mu    sync.Mutex
 	size  int
-	most  int
+	max   int
 	items [][]byte
 	ready chan struct{}
 	begun bool
@@ -255,7 +255,7 @@ func (q *queue) put(chunks [][]byte, mark string) bool {
 	for _, c := range chunks {
 		q.size += len(c)
 	}
-	if waiting && q.size > q.most { // one large chunk is nobody's slowness
+	if waiting && q.size > q.max { // one large chunk is nobody's slowness
 		return false
 	}
 	q.items = append(q.items, chunks...)

@@ -65,7 +65,7 @@ func TestStreamFraming(t *testing.T) {
 // TestStreamQueueMark: the mark of a degraded stream is that of the source whose chunk came first (FB-2).
 func TestStreamQueueMark(t *testing.T) {
 	t.Parallel()
-	q := &queue{most: 100, ready: make(chan struct{}, 1)}
+	q := &queue{max: 100, ready: make(chan struct{}, 1)}
 	require.True(t, q.put(nil, "of a source that showed nothing"))
 	require.True(t, q.put([][]byte{[]byte("a")}, "first"))
 	require.True(t, q.put([][]byte{[]byte("b")}, "later"))

@@ -119,7 +119,7 @@ func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldStat
 	of.Tool, of.Arguments, of.Until = req.Params.Name, hashArguments(req.Params.Arguments), a.Expires.Add(stateKept).UTC()
 	state := of.seal(key)
 	modern := sessionlessClient(req)
-	id, _ := f.who(req.Extra)
+	id, _ := f.caller(req.Extra)
 	if err == nil && id.Operator() && asksForms(req) && !of.Quiet && (modern || req.Params.InputResponses == nil) {
 		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{questionID: question(a, note)}}, nil
 	}
@@ -193,7 +193,7 @@ func (f *Server) attach(ctx context.Context, d *toolspec.Definition, req *mcp.Ca
 	if err != nil {
 		return faultResult(messages.AsFault(err, "entry"), "")
 	}
-	id, _ := f.who(req.Extra)
+	id, _ := f.caller(req.Extra)
 	s, ok := openState(key, text, time.Now())
 	switch {
 	case !ok:
@@ -233,7 +233,7 @@ func (f *Server) attach(ctx context.Context, d *toolspec.Definition, req *mcp.Ca
 
 // decided carries the person's answer to the call. The note says what was wrong with it; the call waits on then.
 func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse) (note string, err error) {
-	id, _ := f.who(req.Extra)
+	id, _ := f.caller(req.Extra)
 	form, ok := answer.(*mcp.ElicitResult)
 	switch {
 	case !id.Operator():

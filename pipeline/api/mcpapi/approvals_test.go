@@ -16,14 +16,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// mcpGateway is a gateway with an MCP face on the installation.
+// approvalGateway is a gateway with an MCP face on the installation.
 func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	face, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
-	face.Approvals = h
-	t.Cleanup(face.Close)
-	return serveMCP(t, h.Door(), face, func(c *httpapi.Config, p *httpapi.Deps) {
+	server.Approvals = h
+	t.Cleanup(server.Close)
+	return serveMCP(t, h.Door(), server, func(c *httpapi.Config, p *httpapi.Deps) {
 		c.Embedded = true
 		p.Tools, p.Approvals = h, h
 		if edit != nil {

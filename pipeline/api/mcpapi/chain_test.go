@@ -21,7 +21,7 @@ import (
 )
 
 // chain starts everything in this process, with an embedded NATS server and the given MCP servers behind, and connects
-// a client to the face.
+// a client to the server.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
 	return chainOf(t, 64, o, servers...)
@@ -30,10 +30,10 @@ func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.C
 // chainOf is chain with so many slots for tools: with one, a slot that does not come back stops everything.
 func chainOf(t *testing.T, slots int, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
 	t.Helper()
-	return chainFaceOf(t, slots, servers...).client(t, o, nil)
+	return chainServerOf(t, slots, servers...).client(t, o, nil)
 }
 
-// client connects one to the face.
+// client connects one to the server.
 func (f *Server) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessionOptions) *mcp.ClientSession {
 	t.Helper()
 	ours, theirs := mcp.NewInMemoryTransports()
@@ -45,12 +45,12 @@ func (f *Server) client(t *testing.T, o *mcp.ClientOptions, so *mcp.ClientSessio
 	return s
 }
 
-func chainFace(t *testing.T, servers ...map[string]any) *Server {
+func chainServer(t *testing.T, servers ...map[string]any) *Server {
 	t.Helper()
-	return chainFaceOf(t, 64, servers...)
+	return chainServerOf(t, 64, servers...)
 }
 
-func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *Server {
+func chainServerOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	raw, err := yaml.Marshal(map[string]any{
@@ -68,15 +68,15 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		face.Close()
+		server.Close()
 		stop, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		require.NoError(t, h.Stop(stop))
 	})
-	return face
+	return server
 }
 
 // TestMCPThroughTheChain has an MCP server behind, the whole chain on a bus between, and an MCP client before it.

@@ -20,7 +20,7 @@ import (
 // lists have the shape that the caller's revision knows.
 func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		id, _ := f.who(req.GetExtra())
+		id, _ := f.caller(req.GetExtra())
 		if err := f.mayAsk(id, req.GetParams()); err != nil {
 			return nil, err
 		}
@@ -43,9 +43,9 @@ func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 		case *mcp.ListPromptsResult:
 			r.Prompts = keep(r.Prompts, func(p *mcp.Prompt) bool { return id.MayTool(p.Name) })
 		case *mcp.ListResourcesResult:
-			r.Resources = keep(r.Resources, func(x *mcp.Resource) bool { return f.behind.may(id, x.URI) })
+			r.Resources = keep(r.Resources, func(x *mcp.Resource) bool { return f.upstreams.may(id, x.URI) })
 		case *mcp.ListResourceTemplatesResult:
-			r.ResourceTemplates = keep(r.ResourceTemplates, func(x *mcp.ResourceTemplate) bool { return f.behind.mayTemplate(id, x.URITemplate) })
+			r.ResourceTemplates = keep(r.ResourceTemplates, func(x *mcp.ResourceTemplate) bool { return f.upstreams.mayTemplate(id, x.URITemplate) })
 		}
 		return res, nil
 	}
@@ -110,7 +110,7 @@ func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 		}
 	}
 	for _, uri := range uris {
-		if !f.behind.may(id, uri) {
+		if !f.upstreams.may(id, uri) {
 			return mcp.ResourceNotFoundError(uri) // as one that there is not
 		}
 	}

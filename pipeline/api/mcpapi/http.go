@@ -136,8 +136,8 @@ func withTokenInfo(next http.Handler) http.Handler {
 	})
 }
 
-// who makes a request, and its headers; those of stdio are empty.
-func (f *Server) who(extra *mcp.RequestExtra) (api.Identity, http.Header) {
+// caller is who makes a request, and its headers; those of stdio are empty.
+func (f *Server) caller(extra *mcp.RequestExtra) (api.Identity, http.Header) {
 	id, h := f.Local, http.Header{}
 	if extra != nil {
 		if extra.Header != nil {

@@ -38,12 +38,12 @@ func TestMCPLogMessages(t *testing.T) {
 		t.Cleanup(web.Close)
 		return web.URL
 	}
-	face := chainFace(t, map[string]any{"name": "now", "url": serve(&mcp.StreamableHTTPOptions{Stateless: true})},
+	server := chainServer(t, map[string]any{"name": "now", "url": serve(&mcp.StreamableHTTPOptions{Stateless: true})},
 		map[string]any{"name": "older", "url": serve(nil)})
 	type heard struct{ who, level, data string }
 	got := make(chan heard, 64)
 	client := func(who, level, revision string) func(server string) error {
-		s := face.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+		s := server.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
 			got <- heard{who, string(r.Params.Level), string(messages.Encode(r.Params.Data))}
 		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 		apitest.Offered(t, s, "now_say")

@@ -30,7 +30,7 @@ var metaHeaders = []struct{ key, header string }{
 
 // request makes the door's request of a tools/call.
 func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
-	id, headers := f.who(req.Extra)
+	id, headers := f.caller(req.Extra)
 	headers, said, err := withMeta(headers, req.Params.Meta)
 	if err != nil {
 		return pipeline.Request{}, err

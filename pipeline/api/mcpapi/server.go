@@ -35,18 +35,18 @@ type Source interface {
 type Server struct {
 	Options
 
-	parser toolspec.Parser
-	server *mcp.Server
-	behind *upstreams
-	listed map[string]string // tool -> what was listed of it
-	news   chan struct{}     // there may be other tools
-	stop   context.CancelFunc
-	work   sync.WaitGroup
-	halted context.Context // ends when waiting calls must be answered, because the process stops
-	halt   context.CancelFunc
-	posts  inflight.Group // requests that end with an answer
-	tasks  taskBus        // nil: the Tasks extension is not offered
-	logs   logLevels
+	parser    toolspec.Parser
+	server    *mcp.Server
+	upstreams *upstreams
+	listed    map[string]string // tool -> what was listed of it
+	news      chan struct{}     // there may be other tools
+	stop      context.CancelFunc
+	work      sync.WaitGroup
+	halted    context.Context // ends when waiting calls must be answered, because the process stops
+	halt      context.CancelFunc
+	posts     inflight.Group // requests that end with an answer
+	tasks     taskBus        // nil: the Tasks extension is not offered
+	logs      logLevels
 
 	mu      sync.Mutex
 	touched map[string]bool // MCP servers that said that their tools changed
@@ -74,7 +74,7 @@ func New(o Options) (*Server, error) {
 	f := &Server{Options: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := o.Source.MCPNames()
-	f.behind = newUpstreams(f, names, prefixes)
+	f.upstreams = newUpstreams(f, names, prefixes)
 	so := &mcp.ServerOptions{
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
 		PageSize:     200,
@@ -86,7 +86,7 @@ func New(o Options) (*Server, error) {
 	if len(names) > 0 {
 		so.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
 		so.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
-		so.CompletionHandler, so.SubscribeHandler, so.UnsubscribeHandler = f.behind.complete, f.behind.subscribe, f.behind.unsubscribe
+		so.CompletionHandler, so.SubscribeHandler, so.UnsubscribeHandler = f.upstreams.complete, f.upstreams.subscribe, f.upstreams.unsubscribe
 	}
 	f.offerTasks(so.Capabilities)
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: o.Version}, so)
@@ -102,7 +102,7 @@ func New(o Options) (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.stop = func() { quit(); cancel() }
 	f.work.Go(func() { every(ctx, f.news, f.sync) })
-	f.work.Go(func() { every(ctx, f.behind.news, f.behind.sync) })
+	f.work.Go(func() { every(ctx, f.upstreams.news, f.upstreams.sync) })
 	return f, nil
 }
 
@@ -131,7 +131,7 @@ func (f *Server) changed(c toolbox.MCPChange) {
 		wake(f.news)
 		return
 	}
-	f.behind.changed(c)
+	f.upstreams.changed(c)
 }
 
 func wake(news chan struct{}) {

@@ -44,15 +44,15 @@ func tool(name, kind string) *toolspec.Definition {
 		InputSchema: toolspec.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &toolspec.Annotations{Title: "T"}}
 }
 
-// withMCP serves /mcp of the test gateway.
+// serveSource serves /mcp of the test gateway.
 func serveSource(t *testing.T, door *apitest.Door, source Source, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
-	face, err := New(Options{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
-	t.Cleanup(face.Close)
+	t.Cleanup(server.Close)
 	if door.Target == nil {
 		door.Target = apitest.Replies(`{"ok":true}`)
 	}
-	return serveMCP(t, door, face, edit)
+	return serveMCP(t, door, server, edit)
 }
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}

@@ -21,23 +21,23 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
-// stdioFace runs gateway mcp's side of a pipe and returns what it writes, line by line.
-type stdioFace struct {
+// stdioServer runs gateway mcp's side of a pipe and returns what it writes, line by line.
+type stdioServer struct {
 	in    *io.PipeWriter
 	lines chan string
 	ended chan error
 }
 
-func overLines(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioFace {
-	face, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+func overStdio(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioServer {
+	server, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
-	face.Alone = true
+	server.Alone = true
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	s := &stdioFace{in: inW, lines: make(chan string, 100), ended: make(chan error, 1)}
+	s := &stdioServer{in: inW, lines: make(chan string, 100), ended: make(chan error, 1)}
 	go func() {
-		s.ended <- face.ServeStdio(ctx, inR, outW, limit)
-		face.Close()
+		s.ended <- server.ServeStdio(ctx, inR, outW, limit)
+		server.Close()
 		_ = outW.Close()
 	}()
 	go func() {
@@ -53,14 +53,14 @@ func overLines(ctx context.Context, t *testing.T, door *apitest.Door, limit int)
 	return s
 }
 
-func (s *stdioFace) say(t *testing.T, lines ...string) {
+func (s *stdioServer) say(t *testing.T, lines ...string) {
 	for _, l := range lines {
 		_, err := io.WriteString(s.in, l+"\n")
 		require.NoError(t, err)
 	}
 }
 
-func (s *stdioFace) next(t *testing.T) string {
+func (s *stdioServer) next(t *testing.T) string {
 	t.Helper()
 	select {
 	case l := <-s.lines:
@@ -84,7 +84,7 @@ func sayCall(id int) string {
 // A line that is no message is answered and harms nothing else; batches are taken where the revision has them.
 func TestMCPStdioBadLines(t *testing.T) {
 	t.Parallel()
-	s := overLines(t.Context(), t, &apitest.Door{Target: apitest.Replies(`{}`)}, 1000)
+	s := overStdio(t.Context(), t, &apitest.Door{Target: apitest.Replies(`{}`)}, 1000)
 	s.say(t, sayHello, sayReady)
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
@@ -124,7 +124,7 @@ func TestMCPStdioEnds(t *testing.T) {
 	}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	told := overLines(ctx, t, door, 1<<20)
+	told := overStdio(ctx, t, door, 1<<20)
 	told.say(t, sayHello, sayReady, sayCall(1), sayCall(2), sayCall(2))
 	first := told.next(t) + told.next(t) // in either order
 	require.Contains(t, first, `"id":0`)
@@ -140,7 +140,7 @@ func TestMCPStdioEnds(t *testing.T) {
 	<-door.Left
 	require.NoError(t, <-told.ended)
 
-	piped := overLines(t.Context(), t, door, 1<<20)
+	piped := overStdio(t.Context(), t, door, 1<<20)
 	piped.say(t, sayHello, sayReady, sayCall(3))
 	require.NoError(t, piped.in.Close())
 	require.Contains(t, piped.next(t), `"id":0`)
@@ -164,10 +164,10 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			face, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			server, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
-			t.Cleanup(face.Close)
-			g := serveMCP(t, door, face, nil)
+			t.Cleanup(server.Close)
+			g := serveMCP(t, door, server, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
 				&mcp.ClientSessionOptions{ProtocolVersion: revision}) // a standing stream that ends may end the client before it has read the answer
@@ -176,7 +176,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 			got := make(chan *mcp.CallToolResult, 1)
 			go func() { r, _ := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "slow"}); got <- r }()
 			<-begun
-			face.EndSessions()
+			server.EndSessions()
 			r := <-got
 			require.NotNil(t, r)
 			require.True(t, r.IsError)

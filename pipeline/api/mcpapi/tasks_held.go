@@ -28,7 +28,7 @@ func (t *task) heldName() string { return fmt.Sprintf("%d-%s-%d", t.Round, quest
 
 // heldTask shows a task that waits for an approval.
 func (f *Server) heldTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams, t *task) *taskView {
-	if id, _ := f.who(extra); f.Approvals != nil && id.Operator() && !t.Quiet && formsIn(p.GetMeta()) {
+	if id, _ := f.caller(extra); f.Approvals != nil && id.Operator() && !t.Quiet && formsIn(p.GetMeta()) {
 		if a, err := f.Approvals.Approval(ctx, t.tenant, t.Call); err == nil {
 			raw, err := json.Marshal(mcp.InputRequestMap{t.heldName(): question(a, t.Note)})
 			if err == nil {
@@ -53,7 +53,7 @@ func formsIn(meta mcp.Meta) bool {
 // decide, are left out.
 func (f *Server) answerHeld(ctx context.Context, extra *mcp.RequestExtra, t *task, answers map[string]json.RawMessage) error {
 	answer, ok := answers[t.heldName()]
-	if id, _ := f.who(extra); !ok || f.Approvals == nil || !id.Operator() {
+	if id, _ := f.caller(extra); !ok || f.Approvals == nil || !id.Operator() {
 		return nil
 	}
 	form := &mcp.ElicitResult{}

@@ -59,7 +59,7 @@ const taskTime = 5 * time.Second
 
 // newTask stores the record of a task; when it returns, every gateway knows the task.
 func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *toolspec.Definition, call string) (*task, error) {
-	id, _ := f.who(req.Extra)
+	id, _ := f.caller(req.Extra)
 	now := time.Now().UTC()
 	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
 		Who: id.Who(), Tool: d.Name, Executor: d.Executor.Kind, Created: now, Changed: now, Call: call, Round: 1,
@@ -76,7 +76,7 @@ func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeli
 
 // loadTask reads a task for whoever asks. One of another tenant, or of another key, is one that there is not.
 func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
-	who, headers := f.who(extra)
+	who, headers := f.caller(extra)
 	r, fault := api.Metadata(headers.Values, who, api.Chat{}, time.Now())
 	if fault != nil {
 		return nil, metadataError(fault, nil)
