@@ -69,7 +69,7 @@ func TestLayers(t *testing.T) {
 	transports := []string{"github.com/nats-io", "github.com/ThreeDotsLabs", "net/http"}
 	siblings := []string{"pipeline/agent", "pipeline/toolbox", "pipeline/model", "pipeline/bus"}
 	// Who may import NATS or watermill directly. pipelinetest may not: its suites are for any transport.
-	busUsers := []string{"pipeline/bus", "pipeline/host", "cmd", "examples"}
+	busUsers := []string{"pipeline/bus", "pipeline/host", "pipeline/api/natsapi", "pipeline/cli", "cmd", "examples"}
 	for rel, p := range all {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
@@ -102,6 +102,11 @@ func TestLayers(t *testing.T) {
 					}
 				case inside(rel, "pipeline/host"):
 					require.False(t, inside(d, "cmd"), "host reaches %s", d)
+				}
+			}
+			for _, d := range p.Deps {
+				if d, own := strings.CutPrefix(d, module+"/"); own && inside(rel, "pipeline/bus") {
+					require.False(t, inside(d, "pipeline/api"), "%s reaches %s: the bus serves no API", rel, d)
 				}
 			}
 			for _, d := range p.Imports {

@@ -5,51 +5,38 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
+	"github.com/shallot-nats/shallot/pipeline/cli"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gateway:", err)
-		os.Exit(1)
-	}
-}
+func main() { cli.Main("gateway", run) }
 
 // run is the whole command, without the process around it.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if len(args) > 0 {
 		switch args[0] {
 		case "key":
-			return runKey(args[1:], os.Getenv(pepperEnv), out)
+			return runKey(args[1:], os.Getenv(httpapi.PepperEnv), out)
 		case "version":
-			_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
-			return err
+			return cli.Version(out)
 		case "mcp":
 			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
 		case "config":
 			return runConfig(args[1:], out)
 		case "load":
-			return runLoad(ctx, args[1:], out)
+			return cli.Load(ctx, args[1:], out)
 		}
 	}
 	o, err := readFlags(args, errOut)
@@ -72,21 +59,20 @@ func listen(addr, what, flagName string) (net.Listener, error) {
 
 func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) error {
 	begin := time.Now()
-	var keys *keyStore
+	var keys *httpapi.KeyStore
 	if file := o.loaded.HTTP.KeysFile; file != "" {
 		var err error
-		if keys, err = loadKeys(file, os.Getenv(pepperEnv)); err != nil {
+		if keys, err = httpapi.LoadKeys(file, os.Getenv(httpapi.PepperEnv)); err != nil {
 			return err
 		}
 	}
 	h := &host.Host{}
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
-	srv, err := newServer(settings{
+	srv, err := httpapi.New(httpapi.Config{
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
 		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
-	}, parts{
-		NewFollower: func(request []byte) follower { return pipeline.NewFollower(request) },
-		Keys:        keys, Log: log,
+	}, httpapi.Deps{
+		Keys: keys, Log: log,
 	})
 	if err != nil {
 		return err
@@ -112,25 +98,27 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return err
 	}
 	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
-	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
+	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	mcp, err := mcpapi.New(mcpapi.Options{
+		Door: h.Door(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
+	})
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		return errors.Join(err, h.Stop(stop))
 	}
-	defer face.Close()
-	face.desk = h
-	defer context.AfterFunc(srv.halted, face.endSessions)() // their standing streams would hold up the stop
-	srv.Extra = append(srv.Extra, surface{Pattern: "/mcp", Handler: face.handler(int64(o.loaded.HTTP.BodyLimit))})
+	defer mcp.Close()
+	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their standing streams would hold up the stop
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
-	go func() { failed <- srv.serveOn(main, srv.handler()) }()
+	go func() { failed <- srv.ServeOn(main, srv.Handler()) }()
 	servers := 1
 	if admin != nil {
 		servers++
-		go func() { failed <- srv.serveOn(admin, srv.adminHandler()) }()
+		go func() { failed <- srv.ServeOn(admin, srv.AdminHandler()) }()
 	}
 	banner(out, h, main.Addr().String(), time.Since(begin))
 	select {
@@ -141,25 +129,25 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	err = errors.Join(err, srv.shutdown(stop))
+	err = errors.Join(err, srv.Shutdown(stop))
 	for range servers {
 		err = errors.Join(err, <-failed)
 	}
 	return errors.Join(err, h.Stop(stop))
 }
 
-func modelsOf(h *host.Host) func(ctx context.Context) []modelInfo {
-	return func(ctx context.Context) []modelInfo {
-		var out []modelInfo
+func modelsOf(h *host.Host) func(ctx context.Context) []httpapi.ModelInfo {
+	return func(ctx context.Context) []httpapi.ModelInfo {
+		var out []httpapi.ModelInfo
 		for _, m := range h.ListModels(ctx) {
-			out = append(out, modelInfo{ID: m.ID, Created: m.Created, OwnedBy: m.Owner})
+			out = append(out, httpapi.ModelInfo{ID: m.ID, Created: m.Created, OwnedBy: m.Owner})
 		}
 		return out
 	}
 }
 
-func todoOf(h *host.Host) *todoLists {
-	return &todoLists{
+func todoOf(h *host.Host) *httpapi.TodoLists {
+	return &httpapi.TodoLists{
 		Load: func(ctx context.Context, tenant, session string) (any, error) {
 			return h.LoadTodo(ctx, tenant, session)
 		},
@@ -169,11 +157,11 @@ func todoOf(h *host.Host) *todoLists {
 	}
 }
 
-func readyOf(h *host.Host) func(ctx context.Context) []check {
-	return func(ctx context.Context) []check {
-		var out []check
+func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
+	return func(ctx context.Context) []httpapi.Check {
+		var out []httpapi.Check
 		for _, c := range h.Ready(ctx) {
-			out = append(out, check{Name: c.Name, OK: c.OK, Reason: c.Reason})
+			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, Reason: c.Reason})
 		}
 		return out
 	}
@@ -187,7 +175,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	}
 	page := "http://" + addr + "/ui/"
 	switch {
-	case loopbackAddr(addr):
+	case httpapi.IsLoopback(addr):
 	case h.Config.HTTP.Admin != "":
 		page = "http://" + h.Config.HTTP.Admin + "/ui/   on the admin listener"
 	default:

@@ -9,34 +9,21 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/shallot-nats/shallot/pipeline/cli"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
-}
+func main() { cli.Main("worker", run) }
 
 // run is the whole command, without the process around it.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if len(args) > 0 && args[0] == "version" {
-		_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
-		return err
+		return cli.Version(out)
 	}
 	l, roles, err := readFlags(args, errOut)
 	if err != nil {
@@ -81,16 +68,9 @@ func readFlags(args []string, out io.Writer) (*config.Loaded, host.Roles, error)
 		fs.PrintDefaults()
 	}
 	var (
-		file    = fs.String("config", "", "configuration `file`; every key has a default")
-		natsURL = fs.String("nats", "", "`URL` of the NATS server (NATS_URL)")
-		natsCtx = fs.String("context", "", "NATS context to connect with (NATS_CONTEXT)")
-		creds   = fs.String("creds", "", "NATS credentials `file` (NATS_CREDS)")
-		ca      = fs.String("tls-ca", "", "PEM `file` of the authority of the NATS server")
-		cert    = fs.String("tls-cert", "", "PEM `file` of our certificate for NATS")
-		key     = fs.String("tls-key", "", "PEM `file` of our key for NATS")
-		stages  = fs.String("stages", "", "stages to host: a `list` by comma, all, or none")
-		serve   = fs.String("serve", "", "other `roles` by comma: entry, model, tool, or none")
-		fuse    = fs.Bool("fuse", false, "run consecutive stages of this process without a hop between them")
+		shared = cli.AddFlags(fs, "`URL` of the NATS server (NATS_URL)")
+		stages = fs.String("stages", "", "stages to host: a `list` by comma, all, or none")
+		serve  = fs.String("serve", "", "other `roles` by comma: entry, model, tool, or none")
 	)
 	if err := fs.Parse(args); err != nil {
 		return nil, host.Roles{}, err
@@ -102,19 +82,7 @@ func readFlags(args []string, out io.Writer) (*config.Loaded, host.Roles, error)
 	if err != nil {
 		return nil, roles, err
 	}
-	set := map[string]string{}
-	for path, v := range map[string]string{
-		"nats.url": *natsURL, "nats.context": *natsCtx, "nats.creds": *creds,
-		"nats.tls.ca": *ca, "nats.tls.cert": *cert, "nats.tls.key": *key,
-	} {
-		if v != "" {
-			set[path] = v
-		}
-	}
-	if *fuse {
-		set["bus.fusion"] = "true"
-	}
-	l, err := host.Load(*file, os.Environ(), set)
+	l, err := shared.Load(map[string]string{})
 	if err != nil {
 		return nil, roles, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 var _ pipeline.Door = (*Node)(nil)
@@ -218,7 +219,7 @@ func (n *Node) claim(ctx context.Context, c *messages.Call) (pipeline.Pending, e
 	if err == nil {
 		return nil, nil
 	}
-	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
+	if errors.Is(err, jet.ErrNoAnswer) && ctx.Err() == nil {
 		return n.claim(ctx, c)
 	}
 	unavailable := func(err error) error {

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Answer is Decide without a name.
@@ -91,7 +91,7 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 
 // changed reports whether a conditional write found something else, or may have happened without being confirmed.
 func changed(err error) bool {
-	return errors.Is(err, pipeline.ErrChanged) || errors.Is(err, errNoAnswer)
+	return errors.Is(err, pipeline.ErrChanged) || errors.Is(err, jet.ErrNoAnswer)
 }
 
 // conflict says that somebody was first; nil if it was this very decision, whose confirmation was lost.
@@ -169,106 +169,21 @@ func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) 
 	return p, nil
 }
 
-// serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is
-// {"call": "<id>", "answer": <JSON>}, or the keys of a decision beside the call.
-func (n *Node) serveApprovals() error {
-	verbs := map[string]func(m *nats.Msg, tenant string){"list": n.serveHeld, "answer": n.serveAnswer}
-	for verb, serve := range verbs {
-		if !n.opts.NoBareSubjects {
-			if err := n.face(n.subj.Control("approval", verb), func(m *nats.Msg) { serve(m, "default") }); err != nil {
-				return err
-			}
-		}
-		if err := n.face(n.subj.Control("tenant", "*", "approval", verb), func(m *nats.Msg) {
-			t := strings.Split(m.Subject, ".")
-			tenant, ok := messages.Untoken(t[len(t)-3])
-			if !ok || tenant == "" {
-				n.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
-				return
-			}
-			serve(m, tenant)
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (n *Node) serveHeld(m *nats.Msg, tenant string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
+// HeldRows is HeldCalls with each call as JSON.
+func (n *Node) HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, error) {
 	list, err := n.HeldCalls(ctx, tenant)
-	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-		return
+	out := make([]json.RawMessage, len(list))
+	for i, p := range list {
+		out[i] = messages.Encode(p)
 	}
-	n.reply(m, &nats.Msg{Subject: m.Reply, Data: heldList(list, n.largest())})
+	return out, err
 }
 
-// heldList is the list as far as it fits into a message, the oldest first; a call whose question does not fit stands there
-// without it.
-func heldList(list []Parked, most int) []byte {
-	out := []byte{'['}
-	for _, p := range list {
-		row := messages.Encode(p)
-		if len(out)+len(row)+2 > most {
-			p.Question = nil
-			row = messages.Encode(p)
-		}
-		if len(out)+len(row)+2 > most {
-			break
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(out, row...)
+// DecideInOneWord is Decide that returns what was decided, in one word if the answer has one.
+func (n *Node) DecideInOneWord(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (string, error) {
+	p, err := n.Decide(ctx, tenant, id, answer, by)
+	if err != nil || p.Decided == nil {
+		return "", err
 	}
-	return append(out, ']')
-}
-
-func (n *Node) serveAnswer(m *nats.Msg, tenant string) {
-	call, answer, err := readAnswer(m.Data)
-	if err != nil {
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-		return
-	}
-	by := "nats"
-	if user := m.Header.Get("Shallot-User"); user != "" {
-		by += "/" + headerValue(user)[:min(len(user), 256)]
-	}
-	p, err := n.Decide(context.Background(), tenant, call, answer, by)
-	switch {
-	case errors.Is(err, pipeline.ErrHeld):
-		n.reply(m, pendingAnswer(m.Reply, call))
-	case err != nil:
-		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-	default:
-		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: messages.Encode(struct {
-			Call     string `json:"call"`
-			Status   string `json:"status"`
-			Decision string `json:"decision,omitempty"`
-			By       string `json:"by"`
-		}{call, "answered", p.Decided.what(), by})})
-	}
-}
-
-// readAnswer reads which call is answered, and the answer.
-func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
-	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(data, &all); err != nil {
-		return "", nil, bad
-	}
-	call, ok := messages.IsString(all["call"])
-	if !ok || call == "" {
-		return "", nil, bad.At("call")
-	}
-	if answer, ok := all["answer"]; ok {
-		return call, answer, nil
-	}
-	delete(all, "call")
-	if len(all) == 0 {
-		return "", nil, bad.At("decision")
-	}
-	return call, messages.DropField(bytes.TrimSpace(data), "call"), nil
+	return p.Decided.what(), nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // TestTrap_Lease5_BacklogIsRefusedAtTheDoor: while more hops are stored than the configured backlog, entry workers
@@ -31,7 +32,7 @@ func TestTrap_Lease5_BacklogIsRefusedAtTheDoor(t *testing.T) {
 		require.NoError(t, err)
 		accepted = append(accepted, p)
 	}
-	require.Eventually(t, func() bool { return stored(bus.HopsStream) == 4 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return stored(jet.HopsStream) == 4 }, 10*time.Second, 10*time.Millisecond)
 	// The backlog is looked at once a second; from then on calls stay at the door until it is full.
 	var refused *messages.Fault
 	require.Eventually(t, func() bool {
@@ -44,7 +45,7 @@ func TestTrap_Lease5_BacklogIsRefusedAtTheDoor(t *testing.T) {
 		return true
 	}, 20*time.Second, 50*time.Millisecond)
 	require.Equal(t, messages.Overloaded, refused.Code)
-	require.EqualValues(t, 4, stored(bus.CallsStream))
+	require.EqualValues(t, 4, stored(jet.CallsStream))
 
 	w.node(bus.Options{Targets: roles(pipeline.TargetFunc(echo))})
 	for _, p := range accepted {

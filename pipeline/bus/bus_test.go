@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
@@ -65,7 +66,7 @@ func TestStoreOnKV(t *testing.T) {
 		name := "suite_" + string(rune('a'+n%26)) + string(rune('a'+n/26))
 		_, err := w.js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: name, LimitMarkerTTL: time.Minute})
 		require.NoError(t, err)
-		b, err := bus.OpenBucket(t.Context(), w.js, name)
+		b, err := jet.OpenBucket(t.Context(), w.js, name)
 		require.NoError(t, err)
 		return b
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // errHandBack is the cause of a context that ended because the process stops: the call is stored again, not failed.
@@ -116,14 +117,10 @@ func (n *Node) subscribeCancel() error {
 	})
 }
 
-// serveCancel lets one process with the entry role end the wait of a call that somebody cancels by a message of his own.
-func (n *Node) serveCancel() error {
-	return n.face(n.subj.Control("cancel", "*"), func(m *nats.Msg) {
-		if id, ok := n.cancelled(m.Subject); ok {
-			n.cancels.cancel(id)
-			n.hasten(id)
-		}
-	})
+// Cancelled ends the work here of a call that somebody cancelled by a message, and its wait wherever it waits.
+func (n *Node) Cancelled(id string) {
+	n.cancels.cancel(id)
+	n.hasten(id)
 }
 
 // cancelled is the call that a cancel subject names.
@@ -148,7 +145,7 @@ func (n *Node) hasten(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	n.waitlist.due(id)
-	s, err := n.js.Stream(ctx, HopsStream)
+	s, err := n.js.Stream(ctx, jet.HopsStream)
 	if err != nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 var _ pipeline.Control = (*Node)(nil)
@@ -63,7 +64,7 @@ func (n *Node) readSwitches(ctx context.Context) error {
 }
 
 func (n *Node) followSwitches(ctx context.Context) error {
-	w, err := n.control.kv.Watch(ctx, "stage.>")
+	w, err := n.control.Watch(ctx, "stage.>")
 	if err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 			d.StagesWithoutWork = append(d.StagesWithoutWork, id)
 		}
 	}
-	for _, stream := range []string{CallsStream, HopsStream} {
+	for _, stream := range []string{jet.CallsStream, jet.HopsStream} {
 		s, err := n.js.Stream(ctx, stream)
 		if err != nil {
 			continue
@@ -250,7 +251,7 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 			d.Queues = append(d.Queues, queue{stream, c.Name, c.NumPending, c.NumAckPending, c.Config.MaxAckPending, c.NumWaiting})
 		}
 	}
-	if s, err := n.js.Stream(ctx, DeadStream); err == nil {
+	if s, err := n.js.Stream(ctx, jet.DeadStream); err == nil {
 		d.DeadLetters = s.CachedInfo().State.Msgs
 	}
 	return d, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // TestTrap_NatsD5_Micro: the service protocol's answers parse with nats.go/micro and the counts are true, although
@@ -55,7 +56,7 @@ func TestSwitchByKV(t *testing.T) {
 	managers := []*pipeline.Manager{manager(t, through("a", 10)), manager(t, through("a", 10))}
 	a := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: managers[0]})
 	w.node(bus.Options{Entry: true, Manager: managers[1]})
-	kv, err := w.js.KeyValue(t.Context(), bus.ControlBucket)
+	kv, err := w.js.KeyValue(t.Context(), jet.ControlBucket)
 	require.NoError(t, err)
 	enabled := func(on bool) func() bool {
 		return func() bool {
@@ -92,7 +93,7 @@ func TestSwitchFormsByKV(t *testing.T) {
 	build := func() *pipeline.Manager { return manager(t, guard, stage, through("mark", 20)) }
 	m := build()
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})
-	kv, err := w.js.KeyValue(t.Context(), bus.ControlBucket)
+	kv, err := w.js.KeyValue(t.Context(), jet.ControlBucket)
 	require.NoError(t, err)
 	on := func(m *pipeline.Manager, name string) bool { s, _ := m.Get(messages.Model, name); return s.Enabled() }
 	marked := true
@@ -179,7 +180,7 @@ func TestProvision(t *testing.T) {
 	require.NoError(t, bus.Provision(t.Context(), w.js, verify))
 	verify.AckWait = 30 * time.Second
 	require.ErrorContains(t, bus.Provision(t.Context(), w.js, verify), "ack wait")
-	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
 		s, err := w.js.Stream(t.Context(), name)
 		require.NoError(t, err)
 		list := s.ListConsumers(t.Context())
@@ -193,13 +194,13 @@ func TestProvision(t *testing.T) {
 	empty := newBareWorld(t)
 	verify.AckWait = 0
 	err := bus.Provision(t.Context(), empty, verify)
-	require.ErrorContains(t, err, bus.CallsStream)
+	require.ErrorContains(t, err, jet.CallsStream)
 	names := 0
 	for range empty.StreamNames(t.Context()).Name() {
 		names++
 	}
 	require.Zero(t, names, "verifying makes nothing")
-	_, err = empty.CreateStream(t.Context(), jetstream.StreamConfig{Name: bus.CallsStream, Subjects: []string{"shallot.v1.call.entry.>"}})
+	_, err = empty.CreateStream(t.Context(), jetstream.StreamConfig{Name: jet.CallsStream, Subjects: []string{"shallot.v1.call.entry.>"}})
 	require.NoError(t, err)
 	require.ErrorContains(t, bus.Provision(t.Context(), empty, w.cfg), "retention")
 }

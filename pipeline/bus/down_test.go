@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // A server that is down is said at the caller's own deadline, with an idempotency key and without; not when a default
@@ -18,7 +19,7 @@ import (
 func TestAcceptWhileTheServerIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorldOn(t, bus.Config{}, embed.Options{Port: -1})
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), URL: w.srv.ClientURL(), Log: w.log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: w.srv.ClientURL(), Log: w.log})
 	require.NoError(t, err)
 	n := w.start(bus.Options{Conn: nc, Entry: true, Targets: roles(pipeline.TargetFunc(echo))})
 	require.Nil(t, wait(t, accept(t, n, chat())).Fault)

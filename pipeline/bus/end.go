@@ -148,14 +148,8 @@ func (n *Node) sendRecorded(c *messages.Call, first bool) {
 
 // answerCaller is the courtesy to a plain NATS caller whose accepting process died.
 func (n *Node) answerCaller(c *messages.Call) {
-	if !c.Stream {
-		_ = n.nc.PublishMsg(answer(c.Return.Caller, c))
-		return
-	}
-	if c.Flag(noteEmitted) && c.Fault == nil {
+	if c.Stream && c.Flag(noteEmitted) && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}
-	for _, m := range streamEnd(c.Return.Caller, followerOf(c.Kind, c.Request()), c, n.largest()) {
-		_ = n.nc.PublishMsg(m)
-	}
+	n.opts.Callers.Answer(c)
 }

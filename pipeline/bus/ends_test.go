@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 func requireFault(t *testing.T, err error, code messages.Code) {
@@ -198,7 +199,7 @@ func TestIdempotencyOfADeadClaimant(t *testing.T) {
 	r := chat()
 	r.IdempotencyKey = "k"
 	first := wait(t, accept(t, n, r))
-	b, err := bus.OpenBucket(t.Context(), w.js, bus.IdempotencyBucket)
+	b, err := jet.OpenBucket(t.Context(), w.js, jet.IdempotencyBucket)
 	require.NoError(t, err)
 	keys, err := b.Keys(t.Context(), "")
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // addEntry pulls accepted calls and those that come back from a target or a delay, and sends them on.
@@ -15,9 +16,9 @@ func (n *Node) addEntry() {
 				js: n.js, stream: stream, slots: make(slots, n.cfg.InFlight), hold: hold, onArrive: n.arriveStored, log: n.log,
 			}, func(m *message.Message) error { handle(m); return nil })
 		}
-		pull(CallsStream, "entry-"+string(kind), n.overBacklog, n.handleEntry)
-		pull(CallsStream, "nested-"+string(kind), nil, n.handleEntry)
-		pull(HopsStream, "route-"+string(kind), nil, n.handleRoute)
+		pull(jet.CallsStream, "entry-"+string(kind), n.overBacklog, n.handleEntry)
+		pull(jet.CallsStream, "nested-"+string(kind), nil, n.handleEntry)
+		pull(jet.HopsStream, "route-"+string(kind), nil, n.handleRoute)
 	}
 }
 

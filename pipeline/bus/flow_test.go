@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // again is an after that asks for more attempts until there were n.
@@ -176,7 +177,7 @@ func TestTrap_Lease3_LateHop(t *testing.T) {
 		return err == nil && contains(messages.Encode(d), `"lateHops":1`)
 	}, 5*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 1, runs.Load())
-	require.Zero(t, w.messages(bus.DeadStream))
+	require.Zero(t, w.messages(jet.DeadStream))
 }
 
 func contains(raw []byte, part string) bool {
@@ -267,7 +268,7 @@ func TestCancelCutsAWaitShort(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, again("patient", 10, 5, time.Hour))})
 	nc := w.conn()
 	parked := func(id string) bool {
-		s, err := w.js.Stream(t.Context(), bus.HopsStream)
+		s, err := w.js.Stream(t.Context(), jet.HopsStream)
 		require.NoError(t, err)
 		_, err = s.GetLastMsgForSubject(t.Context(), messages.Subjects{}.Delay(id))
 		return err == nil

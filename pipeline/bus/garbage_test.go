@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // garbage is what anybody may send.
@@ -74,7 +75,7 @@ func TestTrap_BusLab2_Garbage(t *testing.T) {
 	c := wait(t, accept(t, n, chat()))
 	require.Nil(t, c.Fault, "the process works on")
 	w.settled()
-	require.EqualValues(t, len(dead), w.messages(bus.DeadStream), "one dead letter each")
+	require.EqualValues(t, len(dead), w.messages(jet.DeadStream), "one dead letter each")
 }
 
 // TestTrap_LeaseB7_GarbageEndsNoOtherCall: garbage that names the lease of a living call, in a header or as its reply
@@ -108,7 +109,7 @@ func TestTrap_LeaseB7_GarbageEndsNoOtherCall(t *testing.T) {
 		require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: hop, Data: m.Data, Header: h})) // the server itself refuses it as a reply subject
 	}
 	w.dead(len(garbage()))
-	require.EqualValues(t, 1, w.messages(bus.CallsStream), "the lease is still there")
+	require.EqualValues(t, 1, w.messages(jet.CallsStream), "the lease is still there")
 	close(go_)
 	require.Nil(t, wait(t, p).Fault)
 	w.settled()
@@ -161,7 +162,7 @@ func TestTrap_LeaseB7_ReplyAddresses(t *testing.T) {
 	}
 	require.NoError(t, nc.Flush())
 	require.Eventually(t, func() bool {
-		return w.messages(bus.CallsStream) == 0 && w.messages(bus.HopsStream) == 0 && w.messages("KV_"+bus.ResultsBucket) >= 4
+		return w.messages(jet.CallsStream) == 0 && w.messages(jet.HopsStream) == 0 && w.messages("KV_"+jet.ResultsBucket) >= 4
 	},
 		10*time.Second, 20*time.Millisecond, "all ended, with a record")
 	require.NoError(t, nc.Flush())

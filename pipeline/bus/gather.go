@@ -138,37 +138,3 @@ func (n *Node) serveReport() error {
 		})
 	})
 }
-
-// serveControl answers the control subjects: one process of the entry role switches and sums.
-func (n *Node) serveControl() error {
-	verbs := map[string]func(ctx context.Context, m *nats.Msg) (any, error){
-		"stats":       func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Stats(ctx) },
-		"diagnostics": func(ctx context.Context, _ *nats.Msg) (any, error) { return n.Diagnostics(ctx) },
-		"enable":      func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, true) },
-		"disable":     func(ctx context.Context, m *nats.Msg) (any, error) { return n.switchByMsg(ctx, m, false) },
-	}
-	for verb, do := range verbs {
-		if err := n.face(n.subj.Control("control", verb), func(m *nats.Msg) {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			v, err := do(ctx, m)
-			if err != nil {
-				_ = m.RespondMsg(refusal(m.Reply, messages.AsFault(err, "control")))
-				return
-			}
-			_ = m.Respond(messages.Encode(v))
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// switchByMsg reads {"name":"...","confirm":"..."} or the bare name.
-func (n *Node) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, error) {
-	var ask struct{ Name, Confirm string }
-	if json.Unmarshal(m.Data, &ask) != nil {
-		ask.Name = strings.TrimSpace(string(m.Data))
-	}
-	return n.Switch(ctx, ask.Name, on, ask.Confirm, "nats")
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // hdrHeld tells the accepting process that its call is parked.
@@ -130,13 +131,13 @@ func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Park
 			// The question may have been answered, and its record cleared away, before this delivery of the lease.
 			if d, ok, err := n.decided(ctx, c.Tenant, c.ID); err != nil || ok && d.Generation >= p.Generation {
 				if ok {
-					_ = n.approvals.clear(ctx, key, rev)
+					_ = n.approvals.Clear(ctx, key, rev)
 				}
 				return d, false, err
 			}
 			return p, true, nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, errNoAnswer) {
+		if ctx.Err() != nil || !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jet.ErrNoAnswer) {
 			return p, false, err
 		}
 		old, e, _, err := n.parked(ctx, key)
@@ -297,7 +298,7 @@ func (n *Node) resumed(c *messages.Call, l Lease, generation uint64) (mine bool,
 	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
 		return false, err
 	}
-	return true, n.approvals.clear(ctx, key, e.Revision)
+	return true, n.approvals.Clear(ctx, key, e.Revision)
 }
 
 // claimResumed reports whether this message is the one copy of a resumed call that goes on. A second delivery of it is.

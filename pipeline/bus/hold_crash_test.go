@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Crash points: the decision is written and the process dies before the call goes on; the call goes on twice; the lease
@@ -75,8 +76,8 @@ func TestHeldCallCrashPoints(t *testing.T) {
 			_, err := g.js.PublishMsg(t.Context(), &nats.Msg{Subject: messages.Subjects{}.Entry(messages.Tool, false), Data: entry})
 			require.NoError(t, err)
 			asked := g.asked.Load()
-			require.Eventually(t, func() bool { return g.asked.Load() > asked || g.messages(bus.CallsStream) == 0 }, 10*time.Second, 5*time.Millisecond)
-			require.Eventually(t, func() bool { return g.messages(bus.CallsStream) == 0 }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return g.asked.Load() > asked || g.messages(jet.CallsStream) == 0 }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return g.messages(jet.CallsStream) == 0 }, 10*time.Second, 5*time.Millisecond)
 		}
 		_, before := g.record(p.ID())
 		again()
@@ -100,7 +101,7 @@ func TestHeldCallWithALargeBody(t *testing.T) {
 	body := `{"text":"` + strings.Repeat("onion ", 200_000) + `"}`
 	p := g.call(n, func(r *pipeline.Request) { r.Body = []byte(body) })
 	require.NoError(t, stop(n))
-	objects, err := g.js.ObjectStore(t.Context(), bus.BodiesObjects)
+	objects, err := g.js.ObjectStore(t.Context(), jet.BodiesObjects)
 	require.NoError(t, err)
 	list, err := objects.List(t.Context())
 	require.NoError(t, err)
@@ -112,7 +113,7 @@ func TestHeldCallWithALargeBody(t *testing.T) {
 	require.Nil(t, g.result(n, p.ID()).Fault)
 	got, _ := g.bodies.Load(p.ID())
 	require.True(t, got == body)
-	kv, err := g.js.KeyValue(t.Context(), bus.ApprovalsBucket)
+	kv, err := g.js.KeyValue(t.Context(), jet.ApprovalsBucket)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := kv.ListKeys(t.Context())

@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // gates is an installation whose tool calls wait at a gate until somebody says yes. It counts what runs.
@@ -89,7 +90,7 @@ func (g *gates) result(n *bus.Node, id string) *messages.Call {
 
 func (g *gates) record(id string) (jetstream.KeyValue, jetstream.KeyValueEntry) {
 	g.t.Helper()
-	kv, err := g.js.KeyValue(g.t.Context(), bus.ApprovalsBucket)
+	kv, err := g.js.KeyValue(g.t.Context(), jet.ApprovalsBucket)
 	require.NoError(g.t, err)
 	e, err := kv.Get(g.t.Context(), messages.Key("default", id))
 	require.NoError(g.t, err)

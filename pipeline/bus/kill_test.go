@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
@@ -233,8 +234,8 @@ func (x *install) dump(key string) {
 			x.t.Logf("report %s", m.Data)
 		}
 	}
-	for _, bucket := range []string{bus.IdempotencyBucket, bus.ResultsBucket, bus.IntentsBucket} {
-		b, err := bus.OpenBucket(ctx, js, bucket)
+	for _, bucket := range []string{jet.IdempotencyBucket, jet.ResultsBucket, jet.IntentsBucket} {
+		b, err := jet.OpenBucket(ctx, js, bucket)
 		if err != nil {
 			x.t.Log(bucket, err)
 			continue
@@ -244,7 +245,7 @@ func (x *install) dump(key string) {
 			x.t.Logf("%s %s %s", bucket, e.Created, e.Value)
 		}
 	}
-	for _, name := range []string{bus.CallsStream, bus.HopsStream, bus.DeadStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream, jet.DeadStream} {
 		if s, err := js.Stream(ctx, name); err == nil {
 			x.t.Logf("%s %+v", name, s.CachedInfo().State)
 			list := s.ListConsumers(ctx)
@@ -291,7 +292,7 @@ func (x *install) check(answers []reply, again int) {
 	require.LessOrEqual(x.t, twice, again)
 	js, err := jetstream.New(x.nc)
 	require.NoError(x.t, err)
-	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
 		left := func() uint64 {
 			s, err := js.Stream(context.Background(), name)
 			if err != nil {
@@ -301,7 +302,7 @@ func (x *install) check(answers []reply, again int) {
 		}
 		require.Eventually(x.t, func() bool { return left() == 0 }, 20*time.Second, 50*time.Millisecond, "leases of %s are left", name)
 	}
-	s, err := js.Stream(x.t.Context(), bus.DeadStream)
+	s, err := js.Stream(x.t.Context(), jet.DeadStream)
 	require.NoError(x.t, err)
 	require.Zero(x.t, s.CachedInfo().State.Msgs, "dead letters")
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Lease is the stored message that answers for a call. Whoever holds the call may mark it (+WPI) and end it (+ACK),
@@ -32,7 +34,7 @@ func ParseLease(ack string) (Lease, error) {
 	if len(t) < 9 || len(t) == 10 || t[0] != "$JS" || t[1] != "ACK" {
 		return Lease{}, fmt.Errorf("lease: %q is no ack subject", ack)
 	}
-	if t[at] != CallsStream && t[at] != HopsStream {
+	if t[at] != jet.CallsStream && t[at] != jet.HopsStream {
 		return Lease{}, fmt.Errorf("lease: stream %q is not ours", t[at])
 	}
 	if strings.ContainsAny(ack, "*> \t\r\n") {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // TestTrap_LeaseB7_ParseLease: only ack subjects of our own streams are ever published to.
@@ -16,10 +17,10 @@ func TestTrap_LeaseB7_ParseLease(t *testing.T) {
 	const v2 = "$JS.ACK.hub.ACCHASH.SHALLOT_CALLS.entry-model.1.5.6.1700000000000000000.0.rnd"
 	l, err := bus.ParseLease(v1)
 	require.NoError(t, err)
-	require.Equal(t, bus.Lease{Ack: v1, Stream: bus.HopsStream, Seq: 77, Delivered: 2}, l)
+	require.Equal(t, bus.Lease{Ack: v1, Stream: jet.HopsStream, Seq: 77, Delivered: 2}, l)
 	l, err = bus.ParseLease(v2)
 	require.NoError(t, err)
-	require.Equal(t, bus.Lease{Ack: v2, Stream: bus.CallsStream, Seq: 5, Delivered: 1}, l)
+	require.Equal(t, bus.Lease{Ack: v2, Stream: jet.CallsStream, Seq: 5, Delivered: 1}, l)
 	l, err = bus.ParseLease(strings.TrimSuffix(v2, ".rnd"))
 	require.NoError(t, err, "a version 2 lease has 11 tokens or more")
 	require.EqualValues(t, 5, l.Seq)
@@ -57,7 +58,7 @@ func FuzzParseLease(f *testing.F) {
 		}
 		require.Equal(t, s, l.Ack)
 		require.True(t, strings.HasPrefix(s, "$JS.ACK."))
-		require.Contains(t, []string{bus.CallsStream, bus.HopsStream}, l.Stream)
+		require.Contains(t, []string{jet.CallsStream, jet.HopsStream}, l.Stream)
 		require.Contains(t, strings.Split(s, "."), l.Stream)
 		require.GreaterOrEqual(t, l.Delivered, 1)
 		require.NotContains(t, s, "*")

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Options say what a node is: its connection, its stages, and its roles.
@@ -55,35 +56,28 @@ type Options struct {
 	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
 	// fault, or another one where it knows that the target was reached all the same. nil keeps every fault.
 	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
-	// Verbs are further request subjects of the entry role.
-	Verbs []Verb
+	// Callers are those who ask by plain NATS requests; nil: there are none.
+	Callers Callers
 	// MaxTime is the longest deadline of each kind; defaults are contracts T3.
 	MaxTime map[messages.Kind]time.Duration
 	// Longest gives a request more time than its kind has, if it returns more; nil never does.
 	Longest func(r pipeline.Request) time.Duration
 	// StageSlots bounds how many calls one stage phase works on at once in this process; 256.
 	StageSlots int
-	// TrustTenantHeader, BareSubjects: see contracts 4.
-	TrustTenantHeader bool
-	NoBareSubjects    bool
-	// TrustCallers gives plain NATS callers the operator role: for an embedded server on loopback (contracts T3).
-	TrustCallers bool
 	// Version is what the micro service shows.
 	Version string
 }
 
-// Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
-type Verb struct {
-	Name string // tokens with dots: todo.get
-	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
-	Serve func(ctx context.Context, a Ask) (any, error)
-}
-
-// Ask is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
-type Ask struct {
-	Tenant  string
-	Session string // header Shallot-Session
-	Body    []byte
+// Callers serves those who ask by plain NATS requests, and knows nothing of the bus but what it asks a Node for.
+type Callers interface {
+	// Serve takes requests from now on. Only a process with the entry role is asked to.
+	Serve() error
+	// Drain takes no more requests. Wait then returns when those under way are answered; GiveUp ends their waiting.
+	Drain()
+	Wait()
+	GiveUp()
+	// Answer sends the end of a call to its caller, because the process that accepted it died.
+	Answer(c *messages.Call)
 }
 
 // TargetRole serves one work queue.
@@ -116,18 +110,15 @@ type Node struct {
 	waitlist waitlist
 	inbox    string
 
-	results     *Bucket
-	idempotency *Bucket
-	poison      *Bucket
-	intents     *Bucket
-	control     *Bucket
-	approvals   *Bucket
+	results     *jet.Bucket
+	idempotency *jet.Bucket
+	poison      *jet.Bucket
+	intents     *jet.Bucket
+	control     *jet.Bucket
+	approvals   *jet.Bucket
 
 	router *message.Router
 	subs   []message.Subscriber
-	faces  []*nats.Subscription
-	facing context.Context // of requests that wait for their end; over when Stop waits no longer
-	unface context.CancelFunc
 	// heardSubs are the subscriptions of listen.
 	heardSubs []*nats.Subscription
 	draining  atomic.Bool
@@ -152,6 +143,9 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if o.Manager == nil {
 		o.Manager = &pipeline.Manager{}
 	}
+	if o.Callers == nil {
+		o.Callers = noCallers{}
+	}
 	if o.Classify == nil {
 		o.Classify = func(*messages.Call) (string, error) { return "default", nil }
 	}
@@ -170,20 +164,19 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		inbox: o.Conn.NewInbox(), cancels: newCancels(), waiters: newWaiters(), unheard: newUnheard(),
 		suspect: make(chan struct{}, 1),
 	}
-	n.facing, n.unface = context.WithCancel(context.Background())
 	if n.pub, err = newPublisher(o.Conn, o.Log); err != nil {
 		return nil, fmt.Errorf("bus: publisher: %w", err)
 	}
-	objects, err := js.ObjectStore(ctx, BodiesObjects)
+	objects, err := js.ObjectStore(ctx, jet.BodiesObjects)
 	if err != nil {
-		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", BodiesObjects, err)
+		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
-	for name, b := range map[string]**Bucket{
-		ResultsBucket: &n.results, IdempotencyBucket: &n.idempotency, PoisonBucket: &n.poison,
-		IntentsBucket: &n.intents, ControlBucket: &n.control, ApprovalsBucket: &n.approvals,
+	for name, b := range map[string]**jet.Bucket{
+		jet.ResultsBucket: &n.results, jet.IdempotencyBucket: &n.idempotency, jet.PoisonBucket: &n.poison,
+		jet.IntentsBucket: &n.intents, jet.ControlBucket: &n.control, jet.ApprovalsBucket: &n.approvals,
 	} {
-		if *b, err = OpenBucket(ctx, js, name); err != nil {
+		if *b, err = jet.OpenBucket(ctx, js, name); err != nil {
 			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 		}
 	}
@@ -235,7 +228,7 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	if n.opts.Entry {
-		if err := n.serveFaces(); err != nil {
+		if err := n.opts.Callers.Serve(); err != nil {
 			return err
 		}
 	}
@@ -273,12 +266,12 @@ func (n *Node) deafen() {
 // was not settled is redelivered.
 func (n *Node) Stop(ctx context.Context) error {
 	n.draining.Store(true)
-	n.stopFaces()
+	n.opts.Callers.Drain()
 	var err error
 	// Callers on NATS whose calls take longer than the drain time are answered by whoever ends the calls.
-	limit := time.AfterFunc(n.cfg.Drain, func() { n.cancels.handBack(); n.unface() })
+	limit := time.AfterFunc(n.cfg.Drain, func() { n.cancels.handBack(); n.opts.Callers.GiveUp() })
 	defer limit.Stop()
-	defer n.unface()
+	defer n.opts.Callers.GiveUp()
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -288,6 +281,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		for _, sub := range n.subs {
 			_ = sub.Close() // the router does not wait for a message that it took while it closed
 		}
+		n.opts.Callers.Wait()
 		n.work.Wait()
 		done <- err
 	}()
@@ -324,7 +318,7 @@ func (n *Node) Held() int { return n.marker.count() }
 
 func (n *Node) watchBacklog(ctx context.Context) {
 	for ctx.Err() == nil {
-		if s, err := n.js.Stream(ctx, HopsStream); err == nil {
+		if s, err := n.js.Stream(ctx, jet.HopsStream); err == nil {
 			n.backlog.Store(s.CachedInfo().State.Msgs)
 		}
 		pause(ctx, time.Second)
@@ -339,3 +333,12 @@ func (n *Node) subscribed(name, topic string, sub message.Subscriber, handle mes
 		return handle(m)
 	})
 }
+
+// noCallers is for a node that nobody asks by plain NATS requests.
+type noCallers struct{}
+
+func (noCallers) Serve() error          { return nil }
+func (noCallers) Drain()                {}
+func (noCallers) Wait()                 {}
+func (noCallers) GiveUp()               {}
+func (noCallers) Answer(*messages.Call) {}

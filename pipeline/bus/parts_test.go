@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,9 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
@@ -74,7 +77,7 @@ func (p partSpec) run(log *slog.Logger) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	nc, err := bus.Connect(bus.ConnOptions{Name: "part " + p.Stage, URL: p.URL, Log: log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: "part " + p.Stage, URL: p.URL, Log: log})
 	if err != nil {
 		return err
 	}
@@ -95,10 +98,13 @@ func (p partSpec) run(log *slog.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
+	o.Callers = callers
 	n, err := bus.New(ctx, o)
 	if err != nil {
 		return err
 	}
+	callers.Calls = n
 	if err := n.Start(context.Background()); err != nil {
 		return err
 	}
@@ -312,7 +318,7 @@ func (s *serverProc) start() {
 
 func dial(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), URL: url, Log: testLog()})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: url, Log: testLog()})
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // pending is an accepted call in the process that accepted it.
@@ -273,7 +274,7 @@ func (n *Node) overdue(c *messages.Call, where string) *messages.Fault {
 	if queue, ok := strings.CutPrefix(where, queuePlace); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		if cons, err := n.js.Consumer(ctx, HopsStream, queue); err == nil && cons.CachedInfo().NumWaiting == 0 && cons.CachedInfo().NumAckPending == 0 {
+		if cons, err := n.js.Consumer(ctx, jet.HopsStream, queue); err == nil && cons.CachedInfo().NumWaiting == 0 && cons.CachedInfo().NumAckPending == 0 {
 			return messages.NewFault(messages.TargetAbsent, "no worker serves the work queue %s; the call waited there until its deadline and was not executed; start one with: worker --serve %s",
 				queue, c.Kind).From(messages.TargetOrigin)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // suspectAlone is how long a suspect keeps other suspects of its process waiting. What kills, kills at once; a model
@@ -75,7 +76,7 @@ func (n *Node) buryPoison(m *message.Message, l Lease, marks int) {
 	}
 	c.Fail(messages.NewFault(messages.Undeliverable,
 		"the call was given up: %d processes died while they held it. It is kept as dead letter of call %s; look at it with: nats stream view %s",
-		marks, c.ID, DeadStream).From("bus"))
+		marks, c.ID, jet.DeadStream).From("bus"))
 	n.end(&held{c: c, lease: l})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // TestTrap_Lease5_Poison: a call whose holders die each time becomes a dead letter and its caller gets a fault; a call
@@ -60,7 +61,7 @@ func TestTrap_NatsD7_TwoValues(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, end.Fault)
 	require.Equal(t, []string{"a.beforeModel", "model", "a.afterModel"}, end.Slip.Path)
-	require.Zero(t, w.messages(bus.DeadStream))
+	require.Zero(t, w.messages(jet.DeadStream))
 }
 
 // TestHandlersRunUnderTheRouter: watermill's Router calls the stages.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Error 10158, "duplicate message id is in process", comes from replicated streams while the first copy is still being
@@ -22,7 +23,7 @@ func TestTrap_Lease1_DuplicateInProcessIsNoPubAck(t *testing.T) {
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
 	require.NoError(t, err)
 	defer srv.Stop()
-	nc, err := Connect(ConnOptions{InProcess: srv})
+	nc, err := jet.Connect(jet.ConnOptions{InProcess: srv})
 	require.NoError(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)

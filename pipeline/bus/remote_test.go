@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	remotestage "github.com/shallot-nats/shallot/pipeline/remote"
 )
@@ -69,7 +70,7 @@ func TestRemoteProgramThatComesLater(t *testing.T) {
 			s := remotestage.Stage(spec("late", 20), bus.Asker{Conn: w.conn()}, w.log)
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), s)})
 			p := accept(t, n, chat())
-			require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(bus.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
+			require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(jet.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
 				"it waits as one stored message, with no lease")
 			w.program("programs.late", through("late", 20))
 			c := wait(t, p)
@@ -126,9 +127,9 @@ func TestRemoteProgramThatGoesAway(t *testing.T) {
 	<-atTarget
 	nc.Close()
 	close(goOn)
-	require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(bus.HopsStream) == 2 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(jet.HopsStream) == 2 }, 10*time.Second, 5*time.Millisecond)
 	leaves.Leave()
-	require.Eventually(t, func() bool { return w.messages(bus.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return w.messages(jet.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
 		"the one whose caller left ends, the other goes on waiting")
 	w.program("programs.half", through("half", 20))
 	c := wait(t, stays)

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // A watch of a bucket can die with its server; the switches are followed all the same once it is back, and calls pass.
@@ -23,7 +24,7 @@ func TestTrap_NatsC_SwitchesAfterAServerRestart(t *testing.T) {
 	srv, err := embed.Start(embed.Options{Dir: dir, Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	url, port := srv.ClientURL(), srv.Addr().(*net.TCPAddr).Port
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), URL: url})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: url})
 	require.NoError(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
@@ -41,7 +42,7 @@ func TestTrap_NatsC_SwitchesAfterAServerRestart(t *testing.T) {
 	require.NoError(t, err)
 	defer srv.Stop()
 	require.Eventually(t, nc.IsConnected, 20*time.Second, 10*time.Millisecond)
-	kv, err := js.KeyValue(t.Context(), bus.ControlBucket)
+	kv, err := js.KeyValue(t.Context(), jet.ControlBucket)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := kv.PutString(t.Context(), "stage.model.a.enabled", "false")

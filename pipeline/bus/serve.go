@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // addStages subscribes to the phases of the stages that this process hosts: one queue group a stage and phase, and one
@@ -33,7 +34,7 @@ func (n *Node) addStages() {
 			}, func(m *message.Message) error { n.handleHop(m, s.Stage, name); return nil })
 			if s.Durable {
 				n.subscribed("stage."+name, durableName(s.Kind, phase, s.Name), &pullSubscriber{
-					js: n.js, stream: HopsStream, slots: make(slots, n.opts.StageSlots), onArrive: n.arriveStored, log: n.log,
+					js: n.js, stream: jet.HopsStream, slots: make(slots, n.opts.StageSlots), onArrive: n.arriveStored, log: n.log,
 				}, func(m *message.Message) error { n.handleHop(m, s.Stage, name); return nil })
 			}
 		}

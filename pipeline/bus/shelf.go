@@ -8,9 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -92,7 +89,7 @@ func (n *Node) keepKey(ctx context.Context, c *messages.Call, held bool) error {
 		}
 		rec.Stored = true
 		if held {
-			err = n.idempotency.putForGood(ctx, key, messages.Encode(rec), e.Revision)
+			err = n.idempotency.PutForGood(ctx, key, messages.Encode(rec), e.Revision)
 		} else {
 			_, err = n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision))
 		}
@@ -101,30 +98,4 @@ func (n *Node) keepKey(ctx context.Context, c *messages.Call, held bool) error {
 		}
 		pause(ctx, 20*time.Millisecond)
 	}
-}
-
-// putForGood writes over the revision an entry that the bucket's own time does not end.
-func (b *Bucket) putForGood(ctx context.Context, key string, value []byte, rev uint64) error {
-	m := &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
-	err := ask(ctx, false, func(ctx context.Context) error {
-		_, err := b.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(rev))
-		return err
-	})
-	return b.wrap(key, err, pipeline.ErrChanged)
-}
-
-// clear removes a key at the revision and everything below it, and leaves nothing behind that stays. What has changed
-// since, or is gone, is no error.
-func (b *Bucket) clear(ctx context.Context, key string, rev uint64) error {
-	err := ask(ctx, true, func(ctx context.Context) error {
-		return b.kv.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(time.Minute))
-	})
-	if err := b.wrap(key, err, pipeline.ErrChanged); err != nil && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return err
-	}
-	below, err := b.Keys(ctx, key+".")
-	for _, k := range below {
-		err = errors.Join(err, ask(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute)) }))
-	}
-	return err
 }

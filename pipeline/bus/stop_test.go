@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // newBareWorld is a server without streams.
@@ -23,7 +24,7 @@ func newBareWorld(t *testing.T) jetstream.JetStream {
 	require.NoError(t, err)
 	srv, err := embed.Start(embed.Options{Dir: dir, Sync: time.Minute})
 	require.NoError(t, err)
-	nc, err := bus.Connect(bus.ConnOptions{InProcess: srv})
+	nc, err := jet.Connect(jet.ConnOptions{InProcess: srv})
 	require.NoError(t, err)
 	t.Cleanup(func() { nc.Close(); afterTests.Go(srv.Stop) })
 	js, err := jetstream.New(nc)
@@ -105,7 +106,7 @@ func TestTrap_Lease7_AcceptingProcessDies(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, nc.PublishRequest("shallot.v1.model.request", sub.Subject, []byte(chatBody)))
 	require.NoError(t, nc.Flush())
-	require.Eventually(t, func() bool { return w.messages(bus.HopsStream)+w.messages(bus.CallsStream) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.messages(jet.HopsStream)+w.messages(jet.CallsStream) > 0 }, 5*time.Second, time.Millisecond)
 	w.node(bus.Options{Entry: true, Manager: manager(t), Targets: roles(target)})
 	<-began
 	dying.Close() // as a kill: nothing is handed over

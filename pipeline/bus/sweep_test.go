@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // S0-CACHE-6: the process that hosts a stage runs its clean-up, and goes on after an error. The end of the test stops the node, which waits for it.
@@ -47,7 +48,7 @@ func TestObjects(t *testing.T) {
 	w := newWorld(t, bus.Config{})
 	js, err := jetstream.New(w.conn())
 	require.NoError(t, err)
-	o, err := bus.OpenObjects(t.Context(), js, bus.EvictedObjects)
+	o, err := jet.OpenObjects(t.Context(), js, jet.EvictedObjects)
 	require.NoError(t, err)
 	_, err = o.Get(t.Context(), "g1/t_1.txt")
 	require.ErrorIs(t, err, pipeline.ErrNotFound)
@@ -57,6 +58,6 @@ func TestObjects(t *testing.T) {
 	raw, err := o.Get(t.Context(), "g1/t_1.txt")
 	require.NoError(t, err)
 	require.Equal(t, big, raw)
-	_, err = bus.OpenObjects(t.Context(), js, "nowhere")
+	_, err = jet.OpenObjects(t.Context(), js, "nowhere")
 	require.ErrorContains(t, err, "provisioning")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // addTargets pulls the work queues of the targets that this process serves, by free slots.
@@ -37,7 +38,7 @@ func (n *Node) addTargets() {
 		name := string(t.Kind) + "-" + messages.Token(t.Class)
 		n.stats.endpoint("target."+name, n.subj.Target(t.Kind, t.Class), name)
 		n.subscribed(name, name, &pullSubscriber{
-			js: n.js, stream: HopsStream, slots: own, idle: idle, onArrive: n.arriveStored, log: n.log,
+			js: n.js, stream: jet.HopsStream, slots: own, idle: idle, onArrive: n.arriveStored, log: n.log,
 		}, func(m *message.Message) error { n.handleTarget(m, t); return nil })
 	}
 }
@@ -94,7 +95,7 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	if err == nil {
 		return nil, false
 	}
-	if errors.Is(err, errNoAnswer) && ctx.Err() == nil {
+	if errors.Is(err, jet.ErrNoAnswer) && ctx.Err() == nil {
 		return n.intend(h, key)
 	}
 	if !errors.Is(err, pipeline.ErrExists) {
@@ -225,3 +226,6 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 
 // noteEmitted says that at least one chunk left for the caller.
 const noteEmitted = "stream.emitted"
+
+// largest is how many bytes of data fit into a message beside its headers.
+func (n *Node) largest() int { return int(n.nc.MaxPayload()) - 8<<10 }

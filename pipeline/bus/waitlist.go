@@ -83,7 +83,7 @@ func (n *Node) watchHeld(ctx context.Context) {
 }
 
 func (n *Node) followHeld(ctx context.Context, reconnected <-chan nats.Status) error {
-	w, err := n.approvals.kv.WatchAll(ctx)
+	w, err := n.approvals.Watch(ctx, ">")
 	if err != nil {
 		return err
 	}

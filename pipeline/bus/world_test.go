@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -14,8 +15,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // world is an embedded server with its streams.
@@ -79,7 +82,7 @@ func newWorldOn(t testing.TB, cfg bus.Config, o embed.Options) *world {
 
 func (w *world) conn() *nats.Conn {
 	w.t.Helper()
-	nc, err := bus.Connect(bus.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log})
 	require.NoError(w.t, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,8 +107,11 @@ func (w *world) start(o bus.Options) *bus.Node {
 	if o.Conn == nil {
 		o.Conn = w.conn()
 	}
+	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
+	o.Callers = callers
 	n, err := bus.New(w.t.Context(), o)
 	require.NoError(w.t, err)
+	callers.Calls = n
 	require.NoError(w.t, n.Start(context.WithoutCancel(w.t.Context())))
 	return n
 }
@@ -128,7 +134,7 @@ func (w *world) messages(stream string) uint64 {
 // settled waits until no call is stored any more: every lease was settled.
 func (w *world) settled() {
 	w.t.Helper()
-	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
 		require.Eventually(w.t, func() bool { return w.messages(name) == 0 }, 15*time.Second, 20*time.Millisecond, "leases of %s are left", name)
 	}
 }
@@ -136,11 +142,11 @@ func (w *world) settled() {
 // dead waits for n dead letters and returns them.
 func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 	w.t.Helper()
-	s, err := w.js.Stream(w.t.Context(), bus.DeadStream)
+	s, err := w.js.Stream(w.t.Context(), jet.DeadStream)
 	require.NoError(w.t, err)
-	require.Eventually(w.t, func() bool { return w.messages(bus.DeadStream) >= uint64(n) }, 15*time.Second, 20*time.Millisecond, "%d dead letters", n)
+	require.Eventually(w.t, func() bool { return w.messages(jet.DeadStream) >= uint64(n) }, 15*time.Second, 20*time.Millisecond, "%d dead letters", n)
 	var out []*jetstream.RawStreamMsg
-	for seq := uint64(1); seq <= w.messages(bus.DeadStream); seq++ {
+	for seq := uint64(1); seq <= w.messages(jet.DeadStream); seq++ {
 		m, err := s.GetMsg(w.t.Context(), seq)
 		require.NoError(w.t, err)
 		out = append(out, m)

@@ -3,30 +3,18 @@ package host
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
-// Approval is a call that waits for a person.
-type Approval struct {
-	Call    string        `json:"call"`
-	Tenant  string        `json:"tenant"`
-	Kind    messages.Kind `json:"kind"`
-	Tool    string        `json:"tool,omitempty"`
-	Stage   string        `json:"stage"`
-	Since   time.Time     `json:"since"`
-	Expires time.Time     `json:"expires"`
-	// Question is what is asked, as the stage wrote it: tool, arguments, policy, decisions and so on.
-	Question json.RawMessage `json:"question,omitempty"`
-}
-
 // Approvals lists the calls of a tenant that wait for a person, the oldest first; of all tenants if it is empty.
-func (h *Host) Approvals(ctx context.Context, tenant string) ([]Approval, error) {
+func (h *Host) Approvals(ctx context.Context, tenant string) ([]api.Approval, error) {
 	list, err := h.Node.HeldCalls(ctx, tenant)
-	out := make([]Approval, 0, len(list))
+	out := make([]api.Approval, 0, len(list))
 	for _, p := range list {
 		out = append(out, approvalOf(p))
 	}
@@ -34,7 +22,7 @@ func (h *Host) Approvals(ctx context.Context, tenant string) ([]Approval, error)
 }
 
 // Approval returns one call that waits; of any tenant if that is empty. An unknown one is the fault not_found.
-func (h *Host) Approval(ctx context.Context, tenant, call string) (Approval, error) {
+func (h *Host) Approval(ctx context.Context, tenant, call string) (api.Approval, error) {
 	p, err := h.Node.HeldCall(ctx, tenant, call)
 	return approvalOf(p), err
 }
@@ -45,8 +33,8 @@ func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.Ra
 	return err
 }
 
-func approvalOf(p bus.Parked) Approval {
-	return Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires, Question: p.Question}
+func approvalOf(p bus.Parked) api.Approval {
+	return api.Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires, Question: p.Question}
 }
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
@@ -59,5 +47,5 @@ func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMes
 
 // StateKey is the key with which every gateway of the installation signs what MCP clients carry between two requests.
 func (h *Host) StateKey(ctx context.Context) ([]byte, error) {
-	return h.Node.Secret(ctx, "mcp-request-state")
+	return jet.Secret(ctx, h.control, "mcp-request-state")
 }

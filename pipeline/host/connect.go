@@ -15,13 +15,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
 
 // connect starts the embedded server if no other is named, and connects.
 func (h *Host) connect(o Options) error {
 	c := h.Config.NATS
-	conn := bus.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
+	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
 	if conn.URL == "" && conn.Context == "" {
 		dir, err := filepath.Abs(c.Embedded.Data)
 		if err != nil {
@@ -43,7 +44,7 @@ func (h *Host) connect(o Options) error {
 		}
 		conn.InProcess = h.server
 	}
-	nc, err := bus.Connect(conn)
+	nc, err := jet.Connect(conn)
 	if err != nil {
 		return err
 	}
@@ -152,15 +153,17 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 	}
 	out := map[string]pipeline.Store{}
 	for _, name := range []string{
-		bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
+		jet.CacheBucket, jet.RetryBucket, jet.TodoBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.IntentsBucket, jet.LimitsBucket,
 	} {
-		b, err := bus.OpenBucket(limit, js, name)
+		b, err := jet.OpenBucket(limit, js, name)
 		if err != nil {
 			return nil, err
 		}
 		out[strings.TrimPrefix(name, "shallot_")] = b
 	}
-	return out, nil
+	var err error
+	h.control, err = jet.OpenBucket(limit, js, jet.ControlBucket)
+	return out, err
 }
 
 // provisionDurable makes the queues of durable stages, which are known only now that the stages are.

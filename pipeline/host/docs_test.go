@@ -18,7 +18,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -263,9 +263,9 @@ var (
 
 func TestDocsNames(t *testing.T) {
 	known := []string{
-		bus.CallsStream, bus.HopsStream, bus.AuditStream, bus.DeadStream, bus.ResultsBucket, bus.IdempotencyBucket, bus.PoisonBucket, bus.CacheBucket,
-		bus.RetryBucket, bus.TodoBucket, bus.ControlBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
-		bus.BodiesObjects, bus.EvictedObjects,
+		jet.CallsStream, jet.HopsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
+		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.IntentsBucket, jet.LimitsBucket,
+		jet.BodiesObjects, jet.EvictedObjects,
 		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", // variables
 	}
 	keys, variables := map[string]bool{}, map[string]bool{}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 const featureTools = `
@@ -53,7 +53,7 @@ func (b *rowBus) audit(t *testing.T) *audited {
 	a := &audited{all: map[string]gjson.Result{}}
 	js, err := jetstream.New(b.Conn)
 	require.NoError(t, err)
-	records, err := js.OrderedConsumer(t.Context(), bus.AuditStream, jetstream.OrderedConsumerConfig{})
+	records, err := js.OrderedConsumer(t.Context(), jet.AuditStream, jetstream.OrderedConsumerConfig{})
 	require.NoError(t, err)
 	sub, err := records.Consume(func(m jetstream.Msg) {
 		if r := gjson.ParseBytes(m.Data()); r.Get("event").String() == "end" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
@@ -78,6 +79,7 @@ type Host struct {
 	caller    *lateCaller
 	tools     *tools
 	todo      pipeline.Store
+	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
 	loops     sync.WaitGroup
@@ -160,10 +162,16 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.checkRoute(o.Config); err != nil {
 		return h, err
 	}
-	h.Node, err = bus.New(ctx, h.node(o))
-	if err != nil {
+	callers := natsapi.New(natsapi.Options{
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded,
+		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
+	})
+	node := h.node(o)
+	node.Callers = callers
+	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
+	callers.Calls = h.Node
 	h.caller.set(h.Node)
 	if err := h.Node.Start(ctx); err != nil {
 		return h, err
@@ -321,12 +329,10 @@ func (h *Host) node(o Options) bus.Options {
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
-		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
-		TrustCallers: h.Embedded,
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.doubt, Longest: h.longest,
+		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.doubt, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {

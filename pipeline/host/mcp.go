@@ -52,7 +52,7 @@ func (h *Host) startMCP() error {
 	}
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	m.Changed = func(server, what, uri string) {
-		note := MCPChange{Server: server, What: what, URI: uri}
+		note := toolbox.MCPChange{Server: server, What: what, URI: uri}
 		_ = h.Conn.Publish(subjects.Control("event", "mcp", messages.Token(server)), messages.Encode(note))
 	}
 	m.Start()
@@ -151,18 +151,11 @@ func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (j
 	return a.Result, nil
 }
 
-// MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
-type MCPChange struct {
-	Server string `json:"server"`
-	What   string `json:"what"` // tools | prompts | resources | resource
-	URI    string `json:"uri,omitempty"`
-}
-
 // OnMCPChange calls f, from one goroutine, whenever an MCP server says that something changed. stop ends it.
-func (h *Host) OnMCPChange(f func(MCPChange)) (stop func(), err error) {
+func (h *Host) OnMCPChange(f func(toolbox.MCPChange)) (stop func(), err error) {
 	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("event", "mcp", "*")
 	sub, err := h.Conn.Subscribe(subject, func(m *nats.Msg) {
-		var c MCPChange
+		var c toolbox.MCPChange
 		if json.Unmarshal(m.Data, &c) == nil {
 			f(c)
 		}

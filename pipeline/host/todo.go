@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -82,9 +82,9 @@ func strict(raw []byte, v any) error {
 
 // verbs are the subjects of the todo lists (contracts T3). The session stands in the body or in Shallot-Session; a
 // bare session name is a body for get.
-func (h *Host) verbs() []bus.Verb {
-	return []bus.Verb{
-		{Name: "todo.get", Serve: func(ctx context.Context, a bus.Ask) (any, error) {
+func (h *Host) verbs() []natsapi.Verb {
+	return []natsapi.Verb{
+		{Name: "todo.get", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
 			ask := struct {
 				Session string `json:"session"`
 			}{a.Session}
@@ -98,7 +98,7 @@ func (h *Host) verbs() []bus.Verb {
 			}
 			return h.LoadTodo(ctx, a.Tenant, ask.Session)
 		}},
-		{Name: "todo.put", Serve: func(ctx context.Context, a bus.Ask) (any, error) {
+		{Name: "todo.put", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
 			session := a.Session
 			if name, ok := messages.FieldString(a.Body, "session"); ok {
 				session = name

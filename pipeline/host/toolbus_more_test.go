@@ -15,7 +15,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // evictedPath is the path that a summary names.
@@ -219,7 +219,7 @@ func TestRowsStoreGone(t *testing.T) {
 	b := startRows(t, "", "", "    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	js, err := jetstream.New(b.Conn)
 	require.NoError(t, err)
-	require.NoError(t, js.DeleteObjectStore(t.Context(), bus.EvictedObjects))
+	require.NoError(t, js.DeleteObjectStore(t.Context(), jet.EvictedObjects))
 	c := b.do(t, "a", `{"row":"EV-6","text":"中","chars":85000}`)
 	require.Nil(t, c.Fault)
 	text, _ := c.ReplyText()

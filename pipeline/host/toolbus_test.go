@@ -14,7 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 const rowTools = `
@@ -108,7 +108,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		require.GreaterOrEqual(t, gaps[0], 40*time.Millisecond)
 		require.GreaterOrEqual(t, gaps[1], 80*time.Millisecond)
 		for attempt, ms := range map[string]int64{"1": 40, "2": 80} { // the decisions can be read by people (contracts 5)
-			e, err := b.kv(t, bus.RetryBucket).Get(t.Context(), messages.Key("default", c.ID, "tool-retry", attempt))
+			e, err := b.kv(t, jet.RetryBucket).Get(t.Context(), messages.Key("default", c.ID, "tool-retry", attempt))
 			require.NoError(t, err)
 			r := gjson.ParseBytes(e.Value())
 			require.Equal(t, []any{int64(3), ms, "tool_error"}, []any{r.Get("max").Int(), r.Get("delayMs").Int(), r.Get("lastCode").String()}, r.Raw)

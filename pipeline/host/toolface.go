@@ -13,59 +13,18 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
-// FunctionTool is a tool as the OpenAI API writes it, so that a list of them can stand in a chat request as it is.
-type FunctionTool struct {
-	Type     string       `json:"type"` // function
-	Function ToolFunction `json:"function"`
-}
-
-// ToolFunction is what a model reads of a tool.
-type ToolFunction struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Parameters  json.RawMessage `json:"parameters,omitempty"` // JSON Schema
-}
-
-// ToolPolicy says how a tool is treated: what it declares, with everything filled in that it leaves open.
-type ToolPolicy struct {
-	Version    string `json:"version"`
-	Source     string `json:"source"` // operator, api, discovered
-	Effect     string `json:"effect"`
-	Idempotent bool   `json:"idempotent"`
-	// AtMostOnce says that an intent record keeps the tool from running twice for one call.
-	AtMostOnce  bool   `json:"at_most_once"`
-	Cache       string `json:"cache"` // tenant, session, shared, off
-	CacheTTLMs  int64  `json:"cache_ttl_ms,omitempty"`
-	MaxAttempts int    `json:"max_attempts,omitempty"` // 0: the retry stage's default
-	TimeoutMs   int64  `json:"timeout_ms"`
-	Approval    string `json:"approval,omitempty"`
-	// Queue is the work queue of its calls: a concurrency group, else the executor.
-	Queue string `json:"queue"`
-	// Hash is the fingerprint of what a person approves; Held says why the tool does not run until somebody does.
-	Hash string `json:"hash"`
-	Held string `json:"held,omitempty"`
-}
-
-// ToolInfo is one tool: the definition and its policy.
-type ToolInfo struct {
-	FunctionTool
-	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
-	Policy       ToolPolicy      `json:"policy"`
-	// Executor is who runs it, for operators: kind and name, or the URL without its query. Headers are never shown.
-	Executor string `json:"executor,omitempty"`
-}
-
 // ListTools returns the newest version of each tool, in order of name. Held tools are in it: whoever offers tools to a
 // model leaves them out.
-func (h *Host) ListTools(ctx context.Context) ([]ToolInfo, error) {
+func (h *Host) ListTools(ctx context.Context) ([]api.ToolInfo, error) {
 	all, err := h.tools.registry.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]ToolInfo, 0, len(all))
+	out := make([]api.ToolInfo, 0, len(all))
 	for _, d := range all {
 		out = append(out, h.toolInfo(d))
 	}
@@ -73,10 +32,10 @@ func (h *Host) ListTools(ctx context.Context) ([]ToolInfo, error) {
 }
 
 // GetTool returns one tool by name, or one version by name@version. An unknown one is the fault tool_not_found.
-func (h *Host) GetTool(ctx context.Context, name string) (ToolInfo, error) {
+func (h *Host) GetTool(ctx context.Context, name string) (api.ToolInfo, error) {
 	d, err := h.tools.registry.Get(ctx, name)
 	if err != nil {
-		return ToolInfo{}, err
+		return api.ToolInfo{}, err
 	}
 	return h.toolInfo(d), nil
 }
@@ -84,23 +43,23 @@ func (h *Host) GetTool(ctx context.Context, name string) (ToolInfo, error) {
 // RegisterTool checks and stores a definition that came over the API and returns the tool as it now stands; by says
 // who, for the audit. A definition that could not run is the fault invalid_request, one that would replace a tool of
 // the configuration is conflict. Registering the same definition again changes nothing.
-func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (ToolInfo, error) {
+func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error) {
 	d, err := toolspec.DecodeAPI(definition)
 	if err != nil {
-		return ToolInfo{}, err
+		return api.ToolInfo{}, err
 	}
 	if f := h.reachable(&d); f != nil {
-		return ToolInfo{}, f
+		return api.ToolInfo{}, f
 	}
 	if err := h.Manager.CheckOwn(messages.Tool, own(&d)); err != nil {
-		return ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
 	if !h.tools.desk.Known(d.Approval) {
-		return ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is no policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is no policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
 	}
 	stored, err := h.tools.registry.Register(ctx, d)
 	if err != nil {
-		return ToolInfo{}, err
+		return api.ToolInfo{}, err
 	}
 	h.checkTime(stored)
 	h.toolEvent(ctx, "registered", stored, by)
@@ -125,10 +84,10 @@ func (h *Host) RemoveTool(ctx context.Context, name, by string) error {
 }
 
 // ApproveTool lets a held tool run, if the hash is that of the definition as it is now; else conflict.
-func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (ToolInfo, error) {
+func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error) {
 	d, err := h.tools.registry.Approve(ctx, name, hash)
 	if err != nil {
-		return ToolInfo{}, err
+		return api.ToolInfo{}, err
 	}
 	h.toolEvent(ctx, "approved", d, by)
 	return h.toolInfo(d), nil
@@ -183,13 +142,13 @@ func (h *Host) queue(d *toolspec.Definition) (string, error) {
 	return "", f.From(messages.TargetOrigin)
 }
 
-func (h *Host) toolInfo(d *toolspec.Definition) ToolInfo {
+func (h *Host) toolInfo(d *toolspec.Definition) api.ToolInfo {
 	e := h.tools.rules.Effective(d)
 	queue, err := h.queue(d)
 	if err != nil {
 		queue = d.Class()
 	}
-	p := ToolPolicy{
+	p := api.ToolPolicy{
 		Version: d.Version, Source: string(d.Source), Effect: e.Effect, Idempotent: e.Idempotent, AtMostOnce: !e.Unguarded,
 		Cache: e.CacheScope, CacheTTLMs: e.CacheTTL.Milliseconds(), TimeoutMs: e.Timeout.Milliseconds(),
 		Approval: d.Approval, Queue: queue, Hash: d.Hash, Held: d.Held,
@@ -197,8 +156,8 @@ func (h *Host) toolInfo(d *toolspec.Definition) ToolInfo {
 	if e.Retry != nil {
 		p.MaxAttempts = e.Retry.MaxAttempts
 	}
-	i := ToolInfo{
-		FunctionTool: FunctionTool{Type: "function", Function: ToolFunction{Name: d.Name, Description: d.Description, Parameters: json.RawMessage(d.InputSchema)}},
+	i := api.ToolInfo{
+		FunctionTool: api.FunctionTool{Type: "function", Function: api.ToolFunction{Name: d.Name, Description: d.Description, Parameters: json.RawMessage(d.InputSchema)}},
 		OutputSchema: json.RawMessage(d.OutputSchema), Policy: p, Executor: d.Executor.Kind + ":" + cmp.Or(d.Executor.Name, d.Name),
 	}
 	if d.Executor.Kind == toolspec.ExecHTTP {

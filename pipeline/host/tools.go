@@ -13,7 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -29,7 +29,7 @@ type tools struct {
 	funcs    toolbox.GoFuncs
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
-	evicted  *bus.Objects // large results
+	evicted  *jet.Objects // large results
 	reader   stages.EvictedReader
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
@@ -59,7 +59,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err != nil {
 		return err
 	}
-	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
+	if t.evicted, err = jet.OpenObjects(ctx, js, jet.EvictedObjects); err != nil {
 		return err
 	}
 	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
@@ -131,7 +131,7 @@ func (h *Host) refreshTools(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s, err := h.publisher.Stream(ctx, "KV_"+bus.ToolsBucket)
+		s, err := h.publisher.Stream(ctx, "KV_"+jet.ToolsBucket)
 		if err == nil && s.CachedInfo().State.LastSeq == last {
 			continue
 		}

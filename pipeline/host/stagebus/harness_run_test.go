@@ -1,6 +1,7 @@
 package stagebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +17,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -33,8 +36,8 @@ func newWorld(t testing.TB, cfg bus.Config) *world {
 	w.js, err = jetstream.New(w.conn(t))
 	require.NoError(t, err)
 	require.NoError(t, bus.Provision(t.Context(), w.js, w.cfg))
-	for name, bucket := range map[string]string{"cache": bus.CacheBucket, "retry": bus.RetryBucket, "todo": bus.TodoBucket, "limits": bus.LimitsBucket} {
-		b, err := bus.OpenBucket(t.Context(), w.js, bucket)
+	for name, bucket := range map[string]string{"cache": jet.CacheBucket, "retry": jet.RetryBucket, "todo": jet.TodoBucket, "limits": jet.LimitsBucket} {
+		b, err := jet.OpenBucket(t.Context(), w.js, bucket)
 		require.NoError(t, err)
 		w.stores[name] = b
 	}
@@ -43,7 +46,7 @@ func newWorld(t testing.TB, cfg bus.Config) *world {
 
 func (w *world) conn(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnOptions{Name: t.Name(), InProcess: w.srv, Log: slog.New(slog.DiscardHandler)})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), InProcess: w.srv, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -61,8 +64,11 @@ func (w *world) start(t testing.TB, o bus.Options) *bus.Node {
 	if o.Conn == nil {
 		o.Conn = w.conn(t)
 	}
+	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
+	o.Callers = callers
 	n, err := bus.New(t.Context(), o)
 	require.NoError(t, err)
+	callers.Calls = n
 	require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
 	t.Cleanup(func() {
 		if o.Conn.IsClosed() {
@@ -132,7 +138,7 @@ func onBus(t *testing.T, rows []row, fused bool) {
 		}
 	})
 	// What goes on behind a caller's back is over when no lease is left: no row has called the model once more.
-	for _, name := range []string{bus.CallsStream, bus.HopsStream} {
+	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
 		require.Eventually(t, func() bool {
 			s, err := w.js.Stream(t.Context(), name)
 			return err == nil && s.CachedInfo().State.Msgs == 0

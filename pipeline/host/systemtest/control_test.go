@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // row is a stage's row of a statistics body.
@@ -90,7 +90,7 @@ func TestControl(t *testing.T) {
 		require.Equal(t, 409, c.req("shallot.v1.control.disable", "audit").status)
 	})
 	t.Run("S0-MGR by nats kv put", func(t *testing.T) {
-		kv, err := js.KeyValue(t.Context(), bus.ControlBucket)
+		kv, err := js.KeyValue(t.Context(), jet.ControlBucket)
 		require.NoError(t, err)
 		_, err = kv.Put(t.Context(), "stage.model.logging.enabled", []byte("false"))
 		require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // TestSwitchesUnderLoad is HT-6, ST-5 and ST-6 over processes: 1,000 calls while a stage is switched 100 times by all
@@ -34,7 +34,7 @@ func TestSwitchesUnderLoad(t *testing.T) {
 	}
 	js, err := jetstream.New(c.nc)
 	require.NoError(t, err)
-	kv, err := js.KeyValue(t.Context(), bus.ControlBucket)
+	kv, err := js.KeyValue(t.Context(), jet.ControlBucket)
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// maxRatio bounds how much a packed body may grow, beyond a first megabyte that any body may have.
+const (
+	maxRatio = 100
+	freeSize = 1 << 20
+)
+
+// What a BodyReader has where nothing else is said.
+const (
+	DefaultBodyLimit   = 32 << 20
+	DefaultBodyTimeout = 60 * time.Second
+)
+
+// BodyReader reads request bodies over HTTP. It may be used concurrently.
+type BodyReader struct {
+	Limit   int64         // in bytes, also of an unpacked body
+	Timeout time.Duration // for one body
+}
+
+// Read reads a JSON request body within the limit and the body's time. It unpacks gzip and nothing else.
+func (b BodyReader) Read(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
+	if f := JSONType(r.Header); f != nil {
+		return nil, f
+	}
+	packed := false
+	switch coding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ",")); coding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		packed = true
+	default:
+		return nil, messages.NewFault(messages.UnsupportedMedia, "content coding %q is not read; send the body plain or as gzip", coding).At("Content-Encoding").From("entry")
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(b.Timeout))
+	if r.ContentLength > b.Limit {
+		w.Header().Set("Connection", "close")
+		return nil, b.tooLarge()
+	}
+	limited := http.MaxBytesReader(w, r.Body, b.Limit)
+	body, err := readSized(limited, r.ContentLength, b.Limit)
+	if err != nil {
+		return nil, b.fault(w, err)
+	}
+	// The server reads on in the background to notice that the caller leaves; the body's time must not end that.
+	_ = rc.SetReadDeadline(time.Time{})
+	if !packed {
+		return body, nil
+	}
+	return b.unpack(body)
+}
+
+func readSized(r io.Reader, size, limit int64) ([]byte, error) {
+	if size <= 0 || size > limit || size > freeSize {
+		return io.ReadAll(r) // a length is only a claim: memory grows with what really comes
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b BodyReader) fault(w http.ResponseWriter, err error) *messages.Fault {
+	w.Header().Set("Connection", "close") // what is left of the body is not worth reading
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return b.tooLarge()
+	}
+	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
+		f := Invalid("", "the body did not arrive within %s", b.Timeout)
+		f.Status = http.StatusRequestTimeout
+		return f
+	}
+	return Invalid("", "the body could not be read to its end")
+}
+
+func (b BodyReader) tooLarge() *messages.Fault {
+	return messages.NewFault(messages.TooLarge, "the body is larger than %d bytes (http.body-limit); send less, or links in place of inline files", b.Limit).From("entry")
+}
+
+// unpack reads a whole gzip body, bounded in size and in ratio, so that a bomb costs at most what it is allowed.
+func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
+	bad := Invalid("Content-Encoding", "the body says gzip but is none")
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, bad
+	}
+	limit := min(b.Limit, max(freeSize, int64(len(packed))*maxRatio))
+	body, err := io.ReadAll(io.LimitReader(z, limit+1))
+	switch {
+	case int64(len(body)) > limit && limit == b.Limit:
+		return nil, b.tooLarge()
+	case int64(len(body)) > limit:
+		return nil, messages.NewFault(messages.TooLarge, "the body unpacks to more than %d times its size; send it plain", maxRatio).At("Content-Encoding").From("entry")
+	case err != nil:
+		return nil, bad
+	}
+	return body, nil
+}
+
+// JSONType accepts application/json in UTF-8, no type at all, and what "curl -d" sends when nobody says otherwise: the
+// body has to be JSON all the same, and pages of other sites are kept out by their Origin, not by the type.
+func JSONType(h http.Header) *messages.Fault {
+	v := h.Values("Content-Type")
+	if len(v) == 0 || len(v) == 1 && v[0] == "" {
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(v[0])
+	charset := params["charset"]
+	if len(v) == 1 && err == nil && (kind == "application/json" || kind == "application/x-www-form-urlencoded") && (charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8")) {
+		return nil
+	}
+	return messages.NewFault(messages.UnsupportedMedia, "content type %q is not read; send Content-Type: application/json", strings.Join(v, ", ")).At("Content-Type").From("entry")
+}

@@ -1,0 +1,21 @@
+package api
+
+import "github.com/shallot-nats/shallot/messages"
+
+// Invalid is a 400 that names the field or header.
+func Invalid(param, format string, args ...any) *messages.Fault {
+	return messages.NewFault(messages.InvalidRequest, format, args...).At(param).From("entry")
+}
+
+// Forbidden is a 403.
+func Forbidden(format string, args ...any) *messages.Fault {
+	return messages.NewFault(messages.Forbidden, format, args...).From("entry")
+}
+
+// StoppingFault tells the caller of an accepted call that this process stops and where the answer will be.
+func StoppingFault(code messages.Code, call string) *messages.Fault {
+	return messages.NewFault(code, "the gateway is stopping; the call goes on, its answer will be at %s", ResultPath(call)).From("entry")
+}
+
+// ResultPath is the path of a call's result on the HTTP API.
+func ResultPath(call string) string { return "/v1/results/" + call }

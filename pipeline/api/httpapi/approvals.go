@@ -1,0 +1,152 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// addApprovals mounts the questions: a control surface, on the main port only while that is loopback (contracts 19).
+func (s *Server) addApprovals(t *router, addr string, main bool) {
+	if s.Approvals == nil {
+		return
+	}
+	guard := func(next endpoint) http.HandlerFunc {
+		if main && !IsLoopback(addr) {
+			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, because this port is reachable from other machines"))
+			})
+		}
+		return s.operator(addr, next)
+	}
+	t.add("/v1/approvals", methods{http.MethodGet: guard(s.listApprovals)})
+	t.add("/v1/approvals/{call}", methods{http.MethodGet: guard(s.getApproval), http.MethodPost: guard(s.decide)})
+}
+
+// waitingRow is a call that waits, as the API shows it.
+type waitingRow struct {
+	ID     string `json:"id"`
+	Object string `json:"object"` // shallot.approval
+	api.Approval
+}
+
+func waiting(a api.Approval) waitingRow { return waitingRow{a.Call, "shallot.approval", a} }
+
+// asOperator is the tenant that an operator means: all of them, unless he names one.
+func asOperator(r *http.Request) (string, *messages.Fault) {
+	return api.OneValue(r.Header.Values, "Shallot-Tenant")
+}
+
+// mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
+func mayDecide(id api.Identity, a api.Approval) bool {
+	return a.Kind != messages.Tool || id.MayTool(a.Tool)
+}
+
+// approval is a call that waits and that the operator may decide about; any other is one that there is not.
+func (s *Server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
+	a, err := s.Approvals.Approval(ctx, tenant, call)
+	if err == nil && !mayDecide(id, a) {
+		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")
+	}
+	return a, err
+}
+
+// listApprovals is GET /v1/approvals: what waits, the oldest first.
+func (s *Server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	tenant, fault := asOperator(r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	list, err := s.Approvals.Approvals(r.Context(), tenant)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	rows := []waitingRow{}
+	for _, a := range list {
+		if !mayDecide(id, a) {
+			continue
+		}
+		rows = append(rows, waiting(a))
+	}
+	writeValue(w, http.StatusOK, struct {
+		Object string       `json:"object"`
+		Data   []waitingRow `json:"data"`
+	}{"list", rows})
+}
+
+// getApproval is GET /v1/approvals/{call}.
+func (s *Server) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	tenant, fault := asOperator(r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	a, err := s.approval(r.Context(), tenant, r.PathValue("call"), id)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, waiting(a))
+}
+
+// decide is POST /v1/approvals/{call} with {"decision": "approve|edit|reject|respond", "arguments", "content",
+// "reason"}: 200 once it is decided, 202 if the decision is null. A decision that is refused leaves the call waiting.
+func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	tenant, fault := asOperator(r)
+	var body []byte
+	if fault == nil {
+		body, fault = s.controlBody(w, r)
+	}
+	var by string
+	if fault == nil {
+		by, fault = decider(r, id)
+	}
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	call := r.PathValue("call")
+	var err error
+	if len(id.Tools) > 0 { // his key is for some tools only
+		_, err = s.approval(r.Context(), tenant, call, id)
+	}
+	if err == nil {
+		err = s.Approvals.Decide(r.Context(), tenant, call, body, by)
+	}
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		accepted(w, call, "approval_pending")
+	case err != nil:
+		s.failed(w, r, err)
+	default:
+		word, _ := messages.FieldString(body, "decision")
+		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
+		w.Header().Set("Location", api.ResultPath(call))
+		writeValue(w, http.StatusOK, struct {
+			ID       string `json:"id"`
+			Object   string `json:"object"`
+			Status   string `json:"status"`
+			Decision string `json:"decision"`
+			By       string `json:"by"`
+			Location string `json:"location"`
+		}{call, "shallot.approval", "decided", word, by, api.ResultPath(call)})
+	}
+}
+
+// decider is who decides: the key, and the person whom its holder names.
+func decider(r *http.Request, id api.Identity) (string, *messages.Fault) {
+	user, fault := api.OneValue(r.Header.Values, "Shallot-User")
+	if id.User != "" {
+		user = id.User
+	}
+	if user != "" {
+		return id.Who() + "/" + user, fault
+	}
+	return id.Who(), fault
+}

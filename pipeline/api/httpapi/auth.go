@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// endpoint is a handler that knows who asks.
+type endpoint func(w http.ResponseWriter, r *http.Request, id api.Identity)
+
+// caller guards the model face. It runs inside the matched handler, so the check and the route read one path.
+func (s *Server) caller(next endpoint) http.HandlerFunc {
+	open := IsLoopback(s.Addr)
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, fault := s.identify(r, open && s.Embedded)
+		if fault == nil && s.Keys == nil && open {
+			fault = s.localCaller(r)
+		}
+		s.admit(w, r, id, fault, next)
+	}
+}
+
+// operator guards the control surfaces of the listener at addr: operators only; where it is loopback, the Host must
+// be too, and a page of another site may not post (contracts 19). Without keys whoever reaches loopback is operator.
+func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
+	loopback := IsLoopback(addr)
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, fault := s.identify(r, loopback || s.InsecureOpen)
+		if fault == nil && loopback {
+			fault = localHost(r, nil)
+		}
+		if fault == nil {
+			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
+		}
+		if fault == nil && id.Role != api.RoleOperator {
+			fault = api.Forbidden("%s needs a key with the role operator", r.URL.Path)
+		}
+		s.admit(w, r, id, fault, next)
+	}
+}
+
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	if a, ok := w.(*recorder); ok {
+		a.identity = id
+	}
+	r.Header.Del("Authorization") // it ends here (contracts T3)
+	next(w, r, id)
+}
+
+// identify finds the key's record. Whatever is wrong with the key, the answer is the same.
+func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
+	if s.Keys == nil {
+		id := api.Identity{Tenant: "default", Role: api.RoleCaller}
+		if openOperator {
+			id.Role = api.RoleOperator
+		}
+		return id, nil
+	}
+	if key, ok := bearer(r.Header); ok {
+		if id, ok := s.Keys.Find(key); ok {
+			return id, nil
+		}
+	}
+	return api.Identity{}, messages.NewFault(messages.Unauthenticated,
+		"no valid API key; send one as Authorization: Bearer <key>").From("entry")
+}
+
+// maxKey bounds what is hashed for a caller who is nobody yet.
+const maxKey = 512
+
+// bearer reads the one Authorization header. The scheme's case does not matter (RFC 9110).
+func bearer(h http.Header) (key string, ok bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, key, found := strings.Cut(values[0], " ")
+	key = strings.Trim(key, " ")
+	if !found || !strings.EqualFold(scheme, "Bearer") || key == "" || len(key) > maxKey || !api.Visible(key) {
+		return "", false
+	}
+	return key, true
+}
+
+// localCaller refuses what a browser may be tricked into where no key protects a loopback port: a Host name that is
+// not this machine's (DNS rebinding), and posts of another site's page.
+func (s *Server) localCaller(r *http.Request) *messages.Fault {
+	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.AllowedOrigins, "*") {
+		return f
+	}
+	return crossSite(r, s.cross)
+}
+
+func localHost(r *http.Request, more []string) *messages.Fault {
+	host := bareHost(r.Host)
+	if loopbackHost(host) || slices.ContainsFunc(more, func(h string) bool { return strings.EqualFold(h, host) }) {
+		return nil
+	}
+	return api.Forbidden("the host %q is not this machine's name; use localhost, or add its origin to http.allowed-origins", r.Host)
+}
+
+func crossSite(r *http.Request, c *http.CrossOriginProtection) *messages.Fault {
+	if c.Check(r) != nil {
+		return api.Forbidden("a page of another site may not do this; add its origin to http.allowed-origins if it is yours")
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// agentPrefix in a model's name means an agent.
+const agentPrefix = "agent/"
+
+// chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
+func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies().Read(w, r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	req, fault := request(r, id, body)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	s.run(w, r, req)
+}
+
+// run makes a call and answers with its end, whatever its kind.
+func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
+	async := prefers(r.Header, "respond-async")
+	if async {
+		req.Submit, req.Stream = true, false
+	}
+	pending, err := s.Door.Accept(r.Context(), req)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	setHeader(w.Header(), "Shallot-Call", pending.ID())
+	if req.RequestID == "" {
+		setHeader(w.Header(), "X-Request-Id", pending.ID()) // the default is the call id (contracts T3)
+	}
+	if async {
+		w.Header().Set("Preference-Applied", "respond-async")
+		accepted(w, pending.ID(), "accepted")
+		return
+	}
+	// A caller who goes away is noticed at once, whatever the handler is doing.
+	defer context.AfterFunc(r.Context(), pending.Leave)()
+	if req.Stream {
+		s.stream(w, r, pending, req)
+		return
+	}
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	c, err := pending.Wait(ctx, nil)
+	if err != nil {
+		s.notEnded(w, r, pending.ID(), err)
+		return
+	}
+	s.finish(w, r, c)
+}
+
+// request makes the door's request of a chat body and its headers.
+func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *messages.Fault) {
+	c, fault := api.ParseChat(body)
+	if fault != nil {
+		return pipeline.Request{}, fault
+	}
+	req, fault := api.Metadata(r.Header.Values, id, c, time.Now())
+	if fault != nil {
+		return req, fault
+	}
+	req.Body = body
+	name, isAgent := strings.CutPrefix(c.Model, agentPrefix)
+	if inPath := r.PathValue("agent"); inPath != "" {
+		name, isAgent = inPath, true
+		req.Agent = inPath
+	}
+	if isAgent {
+		req.Kind = messages.Agent
+		if req.Agent == "" {
+			req.Agent = name
+		}
+		if !api.MetaValue(req.Agent) {
+			return req, api.Invalid("model", "the agent's name must be 1 to %d visible ASCII characters", api.MaxMeta)
+		}
+	} else if !id.MayModel(c.Model) {
+		return req, api.Forbidden("the key may not use model %q", c.Model).At("model")
+	}
+	if req.Agent != "" && !id.MayAgent(req.Agent) {
+		return req, api.Forbidden("the key may not use agent %q", req.Agent).At("model")
+	}
+	return req, nil
+}
+
+// untilHalt is ctx that also ends when the gateway's grace is over.
+func (s *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.Halted, func() { cancel(errStopping) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+var errStopping = errors.New("the gateway is stopping")
+
+// notEnded answers for an accepted call whose end this connection will not see.
+func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
+	switch {
+	case r.Context().Err() != nil: // nobody is there to read
+	case errors.Is(err, pipeline.ErrHeld):
+		accepted(w, call, "approval_pending")
+	case s.Halted.Err() != nil:
+		w.Header().Set("Location", api.ResultPath(call))
+		writeFault(w, api.StoppingFault(messages.DeadlineExceeded, call))
+	default:
+		s.failed(w, r, err)
+	}
+}
+
+// accepted answers 202 with the place of the result.
+func accepted(w http.ResponseWriter, call, status string) {
+	w.Header().Set("Location", api.ResultPath(call))
+	w.Header().Set("Retry-After", "1")
+	writeValue(w, http.StatusAccepted, struct {
+		ID       string `json:"id"`
+		Object   string `json:"object"`
+		Status   string `json:"status"`
+		Location string `json:"location"`
+	}{call, "shallot.call", status, api.ResultPath(call)})
+}
+
+// finish writes the end of a call: its fault, or its reply byte for byte.
+func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+	facts(w.Header(), c, started(r))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
+	switch text, isText := c.ReplyText(); {
+	case c.Fault != nil:
+		writeFault(w, c.Fault)
+	case isText:
+		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
+	case !c.HasReply():
+		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
+	default:
+		api.WriteJSON(w, http.StatusOK, c.ReplyBytes())
+	}
+}
+
+// facts sets the answer headers of contracts T3 from a finished call.
+func facts(h http.Header, c *messages.Call, begin time.Time) {
+	for k, v := range api.ResponseHeaders(c, time.Now()) {
+		setHeader(h, k, v)
+	}
+	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller felt it
+}
+
+// prefers reports whether a Prefer header holds the preference (RFC 7240).
+func prefers(h http.Header, name string) bool {
+	for _, p := range preferences(h) {
+		if key, _, _ := strings.Cut(p, "="); strings.EqualFold(strings.TrimSpace(key), name) {
+			return true
+		}
+	}
+	return false
+}
+
+func preferences(h http.Header) []string {
+	var out []string
+	for _, v := range h.Values("Prefer") {
+		for p := range strings.SplitSeq(v, ",") {
+			p, _, _ = strings.Cut(p, ";")
+			out = append(out, strings.TrimSpace(p))
+		}
+	}
+	return out
+}
+
+// Bounds on how long GET /v1/results waits for an end: a look, or as long as Prefer: wait=<seconds> asks.
+const (
+	shortWait = time.Second
+	longWait  = time.Minute
+)
+
+// result is GET /v1/results/{call}: the end of a call of the same tenant, or 202 while it runs.
+func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	call := r.PathValue("call")
+	if uuid.Validate(call) != nil || len(call) != 36 {
+		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
+		return
+	}
+	tenant, fault := api.OneValue(r.Header.Values, "Shallot-Tenant")
+	switch {
+	case fault != nil:
+		writeFault(w, fault)
+		return
+	case tenant == "" || id.Role != api.RoleOperator:
+		tenant = id.Tenant
+	}
+	wait := shortWait
+	for _, p := range preferences(r.Header) {
+		if sec, ok := strings.CutPrefix(p, "wait="); ok {
+			if n, err := strconv.Atoi(sec); err == nil && n > 0 {
+				wait = min(time.Duration(min(n, 3600))*time.Second, longWait)
+			}
+		}
+	}
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	c, err := s.Door.Result(ctx, tenant, call)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		accepted(w, call, "approval_pending")
+	case err != nil && ctx.Err() == nil, err != nil && !errors.Is(err, ctx.Err()):
+		s.failed(w, r, err)
+	case c == nil:
+		accepted(w, call, "running")
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool): // another key's call
+		writeFault(w, messages.NewFault(messages.NotFound, "no call %s", call).From("entry"))
+	default:
+		s.finish(w, r, c)
+	}
+}
+
+// modelRow is a model as the OpenAI API lists it.
+type modelRow struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// visibleModels are the models that the key may use; agents are listed as agent/<name>.
+func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
+	rows := []modelRow{}
+	if s.Models == nil {
+		return rows
+	}
+	for _, m := range s.Models(ctx) {
+		may := id.MayModel(m.ID)
+		if agent, ok := strings.CutPrefix(m.ID, agentPrefix); ok {
+			may = id.MayAgent(agent)
+		}
+		if may {
+			rows = append(rows, modelRow{m.ID, "model", m.Created, m.OwnedBy})
+		}
+	}
+	return rows
+}
+
+// listModels is GET /v1/models.
+func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	writeValue(w, http.StatusOK, struct {
+		Object string     `json:"object"`
+		Data   []modelRow `json:"data"`
+	}{"list", s.visibleModels(r.Context(), id)})
+}
+
+// getModel is GET /v1/models/{id}, where an id may hold slashes.
+func (s *Server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	name := r.PathValue("id")
+	rows := s.visibleModels(r.Context(), id)
+	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })
+	if i < 0 {
+		writeFault(w, messages.NewFault(messages.ModelNotFound, "no model %q; GET /v1/models lists those that there are", name).At("model").From("entry"))
+		return
+	}
+	writeValue(w, http.StatusOK, rows[i])
+}

@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
+const (
+	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Cache, " +
+		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
+		"Mcp-Session-Id, Mcp-Protocol-Version"
+	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
+		"OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
+		"Accept, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Last-Event-Id"
+)
+
+// pagePaths are what pages of allowed origins may use; control surfaces are not among them.
+var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
+
+// cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204
+// whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
+func (s *Server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
+	origin := r.Header.Get("Origin")
+	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	preflight = r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+	switch {
+	case slices.Contains(s.AllowedOrigins, origin):
+		h.Set("Access-Control-Allow-Origin", origin)
+	case slices.Contains(s.AllowedOrigins, "*"):
+		h.Set("Access-Control-Allow-Origin", "*")
+	default:
+		return preflight
+	}
+	h.Set("Access-Control-Expose-Headers", exposed)
+	if preflight {
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS")
+		h.Set("Access-Control-Allow-Headers", allowedHeaders+stainless(r.Header.Get("Access-Control-Request-Headers")))
+		h.Set("Access-Control-Max-Age", "600")
+	}
+	return preflight
+}
+
+// stainless picks the x-stainless-* names that the OpenAI client wants to send; their list grows with its versions.
+func stainless(asked string) string {
+	var out strings.Builder
+	for name := range strings.SplitSeq(asked, ",") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		if strings.HasPrefix(name, "x-stainless-") && len(name) < 64 && api.Visible(name) && out.Len() < 2048 {
+			out.WriteString(", " + name)
+		}
+	}
+	return out.String()
+}

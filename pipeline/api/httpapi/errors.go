@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// writeFault is the one place that answers with an error. It writes the status, headers and body of contracts T2;
+// what the answer's headers already hold (call id, request id) stays.
+func writeFault(w http.ResponseWriter, f *messages.Fault) {
+	h := w.Header()
+	for k, v := range api.FaultHeaders(f) {
+		setHeader(h, k, v)
+	}
+	if f.Code == messages.Unauthenticated {
+		h.Set("WWW-Authenticate", `Bearer realm="shallot"`)
+	}
+	api.WriteJSON(w, faultStatus(f), f.Body())
+}
+
+// faultStatus is the fault's status, if it is one that says error: an upstream may have sent anything.
+func faultStatus(f *messages.Fault) int {
+	if n := f.HTTPStatus(); n >= 400 && n <= 599 {
+		return n
+	}
+	return http.StatusBadGateway
+}
+
+// setHeader sets a header of our answer from text that others wrote: what is no printable ASCII becomes a question
+// mark, and very long values are cut, so that a reader's limits are not met.
+func setHeader(h http.Header, name, value string) {
+	const maxLength = 4096
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, value)
+	if len(clean) > maxLength {
+		clean = clean[:maxLength-3] + "..."
+	}
+	if clean != "" {
+		h.Set(name, clean)
+	}
+}
+
+func writeValue(w http.ResponseWriter, status int, v any) {
+	api.WriteJSON(w, status, append(messages.Encode(v), '\n'))
+}
+
+// failed answers with an error of the door or of control. What is no fault is our defect: its text goes to the log,
+// the caller gets an id to name. Nothing is written for a caller who is gone.
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		writeFault(w, f)
+		return
+	}
+	if r.Context().Err() != nil {
+		return
+	}
+	id := w.Header().Get("X-Request-Id")
+	s.Log.Error("request failed", "request_id", id, "path", r.URL.Path, "err", err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		writeFault(w, messages.NewFault(messages.DeadlineExceeded, "the gateway got no answer in time; request id %s", id).From("entry"))
+		return
+	}
+	writeFault(w, internalFault(id))
+}
+
+func internalFault(id string) *messages.Fault {
+	return messages.NewFault(messages.Internal, "the gateway failed; the log has the reason under request id %s", id).From("entry")
+}

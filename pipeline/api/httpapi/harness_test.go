@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+)
+
+type testGateway struct {
+	apitest.Client
+	s    *Server
+	door *apitest.Door
+	log  *bytes.Buffer
+}
+
+// start serves the main port on loopback. edit may change settings and parts.
+func start(t *testing.T, door *apitest.Door, edit func(*Config, *Deps)) *testGateway {
+	t.Helper()
+	if door.Target == nil {
+		door.Target = apitest.Replies(`{"ok":true}`)
+	}
+	log := &bytes.Buffer{}
+	c := Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
+	p := Deps{
+		Door: door, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
+		Models: func(context.Context) []ModelInfo {
+			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"}, {"agent/helper", 1700000002, "shallot"}}
+		},
+		Log: slog.New(slog.NewJSONHandler(&apitest.LockedWriter{W: log}, nil)),
+	}
+	if edit != nil {
+		edit(&c, &p)
+	}
+	s, err := New(c, p)
+	require.NoError(t, err)
+	ts := httptest.NewServer(s.Handler())
+	t.Cleanup(ts.Close)
+	return &testGateway{apitest.Client{Server: ts}, s, door, log}
+}
+
+func keysOf(t *testing.T, yaml string) *KeyStore {
+	t.Helper()
+	k, err := ParseKeys([]byte(yaml), "pepper")
+	require.NoError(t, err)
+	return k
+}
+
+func twoTenants(t *testing.T) *KeyStore { return keysOf(t, apitest.TwoTenantsFile(HashKey)) }

@@ -1,0 +1,52 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// Check is one condition of readiness. Reason says why it fails, or what was found.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// addHealth mounts the probes. They need no key and say nothing of calls.
+func (s *Server) addHealth(t *router) {
+	t.add("/livez", methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
+		writeValue(w, http.StatusOK, map[string]string{"status": "ok"})
+	}})
+	for _, path := range []string{"/readyz", "/healthz", "/health"} {
+		t.add(path, methods{http.MethodGet: s.ready})
+	}
+}
+
+// readyTime bounds the checks: a probe that hangs tells less than one that says no.
+const readyTime = 5 * time.Second
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
+	defer cancel()
+	checks := []Check{}
+	if s.Ready != nil {
+		checks = append(checks, s.Ready(ctx)...)
+	}
+	if s.stopping.Load() {
+		checks = append(checks, Check{Name: "gateway", Reason: "it is stopping"})
+	}
+	status, word := http.StatusOK, "ok"
+	for _, c := range checks {
+		if !c.OK {
+			status, word = http.StatusServiceUnavailable, "unavailable"
+		}
+	}
+	api.WriteJSON(w, status, append(messages.Encode(struct {
+		Status string  `json:"status"`
+		Checks []Check `json:"checks"`
+	}{word, checks}), '\n'))
+}

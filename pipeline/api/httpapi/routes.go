@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// methods maps HTTP methods of one path to handlers; GET serves HEAD.
+type methods map[string]http.HandlerFunc
+
+// router is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
+// own error shape.
+type router struct {
+	s   *Server
+	mux *http.ServeMux
+}
+
+func newRouter(s *Server) *router {
+	t := &router{s: s, mux: http.NewServeMux()}
+	t.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeFault(w, noPath(r)) })
+	return t
+}
+
+func noPath(r *http.Request) *messages.Fault {
+	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
+		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+}
+
+func (t *router) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+
+func (t *router) add(path string, m methods) {
+	allow := slices.Collect(maps.Keys(m))
+	if m[http.MethodGet] != nil {
+		allow = append(allow, http.MethodHead)
+	}
+	allow = append(allow, http.MethodOptions)
+	slices.Sort(allow)
+	list := strings.Join(allow, ", ")
+	t.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		switch h := m[method]; {
+		case h != nil:
+			h(w, r)
+		case r.Method == http.MethodOptions:
+			w.Header().Set("Allow", list)
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			writeFault(w, methodFault(w, r, list))
+		}
+	})
+}
+
+func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages.Fault {
+	w.Header().Set("Allow", allow)
+	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
+}
+
+// recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+type recorder struct {
+	http.ResponseWriter
+	status   int
+	identity api.Identity
+}
+
+func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *recorder) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *recorder) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
+func (s *Server) wrap(t *router) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		a := &recorder{ResponseWriter: w}
+		// A stream's last write deadline must not meet the next request of the connection.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		defer func() {
+			p := recover()
+			if p != nil {
+				s.panicked(a, r, p)
+			}
+			if a.status == 0 && r.Context().Err() != nil {
+				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
+			}
+			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
+			if p != nil && w.Header().Get(cutMark) != "" {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
+		id, fault := api.OneValue(r.Header.Values, "X-Request-Id")
+		if id == "" {
+			id = messages.NewID()
+		}
+		w.Header().Set("X-Request-Id", id)
+		if rest, ok := strings.CutPrefix(r.URL.Path, evictedPath+"/"); ok && r.URL.RawPath == "" {
+			r.URL.Path = evictedPath + rest // an absolute path, put there as it was shown
+		}
+		if fault == nil && !plainTarget(r) {
+			fault = noPath(r)
+		}
+		preflight := s.cors(a, r)
+		switch {
+		case fault != nil:
+			writeFault(a, fault)
+		case preflight:
+			a.WriteHeader(http.StatusNoContent)
+		default:
+			t.mux.ServeHTTP(a, r)
+		}
+	})
+}
+
+type beginKey struct{}
+
+// started is when the gateway got the request.
+func started(r *http.Request) time.Time {
+	t, ok := r.Context().Value(beginKey{}).(time.Time)
+	if !ok {
+		return time.Now()
+	}
+	return t
+}
+
+// cutMark in the header map, set after the real headers are out, says that the connection must be cut.
+const cutMark = "Shallot-Cut"
+
+// panicked answers 500 with an id; a half-written answer is cut off instead, so that nobody takes it for whole.
+func (s *Server) panicked(a *recorder, r *http.Request, p any) {
+	id := a.Header().Get("X-Request-Id")
+	if p != http.ErrAbortHandler {
+		s.Log.Error("panic in a handler", "request_id", id, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+	if a.status == 0 {
+		writeFault(a, internalFault(id))
+		return
+	}
+	a.Header().Set(cutMark, "yes")
+}
+
+// plainTarget refuses every request target that two readers could take for different paths (security.md): absolute
+// forms, dot segments, empty segments, encoded slashes, backslashes, controls. The answer does not depend on a key.
+// Only what stands behind /models/ and /v1/evicted/ may hold encoded slashes, because clients encode the names of models
+// and the paths that a tool showed them.
+func plainTarget(r *http.Request) bool {
+	if !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "" {
+		return false
+	}
+	raw := strings.ToLower(r.URL.EscapedPath())
+	if !strings.HasPrefix(raw, "/") || strings.Contains(raw, "//") || strings.Contains(raw, `\`) || strings.Contains(raw, "%5c") {
+		return false
+	}
+	if strings.Contains(raw, "%2f") && !strings.HasPrefix(raw, "/v1/models/") && !strings.HasPrefix(raw, "/models/") && !strings.HasPrefix(raw, evictedPath) {
+		return false
+	}
+	path := r.URL.Path
+	if rest, ok := strings.CutPrefix(path, evictedPath+"/"); ok {
+		path = evictedPath + rest // an encoded absolute path
+	}
+	for _, seg := range strings.Split(path, "/") {
+		if seg == "." || seg == ".." {
+			return false
+		}
+	}
+	if strings.Contains(path, "//") {
+		return false
+	}
+	return !strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f })
+}

@@ -1,0 +1,262 @@
+// Package httpapi serves Shallot over HTTP: the OpenAI API, tools, approvals, todo lists, health, and the control
+// surfaces, with the keys and checks that guard them.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// Config are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
+type Config struct {
+	Addr           string // http.addr
+	Admin          string // http.admin; empty: no admin listener
+	BodyLimit      int64  // http.body-limit, also the bound on an unpacked body
+	AllowedOrigins []string
+	InsecureOpen   bool // --insecure-open: listen beyond loopback without keys
+	Embedded       bool // the NATS server is the embedded one: the open loopback caller is an operator (contracts 19)
+
+	HeaderTimeout time.Duration
+	BodyTimeout   time.Duration // for reading a request body
+	WriteTimeout  time.Duration // for one event of a stream; a whole reply has four times as long
+	IdleTimeout   time.Duration // of a kept-alive connection
+	Heartbeat     time.Duration
+	Grace         time.Duration // what is under way may finish in this time on a stop
+	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
+}
+
+func (c *Config) fill() {
+	pick := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	pick(&c.HeaderTimeout, 5*time.Second)
+	pick(&c.BodyTimeout, api.DefaultBodyTimeout)
+	pick(&c.WriteTimeout, 30*time.Second)
+	pick(&c.IdleTimeout, 60*time.Second)
+	pick(&c.Heartbeat, 15*time.Second)
+	pick(&c.Grace, 10*time.Second)
+	if c.BodyLimit <= 0 {
+		c.BodyLimit = api.DefaultBodyLimit
+	}
+	if c.StreamBuffer <= 0 {
+		c.StreamBuffer = 4 << 20
+	}
+}
+
+// ModelInfo is one row of GET /v1/models.
+type ModelInfo struct {
+	ID      string
+	Created int64 // Unix seconds
+	OwnedBy string
+}
+
+// Follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
+type Follower interface {
+	Delta(d pipeline.Delta) [][]byte
+	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
+}
+
+// Surface is an extra handler (MCP, the page, metrics) that the server mounts behind its own checks.
+type Surface struct {
+	Pattern string // a ServeMux path pattern without a method
+	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
+	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
+	Handler http.Handler
+}
+
+// Deps are what the server depends on. Keys may be nil: no keys-file.
+type Deps struct {
+	Door        pipeline.Door
+	Models      func(ctx context.Context) []ModelInfo
+	Control     pipeline.Control
+	Tools       ToolService
+	Approvals   api.ApprovalService
+	Ready       func(ctx context.Context) []Check
+	NewFollower func(request []byte) Follower // nil: pipeline.NewFollower
+	Keys        *KeyStore
+	Todo        *TodoLists
+	Extra       []Surface
+	Log         *slog.Logger
+}
+
+// Server is the gateway's HTTP side. It holds no state of a call: that is the door's.
+type Server struct {
+	Config
+	Deps
+	cross *http.CrossOriginProtection // for callers: allowed origins may post
+	hosts []string                    // Host names of allowed origins
+	// halted ends when the grace of a stop is over: whoever still waits says so to his caller and returns.
+	Halted   context.Context
+	halt     context.CancelFunc
+	stopping atomic.Bool
+	stop     sync.Once
+	https    []*http.Server
+	mu       sync.Mutex
+}
+
+// New checks that the configuration is safe to serve (contracts 19).
+func New(c Config, p Deps) (*Server, error) {
+	c.fill()
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	if p.NewFollower == nil {
+		p.NewFollower = func(request []byte) Follower { return pipeline.NewFollower(request) }
+	}
+	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
+	s.Halted, s.halt = context.WithCancel(context.Background())
+	for name, addr := range map[string]string{"http.addr": c.Addr, "http.admin": c.Admin} {
+		if addr != "" && !IsLoopback(addr) && p.Keys == nil && !c.InsecureOpen {
+			return nil, fmt.Errorf("%s: %s is reachable from other machines and there is no http.keys-file; "+
+				"name one (make a key with: gateway key), listen on 127.0.0.1, or accept the risk with --insecure-open", name, addr)
+		}
+	}
+	for _, o := range c.AllowedOrigins {
+		if o == "*" {
+			continue
+		}
+		if err := s.cross.AddTrustedOrigin(o); err != nil {
+			return nil, fmt.Errorf("http.allowed-origins: %w; write it as https://host or https://host:port", err)
+		}
+		_, host, _ := strings.Cut(o, "://")
+		s.hosts = append(s.hosts, bareHost(host))
+	}
+	return s, nil
+}
+
+func (s *Server) bodies() api.BodyReader {
+	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
+}
+
+// IsLoopback reports whether a listen address is reached from this machine only.
+func IsLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && loopbackHost(host)
+}
+
+func loopbackHost(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// bareHost is a Host header without its port and brackets.
+func bareHost(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		return h
+	}
+	return strings.Trim(host, "[]")
+}
+
+// Handler serves the main port.
+func (s *Server) Handler() http.Handler {
+	t := newRouter(s)
+	chat := methods{http.MethodPost: s.caller(s.chat)}
+	for _, prefix := range []string{"/v1", ""} {
+		t.add(prefix+"/chat/completions", chat)
+		t.add(prefix+"/models", methods{http.MethodGet: s.caller(s.listModels)})
+		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
+	}
+	t.add("/v1/agents/{agent}/chat/completions", chat)
+	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addTodo(t)
+	if s.Tools != nil {
+		s.addTools(t, s.Addr, true)
+	}
+	s.addApprovals(t, s.Addr, true)
+	s.addHealth(t)
+	for _, e := range s.Extra {
+		if !e.Control {
+			t.mount(e.Pattern, s.caller(serve(e.Handler)))
+		}
+	}
+	if IsLoopback(s.Addr) {
+		s.addControl(t, s.Addr)
+	}
+	return s.wrap(t)
+}
+
+// AdminHandler serves the admin listener: the control surfaces and health, no model face.
+func (s *Server) AdminHandler() http.Handler {
+	t := newRouter(s)
+	s.addHealth(t)
+	if s.Tools != nil {
+		s.addTools(t, s.Admin, false)
+	}
+	s.addApprovals(t, s.Admin, false)
+	s.addControl(t, s.Admin)
+	return s.wrap(t)
+}
+
+func serve(h http.Handler) endpoint {
+	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
+		h.ServeHTTP(w, r.WithContext(api.WithIdentity(r.Context(), id)))
+	}
+}
+
+// ServeOn runs the listener until shutdown; it returns nil after one.
+func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
+	hs := &http.Server{
+		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	s.mu.Lock()
+	if s.stopping.Load() {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	s.https = append(s.https, hs)
+	s.mu.Unlock()
+	if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("http %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
+// and waiting calls with the place of their result, and returns when all connections are done or ctx is. Calls are
+// not cancelled: they were accepted.
+func (s *Server) Shutdown(ctx context.Context) error {
+	var err error
+	s.stop.Do(func() {
+		timer := time.AfterFunc(s.Grace, s.halt)
+		defer timer.Stop()
+		defer s.halt()
+		s.mu.Lock()
+		s.stopping.Store(true)
+		servers := slices.Clone(s.https)
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(ctx, s.Grace+2*time.Second) // the last words after the grace
+		defer cancel()
+		var wait sync.WaitGroup
+		errs := make([]error, len(servers))
+		for i, hs := range servers {
+			wait.Go(func() {
+				if errs[i] = hs.Shutdown(ctx); errs[i] != nil {
+					_ = hs.Close()
+				}
+			})
+		}
+		wait.Wait()
+		err = errors.Join(errs...)
+	})
+	return err
+}

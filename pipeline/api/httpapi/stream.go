@@ -1,0 +1,276 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
+// releases, so that a failure until then has its real status. [DONE] follows a success only; after a cut comes an
+// error event and the end.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	ctx, drop := context.WithCancelCause(ctx)
+	defer drop(nil)
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
+	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	var f Follower = &pipeline.ToolFollower{}
+	if !e.tool {
+		f = s.NewFollower(req.Body)
+	}
+	type end struct {
+		call *messages.Call
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		c, err := pending.Wait(ctx, func(d pipeline.Delta) {
+			if !q.put(f.Delta(d), d.Degraded) {
+				drop(errSlowReader)
+				e.unblock()
+			}
+		})
+		ended <- end{c, err}
+	}()
+	beat := time.NewTicker(s.Heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-q.ready:
+			chunks, degraded := q.take()
+			e.degraded = degraded
+			if e.write(chunks); e.err != nil {
+				drop(e.err) // the next turn is the end of Wait
+			}
+			beat.Reset(s.Heartbeat)
+		case <-beat.C:
+			if e.ping(); e.err != nil {
+				drop(e.err)
+			}
+		case done := <-ended: // Wait has returned: the follower is ours, and no delta comes any more
+			chunks, degraded := q.take()
+			e.degraded = degraded
+			e.write(chunks)
+			if done.err != nil {
+				s.lost(e, r, pending, context.Cause(ctx), done.err)
+				return
+			}
+			s.endStream(e, r, f, done.call)
+			if e.err != nil {
+				s.lost(e, r, pending, e.err, e.err)
+			}
+			return
+		}
+	}
+}
+
+var errSlowReader = errors.New("the reader of the stream is too slow")
+
+// endStream writes what the follower still holds and the end.
+func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
+	chunks, fault := f.End(c)
+	if fault == nil {
+		fault = c.Fault
+	}
+	if !e.started {
+		facts(e.w.Header(), c, started(r)) // all is known before the first byte: a replay, or a failure
+		if fault == nil && len(chunks) == 0 && !e.tool {
+			fault = messages.NewFault(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID).From("entry")
+		}
+		if fault != nil {
+			writeFault(e.w, fault)
+			return
+		}
+	}
+	e.write(chunks)
+	switch {
+	case fault != nil && e.tool:
+		e.event("error", errorEvent(c, fault))
+		return
+	case fault != nil:
+		e.fail(fault)
+		return
+	}
+	if e.tool {
+		e.event("result", resultEvent(c))
+		return
+	}
+	e.send([]byte("[DONE]"))
+}
+
+// lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
+// stops, or the door failed.
+func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
+	switch {
+	case r.Context().Err() != nil: // Leave was called when it happened
+	case errors.Is(cause, errSlowReader), e.err != nil:
+		s.Log.Warn("stream dropped: its reader is too slow", "call", pending.ID(), "err", e.err)
+		pending.Leave()
+		panic(http.ErrAbortHandler) // cut the connection: a clean end would look like a whole answer
+	case !e.started:
+		s.notEnded(e.w, r, pending.ID(), err)
+	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, which has shown a part or a sign of life
+		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", api.ResultPath(pending.ID())).From("entry"))
+	case errors.Is(cause, errStopping):
+		e.fail(api.StoppingFault(messages.StreamCut, pending.ID()))
+	default:
+		s.Log.Error("stream lost", "call", pending.ID(), "err", err)
+		e.fail(messages.NewFault(messages.StreamCut, "the gateway lost the call; its answer may be at %s", api.ResultPath(pending.ID())).From("entry"))
+	}
+}
+
+// events writes server-sent events. One goroutine uses it, but for unblock. After an error it writes nothing.
+type events struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	tool    bool // events have names
+	started bool
+	// degraded is the mark of a standby's reply; it goes out with the headers, as the stage's own comes too late.
+	degraded string
+	err      error
+	buf      []byte
+}
+
+func (e *events) start() {
+	e.started = true
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	if e.degraded != "" {
+		setHeader(h, "Shallot-Degraded", e.degraded)
+	}
+	e.w.WriteHeader(http.StatusOK)
+}
+
+// write sends each chunk as an event of its own.
+func (e *events) write(chunks [][]byte) {
+	for _, c := range chunks {
+		if e.tool {
+			e.event(toolEvent(c))
+			continue
+		}
+		e.send(oneLine(c))
+	}
+}
+
+func (e *events) send(data []byte) { e.event("", data) }
+
+func (e *events) event(name string, data []byte) {
+	e.buf = e.buf[:0]
+	if name != "" {
+		e.buf = append(append(append(e.buf, "event: "...), name...), '\n')
+	}
+	e.buf = append(e.buf, "data: "...)
+	e.buf = append(e.buf, data...)
+	e.raw(append(e.buf, "\n\n"...))
+}
+
+// ping keeps proxies from closing an idle stream. Before the first chunk there is nothing to keep.
+func (e *events) ping() {
+	if e.started {
+		e.raw([]byte(": ping\n\n"))
+	}
+}
+
+func (e *events) fail(f *messages.Fault) {
+	name := ""
+	if e.tool {
+		name = "error"
+	}
+	e.event(name, oneLine(f.Body()))
+}
+
+// raw writes and flushes one event, in one write, within the time that a reader has for it.
+func (e *events) raw(b []byte) {
+	if e.err != nil {
+		return
+	}
+	if !e.started {
+		e.start()
+	}
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout))
+	if _, e.err = e.w.Write(b); e.err == nil {
+		e.err = e.rc.Flush()
+	}
+	if errors.Is(e.err, http.ErrNotSupported) {
+		e.err = nil
+	}
+}
+
+// unblock ends a write that hangs. It may be called from another goroutine.
+func (e *events) unblock() { _ = e.rc.SetWriteDeadline(time.Unix(1, 0)) }
+
+// oneLine makes a chunk fit one data line: a line break within JSON is only white space.
+func oneLine(chunk []byte) []byte {
+	if !bytes.ContainsAny(chunk, "\r\n") {
+		return chunk
+	}
+	var out bytes.Buffer
+	if json.Compact(&out, chunk) == nil {
+		return out.Bytes()
+	}
+	return bytes.Map(func(r rune) rune {
+		if r == '\r' || r == '\n' {
+			return ' '
+		}
+		return r
+	}, chunk)
+}
+
+// queue holds released chunks between the call and a reader, so that a slow reader never holds up the bus. It is
+// bounded by bytes.
+type queue struct {
+	mu    sync.Mutex
+	size  int
+	max   int
+	items [][]byte
+	ready chan struct{}
+	begun bool
+	mark  string // of the source whose chunk was the first
+}
+
+// put reports whether there was room. The mark of the first chunks is that of the stream.
+func (q *queue) put(chunks [][]byte, mark string) bool {
+	if len(chunks) == 0 {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.begun {
+		q.begun, q.mark = true, mark
+	}
+	waiting := len(q.items) > 0
+	for _, c := range chunks {
+		q.size += len(c)
+	}
+	if waiting && q.size > q.max { // one large chunk is nobody's slowness
+		return false
+	}
+	q.items = append(q.items, chunks...)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// take returns the chunks that wait, and the mark of the stream.
+func (q *queue) take() ([][]byte, string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := q.items
+	q.items, q.size = nil, 0
+	return out, q.mark
+}

@@ -1,0 +1,58 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// TodoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
+type TodoLists struct {
+	Load func(ctx context.Context, tenant, session string) (any, error)
+	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)
+}
+
+// addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so one tenant never
+// reaches the list of another, and a session without a list has an empty one. A session whose name cannot stand in a
+// path, because it holds a slash, is named by the header Shallot-Session at /v1/todo.
+func (s *Server) addTodo(t *router) {
+	if s.Todo == nil {
+		return
+	}
+	m := methods{
+		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
+			v, err := s.Todo.Load(r.Context(), id.Tenant, todoSession(r))
+			s.answerTodo(w, r, v, err)
+		}),
+		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
+			body, fault := s.bodies().Read(w, r)
+			if fault == nil {
+				fault = api.WellFormed(body)
+			}
+			if fault != nil {
+				writeFault(w, fault)
+				return
+			}
+			v, err := s.Todo.Edit(r.Context(), id.Tenant, todoSession(r), body)
+			s.answerTodo(w, r, v, err)
+		}),
+	}
+	t.add("/v1/todo/{session}", m)
+	t.add("/v1/todo", m)
+}
+
+func todoSession(r *http.Request) string {
+	if s := r.PathValue("session"); s != "" {
+		return s
+	}
+	return r.Header.Get("Shallot-Session")
+}
+
+func (s *Server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, v)
+}

@@ -1,0 +1,248 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// ToolService is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
+type ToolService interface {
+	ListTools(ctx context.Context) ([]api.ToolInfo, error)
+	GetTool(ctx context.Context, name string) (api.ToolInfo, error)
+	RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error)
+	RemoveTool(ctx context.Context, name, by string) error
+	ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error)
+	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error)
+}
+
+// maxDefinition bounds a tool's definition.
+const maxDefinition = 1 << 20
+
+// addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
+// (contracts 19); elsewhere it says where it is.
+func (s *Server) addTools(t *router, addr string, main bool) {
+	control := func(next endpoint) http.HandlerFunc {
+		if main && !IsLoopback(addr) {
+			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, because this port is reachable from other machines"))
+			})
+		}
+		return s.operator(addr, next)
+	}
+	list := methods{http.MethodPost: control(s.registerTool)}
+	one := methods{http.MethodDelete: control(s.removeTool)}
+	if main {
+		list[http.MethodGet], one[http.MethodGet] = s.caller(s.listTools), s.caller(s.getTool)
+		t.add(evictedPath+"{path...}", methods{http.MethodGet: s.caller(s.readEvicted)})
+		t.add("/v1/tools/{name}/call", methods{http.MethodPost: s.caller(s.callTool)})
+	} else {
+		list[http.MethodGet], one[http.MethodGet] = s.operator(addr, s.listTools), s.operator(addr, s.getTool)
+	}
+	t.add("/v1/tools", list)
+	t.add("/v1/tools/{name}", one)
+	t.add("/v1/tools/{name}/approve", methods{http.MethodPost: control(s.approveTool)})
+}
+
+// callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result, as
+// server-sent events for a caller who accepts those.
+func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies().Read(w, r)
+	if fault == nil {
+		fault = api.ReadArguments(body)
+	}
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	req, fault := api.Metadata(r.Header.Values, id, api.Chat{}, time.Now())
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	req.Kind, req.Tool, req.Body = messages.Tool, s.toolName(r), api.Arguments(body)
+	req.Stream, fault = wantsStream(r.Header)
+	switch {
+	case fault != nil:
+	case !id.MayTool(req.Tool):
+		fault = api.Forbidden("the key may not call tool %q", req.Tool).At("tool")
+	case req.Agent != "" && !id.MayAgent(req.Agent):
+		fault = api.Forbidden("the key may not use agent %q", req.Agent).At("Shallot-Agent")
+	}
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	s.run(w, r, req)
+}
+
+// toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
+func (s *Server) toolName(r *http.Request) string {
+	name := r.PathValue("name")
+	if !toolspec.MayBeModelName(name) {
+		return name
+	}
+	all, err := s.Tools.ListTools(r.Context())
+	if err != nil {
+		return name // whoever is asked next says what is wrong
+	}
+	names := make([]string, len(all))
+	for i, t := range all {
+		names[i] = t.Function.Name
+	}
+	if own, ok := toolspec.OfModelName(name, names); ok {
+		return own
+	}
+	return name
+}
+
+// heldTool is a tool that waits for a person, as an operator sees it.
+type heldTool struct {
+	Name   string `json:"name"`
+	Hash   string `json:"hash"`
+	Reason string `json:"reason"`
+	api.ToolFunction
+}
+
+// listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
+// one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
+// own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
+func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	out := struct {
+		Object   string                    `json:"object"`
+		Data     []api.FunctionTool        `json:"data"`
+		Policies map[string]api.ToolPolicy `json:"policies"`
+		Held     []heldTool                `json:"held,omitempty"`
+	}{"list", []api.FunctionTool{}, map[string]api.ToolPolicy{}, nil}
+	all, err := s.Tools.ListTools(r.Context())
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	for _, t := range all {
+		switch name := t.Function.Name; {
+		case !id.MayTool(name):
+		case t.Policy.Held == "":
+			offered := t.FunctionTool
+			offered.Function.Name = toolspec.ModelName(name)
+			out.Data = append(out.Data, offered)
+			out.Policies[name] = t.Policy
+		case id.Operator():
+			out.Held = append(out.Held, heldTool{name, t.Policy.Hash, t.Policy.Held, t.Function})
+		}
+	}
+	writeValue(w, http.StatusOK, out)
+}
+
+// getTool is GET /v1/tools/{name}; a tool that the key may not call is one that there is not.
+func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	name := s.toolName(r)
+	t, err := s.Tools.GetTool(r.Context(), name)
+	switch {
+	case err != nil:
+		s.failed(w, r, err)
+		return
+	case !id.MayTool(t.Function.Name), t.Policy.Held != "" && !id.Operator():
+		writeFault(w, messages.NewFault(messages.ToolNotFound, "there is no tool %q; GET /v1/tools lists those that there are", name).At("tool").From("entry"))
+		return
+	case !id.Operator():
+		t.Executor = ""
+	}
+	writeValue(w, http.StatusOK, t)
+}
+
+const evictedPath = "/v1/evicted/"
+
+// readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
+// those who may call the tool that reads it.
+func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	if name := stages.EvictedTool().Name; !id.MayTool(name) {
+		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
+		return
+	}
+	var at [2]int
+	for i, name := range []string{"offset", "limit"} {
+		v := r.URL.Query().Get(name)
+		if v == "" {
+			continue
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			writeFault(w, api.Invalid(name, "%s must be a whole number of characters, 0 or more", name))
+			return
+		}
+		at[i] = n
+	}
+	part, err := s.Tools.ReadEvicted(r.Context(), id.Tenant, r.PathValue("path"), at[0], at[1])
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, part)
+}
+
+// registerTool is POST /v1/tools: 201 with the tool as it now stands.
+func (s *Server) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.controlBody(w, r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	t, err := s.Tools.RegisterTool(r.Context(), body, id.Who())
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/tools/"+t.Function.Name)
+	writeValue(w, http.StatusCreated, t)
+}
+
+// removeTool is DELETE /v1/tools/{name}, or {name}@{version}.
+func (s *Server) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	if err := s.Tools.RemoveTool(r.Context(), r.PathValue("name"), id.Who()); err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of what the person saw.
+func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.controlBody(w, r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	var in struct {
+		Hash string `json:"hash"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil || in.Hash == "" {
+		writeFault(w, api.Invalid("hash", "hash is missing; send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
+		return
+	}
+	t, err := s.Tools.ApproveTool(r.Context(), r.PathValue("name"), in.Hash, id.Who())
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	writeValue(w, http.StatusOK, t)
+}
+
+// controlBody reads the JSON object of a control request.
+func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
+	body, fault := s.bodies().Read(w, r)
+	switch {
+	case fault != nil:
+		return nil, fault
+	case len(body) > maxDefinition:
+		return nil, messages.NewFault(messages.TooLarge, "the body is larger than %d bytes", maxDefinition).From("entry")
+	}
+	return body, api.WellFormed(body)
+}

@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
+// chunks.
+
+// toolEvent is a chunk of pipeline.ToolFollower as an event.
+func toolEvent(chunk []byte) (name string, data []byte) {
+	if _, ok := messages.ToolChunkText(chunk); ok {
+		return "chunk", oneLine(chunk)
+	}
+	progress, _ := messages.Field(chunk, "progress")
+	return "progress", oneLine(progress)
+}
+
+// resultEvent is the end of a success: the call, the whole result as a JSON value or a text, and what the answer headers
+// would say of it, which may have gone out already.
+func resultEvent(c *messages.Call) []byte {
+	out := messages.SetFieldString([]byte("{}"), "call", c.ID)
+	out = messages.SetField(out, "result", c.ReplyBytes())
+	h := api.ResponseHeaders(c, c.Accepted)
+	if h["Shallot-Tool-Error"] == "true" {
+		out = messages.SetField(out, "is_error", []byte("true"))
+	}
+	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}} {
+		if v := h[key[1]]; v != "" {
+			out = messages.SetFieldString(out, key[0], v)
+		}
+	}
+	return oneLine(retryMarks(out, h))
+}
+
+// errorEvent is the end of a failure: the error body, and the marks of a retry that is the caller's, for whom the headers
+// were gone before the failure came.
+func errorEvent(c *messages.Call, f *messages.Fault) []byte {
+	if c.Fault == nil || f.Code != c.Fault.Code {
+		return oneLine(f.Body()) // it was cut
+	}
+	return oneLine(retryMarks(f.Body(), api.ResponseHeaders(c, c.Accepted)))
+}
+
+func retryMarks(out []byte, facts map[string]string) []byte {
+	if facts["Shallot-Should-Retry"] != "true" {
+		return out
+	}
+	out = messages.SetField(out, "should_retry", []byte("true"))
+	return messages.SetField(out, "suggested_delay_ms", []byte(facts["Shallot-Suggested-Delay-Ms"]))
+}
+
+// wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not
+// like JSON better, or with the header that NATS callers use, which decides where it is given.
+func wantsStream(h http.Header) (bool, *messages.Fault) {
+	if asked, f := api.WantsStream(h.Values); f != nil || len(h.Values(api.HeaderStream)) > 0 {
+		return asked, f
+	}
+	events, other := 0.0, 0.0
+	first := "" // of the two, if he likes them alike
+	for _, line := range h.Values("Accept") {
+		for part := range strings.SplitSeq(line, ",") {
+			kind, params, err := mime.ParseMediaType(part)
+			if err != nil {
+				continue
+			}
+			q := 1.0
+			if v, err := strconv.ParseFloat(params["q"], 64); err == nil {
+				q = v
+			}
+			switch kind {
+			case "text/event-stream":
+				events = max(events, q)
+			case "application/json":
+				other = max(other, q)
+			default:
+				continue
+			}
+			if first == "" {
+				first = kind
+			}
+		}
+	}
+	return events > other || events > 0 && events == other && first == "text/event-stream", nil
+}

@@ -1,0 +1,284 @@
+package mcpapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+)
+
+// ApprovalService is what the MCP face needs for calls that wait for a person; host.Host is one.
+type ApprovalService interface {
+	api.ApprovalService
+	StateKey(ctx context.Context) ([]byte, error)
+}
+
+const (
+	// ownState begins every requestState that is ours and not an MCP server's behind.
+	ownState = "shallot-held."
+	// metaState is where callers of older revisions may give it.
+	metaState = "shallot/request-state"
+	// questionID names our one question among the input requests.
+	questionID = "shallot-approval"
+	// heldWait is how long a repeated call waits for the decision before it is told again that the call waits. Clients
+	// repeat at once, so it is also what keeps them from asking all the time.
+	heldWait = 20 * time.Second
+	// stateKept is how much longer than its question a state is good, for the result.
+	stateKept = 24 * time.Hour
+)
+
+// heldState is what a client carries from one request to the next: which call it made, and what with.
+type heldState struct {
+	Call      string    `json:"c"`
+	Tenant    string    `json:"t"`
+	Tool      string    `json:"n"`
+	Arguments string    `json:"a"` // their hash: the same call, not another one in its name
+	Until     time.Time `json:"u"`
+	// Quiet says that the person at the client does not want to decide: he is not asked again.
+	Quiet bool `json:"q,omitempty"`
+}
+
+// seal signs a state, so that a client can only bring back what a gateway of this installation gave out.
+func (s heldState) seal(key []byte) string {
+	payload := base64.RawURLEncoding.EncodeToString(messages.Encode(s))
+	return ownState + payload + "." + stateMAC(key, payload)
+}
+
+func stateMAC(key []byte, payload string) string {
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte(ownState + payload))
+	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+}
+
+// openState reads a state that seal made with the key.
+func openState(key []byte, text string, now time.Time) (s heldState, ok bool) {
+	payload, mac, found := strings.Cut(strings.TrimPrefix(text, ownState), ".")
+	if !found || !hmac.Equal([]byte(mac), []byte(stateMAC(key, payload))) {
+		return s, false
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(payload)
+	return s, err == nil && json.Unmarshal(raw, &s) == nil && now.Before(s.Until)
+}
+
+// hashArguments is the same for the same arguments, however they are written.
+func hashArguments(raw []byte) string {
+	if messages.IsNull(raw) {
+		raw = []byte("{}")
+	}
+	if canonical, err := messages.Canonical(raw); err == nil {
+		raw = canonical
+	}
+	sum := sha256.Sum256(raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// carried is the state that a request brings back, if it is ours.
+func carried(req *mcp.CallToolRequest) (string, bool) {
+	if strings.HasPrefix(req.Params.RequestState, ownState) {
+		return req.Params.RequestState, true
+	}
+	state, _ := req.Params.Meta[metaState].(string)
+	return state, strings.HasPrefix(state, ownState)
+}
+
+// held answers for a call that waits for a person. Clients of 2026-07-28 get input_required with a state, and repeat
+// the call with it. Where the caller may decide and can be asked, the question goes with it; clients of older revisions
+// are asked over their session. Who can neither decide nor repeat gets a text that says where the result will be.
+//
+// of says which call that is, and whether its caller does not want to be asked; note is what was wrong with an answer.
+func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldState, note string) (*mcp.CallToolResult, error) {
+	call := of.Call
+	meta := map[string]any{"shallot/status": "approval_pending", "shallot/call": call}
+	if f.Approvals == nil {
+		return textResult("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
+	}
+	a, err := f.Approvals.Approval(ctx, of.Tenant, call)
+	if err != nil { // it was decided a moment ago; the next request finds the result
+		a = api.Approval{Expires: time.Now()}
+	}
+	key, kerr := f.Approvals.StateKey(ctx)
+	if kerr != nil {
+		return faultResult(messages.AsFault(kerr, "entry"), call)
+	}
+	of.Tool, of.Arguments, of.Until = req.Params.Name, hashArguments(req.Params.Arguments), a.Expires.Add(stateKept).UTC()
+	state := of.seal(key)
+	modern := sessionlessClient(req)
+	id, _ := f.caller(req.Extra)
+	if err == nil && id.Operator() && asksForms(req) && !of.Quiet && (modern || req.Params.InputResponses == nil) {
+		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{questionID: question(a, note)}}, nil
+	}
+	if modern {
+		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{}}, nil
+	}
+	meta[metaState] = state
+	if note != "" {
+		note += " "
+	}
+	return textResult(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. Its result will be at %s; "+
+		"or make the same call again with %q in _meta as it stands in this result's _meta.", note, call, req.Params.Name, api.ResultPath(call), metaState), meta), nil
+}
+
+// sessionlessClient reports whether the caller's revision knows input_required.
+func sessionlessClient(req *mcp.CallToolRequest) bool {
+	if req.Session == nil {
+		return true
+	}
+	p := req.Session.InitializeParams()
+	return p == nil || p.ProtocolVersion >= firstSessionless
+}
+
+// asksForms reports whether the caller can show a form to a person.
+func asksForms(req *mcp.CallToolRequest) bool {
+	caps := req.ClientCapabilities()
+	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
+}
+
+// question is the form that a person at the client decides with.
+func question(a api.Approval, note string) *mcp.ElicitParams {
+	q := gjson.ParseBytes(a.Question)
+	shown := q.Get("arguments").Raw
+	if shown == "" {
+		shown = q.Get("arguments_preview").Str + "…"
+	}
+	text := fmt.Sprintf("The tool '%s' wants to run with %s. It waits for a decision until %s (policy %s).", a.Tool, shown, a.Expires.Format(time.RFC3339), q.Get("policy").Str)
+	if why := q.Get("note").Str; why != "" {
+		text += " Note: " + why + "."
+	}
+	if note != "" {
+		text = note + " " + text
+	}
+	var allowed []string
+	for _, d := range q.Get("decisions").Array() {
+		allowed = append(allowed, d.Str)
+	}
+	props := map[string]any{
+		"decision": map[string]any{"type": "string", "title": "Decision", "enum": allowed},
+		"reason":   map[string]any{"type": "string", "title": "Reason", "description": "Why; the caller reads it."},
+	}
+	if slices.Contains(allowed, approve.Edit) {
+		props["arguments"] = map[string]any{"type": "string", "title": "Arguments", "description": "For edit: the arguments to run with, as a JSON object."}
+	}
+	if slices.Contains(allowed, approve.Respond) {
+		props["content"] = map[string]any{"type": "string", "title": "Content", "description": "For respond: what the caller gets as the result."}
+	}
+	return &mcp.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": props, "required": []string{"decision"}}}
+}
+
+// attach serves a call that is made again with our state: it takes the decision that comes with it, and waits a while
+// for the end.
+func (f *Server) attach(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
+	refuse := func(why string) (*mcp.CallToolResult, error) {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState: " + why}
+	}
+	if f.Approvals == nil {
+		return refuse("this gateway keeps none")
+	}
+	key, err := f.Approvals.StateKey(ctx)
+	if err != nil {
+		return faultResult(messages.AsFault(err, "entry"), "")
+	}
+	id, _ := f.caller(req.Extra)
+	s, ok := openState(key, text, time.Now())
+	switch {
+	case !ok:
+		return refuse("it is not one that this installation gave out, or it is too old; make the call anew")
+	case s.Tenant != id.Tenant && !id.Operator(), s.Tool != req.Params.Name, s.Arguments != hashArguments(req.Params.Arguments):
+		return refuse("it belongs to another call; send it with the same tool and arguments")
+	}
+	if answer, asked := req.Params.InputResponses[questionID]; asked {
+		note, err := f.decided(ctx, req, &s, answer)
+		if err != nil {
+			return nil, err
+		}
+		if note != "" || s.Quiet {
+			return f.held(ctx, req, s, note)
+		}
+	}
+	limit, cancel := context.WithTimeout(ctx, heldWait)
+	defer cancel()
+	for {
+		c, err := f.Door.Result(limit, s.Tenant, s.Call)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case c != nil:
+			return f.result(d, c, standsAlone(req.Params))
+		case limit.Err() != nil:
+			return f.held(ctx, req, s, "")
+		case err != nil && !errors.Is(err, pipeline.ErrHeld):
+			return faultResult(messages.AsFault(err, "entry"), s.Call)
+		}
+		select {
+		case <-limit.Done():
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// decided carries the person's answer to the call. The note says what was wrong with it; the call waits on then.
+func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse) (note string, err error) {
+	id, _ := f.caller(req.Extra)
+	form, ok := answer.(*mcp.ElicitResult)
+	switch {
+	case !id.Operator():
+		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: you may not decide about this call; an operator does"}
+	case !ok:
+		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: the answer to " + questionID + " is no elicitation result"}
+	}
+	d, note := decisionOf(form)
+	if d == nil {
+		s.Quiet = note == ""
+		return note, nil
+	}
+	err = f.Approvals.Decide(ctx, s.Tenant, s.Call, d, id.Who()+"/mcp")
+	if err == nil || errors.Is(err, pipeline.ErrHeld) {
+		return "", nil
+	}
+	fault := messages.AsFault(err, "entry")
+	if fault.Code == messages.Conflict && fault.Param == "" || fault.Code == messages.NotFound {
+		return "", nil // somebody was first, or its time was over: the result says what became of it
+	}
+	return fault.Message + ".", nil
+}
+
+// decisionOf reads a filled-in form. Nil and no note: the person does not want to decide.
+func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) {
+	text := func(key string) string { s, _ := form.Content[key].(string); return s }
+	switch form.Action {
+	case "accept":
+	case "decline":
+		return messages.Encode(approve.Decision{Decision: approve.Reject, Reason: "declined at the client"}), ""
+	default:
+		return nil, ""
+	}
+	d := approve.Decision{Decision: text("decision"), Reason: text("reason")}
+	if d.Decision == "" {
+		return nil, ""
+	}
+	if raw := strings.TrimSpace(text("arguments")); raw != "" && d.Decision == approve.Edit {
+		if !json.Valid([]byte(raw)) {
+			return nil, "The arguments are no JSON."
+		}
+		d.Arguments = json.RawMessage(raw)
+	}
+	if d.Decision == approve.Respond {
+		d.Content = messages.Encode(text("content"))
+	}
+	return messages.Encode(d), ""
+}

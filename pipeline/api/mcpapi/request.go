@@ -1,0 +1,106 @@
+package mcpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// metaHeaders are the keys of _meta that callers may set, under our own prefix or as the protocol reserves them, and the
+// request metadata that each stands for (T3 over MCP).
+var metaHeaders = []struct{ key, header string }{
+	{"shallot/idempotency-key", "Idempotency-Key"},
+	{"shallot/session", "Shallot-Session"},
+	{"shallot/timeout", "Shallot-Timeout"},
+	{"shallot/deadline", "Shallot-Deadline"},
+	{"shallot/cache", "Shallot-Cache"},
+	{"traceparent", "Traceparent"},
+	{"tracestate", "Tracestate"},
+}
+
+// request makes the door's request of a tools/call.
+func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
+	id, headers := f.caller(req.Extra)
+	headers, said, err := withMeta(headers, req.Params.Meta)
+	if err != nil {
+		return pipeline.Request{}, err
+	}
+	r, fault := api.Metadata(headers.Values, id, api.Chat{}, time.Now())
+	if fault == nil && r.Agent != "" && !id.MayAgent(r.Agent) {
+		fault = api.Forbidden("the key may not use agent %q", r.Agent).At("Shallot-Agent")
+	}
+	if fault != nil {
+		return r, metadataError(fault, said)
+	}
+	r.Kind, r.Tool, r.Body, r.Stream = messages.Tool, d.Name, req.Params.Arguments, false
+	if len(r.Body) == 0 || string(r.Body) == "null" {
+		r.Body = []byte("{}")
+	}
+	note := toolspec.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
+	if d.Executor.Kind == toolspec.ExecMCP {
+		note.Capabilities = inputCapabilities(req)
+		note.LogLevel = f.logs.level(req)
+		note.Progress = note.Progress || note.LogLevel != "" // they go the same way
+	}
+	if len(req.Params.InputResponses) > 0 {
+		raw, err := json.Marshal(req.Params.InputResponses)
+		if err != nil {
+			return r, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: " + err.Error()}
+		}
+		note.InputResponses = raw
+	}
+	if note.InputResponses != nil || note.RequestState != "" {
+		r.Cache = "off" // what came of answers must not be given to others
+		if r.IdempotencyKey != "" {
+			// The same key with an answer is the next round of the call, not the same request again.
+			r.IdempotencyKey += "." + toolspec.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
+		}
+	}
+	r.Notes = messages.Notes{toolspec.NoteMCP: messages.Encode(note)}
+	return r, nil
+}
+
+// withMeta puts what _meta says in the place of the headers that mean the same. Said tells by header which key it was.
+func withMeta(h http.Header, meta mcp.Meta) (headers http.Header, said map[string]string, err error) {
+	headers, said = h.Clone(), map[string]string{}
+	for _, m := range metaHeaders {
+		v, ok := meta[m.key]
+		if !ok {
+			continue
+		}
+		text, isText := v.(string)
+		trace := !strings.HasPrefix(m.key, "shallot/")
+		switch before := headers.Values(m.header); {
+		case trace && !isText: // an invalid trace context is dropped, as its standard asks
+		case !isText:
+			return nil, nil, metadataError(api.Invalid(m.header, "header %s must be a string", m.header), map[string]string{m.header: m.key})
+		case !trace && len(before) > 0 && (len(before) > 1 || before[0] != text):
+			return nil, nil, metadataError(api.Invalid(m.header, "_meta %q and the header %s say different things; give one of them", m.key, m.header), nil)
+		default:
+			headers[m.header], said[m.header] = []string{text}, m.key
+		}
+	}
+	return headers, said, nil
+}
+
+// metadataError is a fault of request metadata as an error of the protocol; it names the key that the caller wrote.
+func metadataError(f *messages.Fault, said map[string]string) error {
+	param, text := f.Param, f.Message
+	if key, ok := said[f.Param]; ok {
+		param = "_meta." + key
+		text = strings.Replace(text, "header "+f.Param, fmt.Sprintf("_meta %q", key), 1)
+	}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: text, Data: messages.Encode(map[string]any{
+		"shallot/fault": f.Code, "shallot/retryable": f.Retryable(), "param": param,
+	})}
+}

@@ -1,0 +1,195 @@
+package mcpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+// rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
+type rawContent struct {
+	mcp.Content
+	raw json.RawMessage
+}
+
+// MarshalJSON implements json.Marshaler.
+func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
+
+func textResult(text string, meta map[string]any) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
+}
+
+// codeCancelled says that a request was cancelled. The protocol names no code, because nobody should be there to read it;
+// this one is the Language Server Protocol's.
+const codeCancelled = -32800
+
+// faultResult is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
+// else is a result that the model can read.
+func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
+	meta := map[string]any{"shallot/fault": string(fault.Code), "shallot/retryable": fault.Retryable()}
+	if call != "" {
+		meta["shallot/call"] = call
+	}
+	if fault.RetryAfter > 0 {
+		meta["shallot/retry-after-ms"] = fault.RetryAfter.Milliseconds()
+	}
+	var wire toolspec.MCPError
+	if raw := fault.Headers[toolspec.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
+		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server behind
+	}
+	switch fault.Code {
+	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}
+	case messages.Cancelled:
+		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: messages.Encode(meta)}
+	}
+	r := textResult(fault.Message, meta)
+	r.IsError = true
+	return r, nil
+}
+
+// result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
+// and structured content if it is an object. Alone says that the request is of a revision without sessions.
+func (f *Server) result(d *toolspec.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
+	if c.Fault != nil {
+		return faultResult(c.Fault, c.ID)
+	}
+	r, native := f.body(d, c, alone)
+	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
+	if r.Meta == nil {
+		r.Meta = mcp.Meta{}
+	}
+	r.Meta["shallot/call"] = c.ID
+	if fromCache(c) {
+		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
+	}
+	text := degraded(c)
+	if text != "" {
+		r.Meta["shallot/degraded"] = text
+		r.IsError = r.IsError || f.GracefulIsError && strings.HasPrefix(text, "graceful")
+		if r.InputRequests == nil { // the model reads the content, not the marks (X-34)
+			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
+		}
+	}
+	if !native {
+		f.promise(d, r, text != "", alone)
+	}
+	return r, nil
+}
+
+// promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
+// with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
+// alone, in an error that says what happened. What an MCP server itself gave is that server's to answer for.
+func (f *Server) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn, alone bool) {
+	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
+		return // nothing was promised
+	}
+	structured, _ := r.StructuredContent.(json.RawMessage)
+	if standIn && structured != nil {
+		structured = messages.DropField(structured, stages.MarkField) // _meta and the text have the mark
+		r.StructuredContent = structured
+	}
+	wrong := "it is text and no structured content"
+	if structured != nil {
+		if wrong = f.parser.CheckOutput(d, nil, structured); wrong == "" {
+			return
+		}
+	}
+	r.StructuredContent = nil
+	if r.IsError {
+		return
+	}
+	r.IsError = true
+	note := "Note: the tool ran, and this is what is left to show of its result; it is marked as an error only because it is not as the tool's output schema has it (" + wrong + ")."
+	if standIn {
+		note = "Note: it is not as the tool's output schema has it either (" + wrong + ")."
+	}
+	r.Content = append(r.Content, &mcp.TextContent{Text: note})
+}
+
+// fromCache reports whether a result is one that the tool cache kept.
+func fromCache(c *messages.Call) bool {
+	var meta struct {
+		FromCache bool `json:"from_cache"`
+	}
+	return c.Noted(toolspec.NoteMetadata, &meta) && meta.FromCache
+}
+
+// degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
+func degraded(c *messages.Call) string {
+	var text string
+	if c.Noted(messages.NoteDegraded, &text) && text != "" {
+		return text
+	}
+	var meta struct {
+		Fallback any `json:"fallback"`
+	}
+	if c.Noted(toolspec.NoteMetadata, &meta) {
+		if s, ok := meta.Fallback.(string); ok {
+			return s
+		}
+	}
+	return ""
+}
+
+// body is the reply as a result; native says that it is what an MCP server gave, unchanged.
+func (f *Server) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
+	if d.Executor.Kind == toolspec.ExecMCP {
+		if raw, ok := toolspec.NativeMCP(c); ok {
+			r, err := nativeResult(raw)
+			if err == nil {
+				return r, true
+			}
+			f.Log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
+		}
+	}
+	if text, ok := c.ReplyText(); ok {
+		return textResult(text, nil), false
+	}
+	reply := c.ReplyBytes()
+	text, isText := messages.IsString(reply)
+	if !isText {
+		text = string(reply)
+	}
+	r = textResult(text, nil)
+	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
+	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(toolspec.NoteIsError) {
+		r.StructuredContent = json.RawMessage(reply)
+	}
+	return r, false
+}
+
+// nativeResult reads an MCP result so that it goes out with the bytes that came in.
+func nativeResult(raw json.RawMessage) (*mcp.CallToolResult, error) {
+	var read mcp.CallToolResult
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return nil, err
+	}
+	r := &mcp.CallToolResult{IsError: read.IsError, InputRequests: read.InputRequests, RequestState: read.RequestState}
+	content, _ := messages.Field(raw, "content")
+	blocks := messages.Elements(content)
+	for i, b := range blocks {
+		if i < len(read.Content) {
+			r.Content = append(r.Content, rawContent{Content: read.Content[i], raw: b})
+		}
+	}
+	if s, ok := messages.Field(raw, "structuredContent"); ok && !messages.IsNull(s) {
+		r.StructuredContent = json.RawMessage(s)
+	}
+	if m, ok := messages.Field(raw, "_meta"); ok {
+		dec := json.NewDecoder(bytes.NewReader(m))
+		dec.UseNumber()
+		if err := dec.Decode(&r.Meta); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}

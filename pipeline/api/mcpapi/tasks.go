@@ -1,0 +1,188 @@
+package mcpapi
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// The Tasks extension of MCP 2026-07-28. A task is a call on the bus whose end is recorded, and a record beside it that
+// says whose it is. The handle goes out when both are stored, so that any gateway of the installation can answer for it,
+// also when the one that accepted the call is gone.
+
+// TasksExtension is the extension's name among capabilities.
+const TasksExtension = "io.modelcontextprotocol/tasks"
+
+// taskAfter is how long the caller of a tool whose policy says auto waits for the result before he gets a handle.
+const taskAfter = 2 * time.Second
+
+// taskSlack is how much longer than its tool's own timeout a task may take: stages and waiting in line.
+const taskSlack = time.Minute
+
+// taskBus is what the extension needs of the bus; host.Host is one.
+type taskBus interface {
+	// Peek looks at a call: its end and when that was recorded; or nothing while it is under way, and pipeline.ErrHeld
+	// while it waits for an answer. An unknown call is the fault not_found.
+	Peek(ctx context.Context, tenant, call string) (*messages.Call, time.Time, error)
+	CancelCall(call string)
+	TaskStore() pipeline.Store
+	TaskTTL() time.Duration
+}
+
+// offerTasks takes the extension up if the source can keep tasks. It is called before the server is used.
+func (f *Server) offerTasks(caps *mcp.ServerCapabilities) {
+	var ok bool
+	if f.tasks, ok = f.Source.(taskBus); !ok || f.NoTasks {
+		f.tasks = nil
+	} else {
+		caps.AddExtension(TasksExtension, nil)
+	}
+}
+
+// serveTasks lets the server know the methods; what they do is in withTasks, which sees who asks.
+func (f *Server) serveTasks() error {
+	if f.tasks == nil {
+		return nil
+	}
+	for method := range taskMethods {
+		err := mcp.AddReceivingCustomMethod(f.server, method, func(context.Context, *mcp.ServerSession, *taskParams) (*taskAck, error) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + method}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// taskSlot is where a tools/call puts the handle that it is answered with.
+type taskSlot struct{ handle *taskView }
+
+type taskSlotKey struct{}
+
+// withTasks answers the extension's methods, and tools/call with a handle where one was made. Revisions before
+// 2026-07-28 see nothing of it.
+func (f *Server) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		params := req.GetParams()
+		if p, ok := params.(*taskParams); ok && p != nil && standsAlone(p) {
+			if !declaresTasks(p) {
+				return nil, needsTasks(method + " is of the extension " + TasksExtension)
+			}
+			return taskMethods[method](f, ctx, req.GetExtra(), p)
+		}
+		if p, ok := params.(*mcp.CallToolParamsRaw); ok && declaresTasks(p) {
+			slot := &taskSlot{}
+			res, err := next(context.WithValue(ctx, taskSlotKey{}, slot), method, req)
+			if err == nil && slot.handle != nil {
+				return slot.handle, nil
+			}
+			return res, err
+		}
+		res, err := next(ctx, method, req)
+		if r, ok := res.(*mcp.InitializeResult); ok && err == nil && r.Capabilities != nil { // an older revision
+			older := *r.Capabilities
+			older.Extensions = nil
+			r.Capabilities = &older
+		}
+		return res, err
+	}
+}
+
+// declaresTasks reports whether the request itself says that its caller knows the extension. What was said before does
+// not count.
+func declaresTasks(params mcp.Params) bool {
+	if !standsAlone(params) {
+		return false
+	}
+	caps, _ := params.GetMeta()[mcp.MetaKeyClientCapabilities].(map[string]any)
+	extensions, _ := caps["extensions"].(map[string]any)
+	_, ok := extensions[TasksExtension].(map[string]any)
+	return ok
+}
+
+// asTask returns where the handle of a call goes, if its caller may get one. A caller who must know the extension for
+// this tool, and does not, is refused.
+func (f *Server) asTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
+	slot, ok := ctx.Value(taskSlotKey{}).(*taskSlot)
+	switch {
+	case f.tasks == nil, d.Task == toolspec.TaskNever:
+		return nil, nil
+	case !ok && d.Task == toolspec.TaskRequired && standsAlone(req.Params):
+		return nil, needsTasks("tool '" + d.Name + "' is only run as a task")
+	}
+	return slot, nil
+}
+
+// callTask carries one tools/call through the chain for a caller who takes a handle instead of the result.
+func (f *Server) callTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
+	r, err := f.request(d, req)
+	if err != nil {
+		return nil, err
+	}
+	r.Keep = true
+	if d.Timeout > 0 {
+		r.MaxTime = d.Timeout.D() + taskSlack // its end is not waited for on a connection
+	}
+	pending, err := f.Door.Accept(ctx, r)
+	if err != nil {
+		return faultResult(messages.AsFault(err, "entry"), "")
+	}
+	stay := context.AfterFunc(ctx, func() {
+		pending.Leave()
+		if r.IdempotencyKey == "" { // without one nobody comes back: he has no handle yet
+			f.tasks.CancelCall(pending.ID())
+		}
+	})
+	defer stay()
+	wait, done := f.untilHalt(ctx)
+	defer done()
+	atOnce := d.Task == toolspec.TaskAlways || d.Task == toolspec.TaskRequired
+	held := false
+	if !atOnce {
+		limit, cancel := context.WithTimeout(wait, taskAfter)
+		c, err := pending.Wait(limit, f.progress(ctx, req))
+		cancel()
+		if err == nil {
+			return f.result(d, c, true)
+		}
+		held = errors.Is(err, pipeline.ErrHeld)
+	}
+	t, err := f.newTask(ctx, req, r, d, pending.ID())
+	if err == nil && stay() {
+		if f.halted.Err() == nil { // whoever waits ends the call when its time is over, should nobody else do so
+			f.work.Go(func() { _, _ = pending.Wait(f.halted, nil) })
+		}
+		slot.handle = t.view(statusWorking)
+		slot.handle.ResultType = resultTask
+		if held {
+			slot.handle.StatusMessage = heldMessage
+			slot.handle.Meta = heldMeta(t)
+		}
+		return &mcp.CallToolResult{}, nil
+	}
+	if err != nil {
+		f.Log.Warn("a task could not be stored; its caller waits for the result", "call", pending.ID(), "err", err)
+	}
+	c, err := pending.Wait(wait, f.progress(ctx, req))
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		return f.held(ctx, req, heldState{Call: pending.ID(), Tenant: r.Tenant}, "")
+	case err != nil:
+		return f.notEnded(ctx, pending, err)
+	}
+	return f.result(d, c, true)
+}
+
+// needsTasks refuses a caller who does not declare the extension.
+func needsTasks(why string) error {
+	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: why + "; declare it in _meta, among the extensions of " + mcp.MetaKeyClientCapabilities,
+		Data: messages.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}})}
+}

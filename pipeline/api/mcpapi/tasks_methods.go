@@ -1,0 +1,221 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// taskMethods are the methods of the extension, for callers who declare it.
+var taskMethods = map[string]func(f *Server, ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error){
+	"tasks/get":    (*Server).getTask,
+	"tasks/update": (*Server).updateTask,
+	"tasks/cancel": (*Server).cancelTask,
+}
+
+// getTask is tasks/get.
+func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+	limit, cancel := context.WithTimeout(ctx, taskTime)
+	defer cancel()
+	id, err := p.id()
+	if err != nil {
+		return nil, err
+	}
+	t, err := f.loadTask(limit, extra, id)
+	if err != nil {
+		return nil, err
+	}
+	c, at, err := f.tasks.Peek(limit, t.tenant, t.Call)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		f.keepTask(limit, t)
+		return f.heldTask(limit, extra, p, t), nil
+	case err != nil && messages.AsFault(err, "entry").Code == messages.NotFound:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("the task %q has expired: results are kept %s", id, t.ttl)}
+	case err != nil:
+		return nil, f.taskTrouble(id, err)
+	case c == nil:
+		f.keepTask(limit, t)
+		v := t.view(statusWorking)
+		if t.Cancelled {
+			f.tasks.CancelCall(t.Call) // whoever runs it may not have heard the first word
+			v.StatusMessage = "the task was told to stop"
+		}
+		return v, nil
+	}
+	if q := questionOf(t, c); q != nil {
+		open := t.open(q)
+		switch {
+		case t.Cancelled:
+			return t.view(statusCancelled), nil
+		case len(open) > 0:
+			v := t.view(statusInput)
+			v.InputRequests = messages.Encode(open)
+			return v, nil
+		}
+		// All is answered, and whoever took the last answer did not get to the next round.
+		if err := f.nextRound(limit, t, c, q); err != nil {
+			f.Log.Warn("a task does not go on yet", "task", id, "call", t.Call, "err", err)
+		}
+		return t.view(statusWorking), nil
+	}
+	t.ended = at
+	return f.endOfTask(limit, t, c)
+}
+
+// endOfTask shows a task whose call has ended, with what tools/call would have answered.
+func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.Result, error) {
+	if c.Fault != nil && c.Fault.Code == messages.Cancelled {
+		v := t.view(statusCancelled)
+		v.StatusMessage = c.Fault.Message
+		return v, nil
+	}
+	d, err := f.definition(ctx, t)
+	if err != nil {
+		return nil, f.taskTrouble(t.id, err)
+	}
+	res, err := f.result(d, c, true)
+	if err != nil {
+		var wire *jsonrpc.Error
+		if !errors.As(err, &wire) {
+			wire = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+		}
+		v := t.view(statusFailed)
+		v.StatusMessage, v.Error = wire.Message, wire
+		return v, nil
+	}
+	if res.Content == nil {
+		res.Content = []mcp.Content{}
+	}
+	raw, err := json.Marshal(res)
+	if err != nil {
+		return nil, f.taskTrouble(t.id, err)
+	}
+	v := t.view(statusCompleted)
+	v.Result = messages.SetField(raw, "resultType", []byte(`"complete"`))
+	return v, nil
+}
+
+// definition is the tool of a task. One that is gone from the registry promises nothing any more.
+func (f *Server) definition(ctx context.Context, t *task) (*toolspec.Definition, error) {
+	defs, err := f.Source.Tools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range defs {
+		if d.Name == t.Tool {
+			return d, nil
+		}
+	}
+	return &toolspec.Definition{Name: t.Tool, Executor: toolspec.Executor{Kind: t.Executor}}, nil
+}
+
+// cancelTask is tasks/cancel. A task that has ended stays as it is.
+func (f *Server) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+	return f.changeTask(ctx, extra, p, func(limit context.Context, t *task, c *messages.Call, q *asked) error {
+		if c != nil && q == nil {
+			return nil
+		}
+		if !t.Cancelled {
+			t.Cancelled, t.Changed = true, time.Now().UTC()
+			if err := f.saveTask(limit, t); err != nil {
+				return err
+			}
+		}
+		if c == nil {
+			f.tasks.CancelCall(t.Call)
+		}
+		return nil
+	})
+}
+
+// updateTask is tasks/update. Answers to what is not asked (any more) are left out, as the extension wants it.
+func (f *Server) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
+	answers, err := p.answers()
+	if err != nil {
+		return nil, err
+	}
+	return f.changeTask(ctx, extra, p, func(limit context.Context, t *task, c *messages.Call, q *asked) error {
+		if c == nil && !t.Cancelled {
+			return f.answerHeld(limit, extra, t, answers)
+		}
+		if q == nil || t.Cancelled {
+			return nil
+		}
+		took := false
+		for name := range t.open(q) {
+			answer, ok := answers[name]
+			if !ok {
+				continue
+			}
+			if t.Answers == nil {
+				t.Answers = map[string]json.RawMessage{}
+			}
+			t.Answers[name], took = answer, true
+		}
+		if took {
+			t.Changed = time.Now().UTC()
+			if err := f.saveTask(limit, t); err != nil {
+				return err
+			}
+			// The next round needs the record's new revision.
+			fresh, err := f.loadTask(limit, extra, t.id)
+			if err != nil {
+				return err
+			}
+			t = fresh
+		}
+		if t.Call == c.ID && !t.Cancelled && len(t.open(q)) == 0 {
+			if err := f.nextRound(limit, t, c, q); err != nil { // the answers are stored: tasks/get goes on with them
+				f.Log.Warn("a task does not go on yet", "task", t.id, "call", t.Call, "err", err)
+			}
+		}
+		return nil
+	})
+}
+
+// changeTask does something to a task, anew as long as somebody else changes it at the same time, and acknowledges. The
+// call is nil while it is under way; the question is set if it ended with one.
+func (f *Server) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams,
+	change func(ctx context.Context, t *task, c *messages.Call, q *asked) error) (mcp.Result, error) {
+	limit, cancel := context.WithTimeout(ctx, taskTime)
+	defer cancel()
+	id, err := p.id()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		t, err := f.loadTask(limit, extra, id)
+		if err != nil {
+			return nil, err
+		}
+		c, _, err := f.tasks.Peek(limit, t.tenant, t.Call)
+		if err == nil || errors.Is(err, pipeline.ErrHeld) {
+			var q *asked
+			if c != nil {
+				q = questionOf(t, c)
+			}
+			err = change(limit, t, c, q)
+		} else if messages.AsFault(err, "entry").Code == messages.NotFound {
+			err = nil // it has expired, and so has ended
+		}
+		var wire *jsonrpc.Error
+		switch {
+		case err == nil:
+			return &taskAck{ResultType: resultComplete}, nil
+		case errors.As(err, &wire):
+			return nil, wire
+		case !errors.Is(err, pipeline.ErrChanged) || limit.Err() != nil:
+			return nil, f.taskTrouble(id, err)
+		}
+	}
+}

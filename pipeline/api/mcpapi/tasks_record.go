@@ -1,0 +1,208 @@
+package mcpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+)
+
+// taskRecord is what is stored of a task beside its calls.
+type taskRecord struct {
+	Who      string    `json:"who"` // the key that made it
+	Tool     string    `json:"tool"`
+	Executor string    `json:"executor"` // the tool's kind, should it be gone when the result is asked for
+	Created  time.Time `json:"created"`
+	Changed  time.Time `json:"changed"`
+	// Call is the call that is under way, or the last one: a tool that asks for input ends with its question, and is
+	// called again with the answers. Round counts these calls from 1.
+	Call  string `json:"call"`
+	Round int    `json:"round"`
+	// Answers are those that came to the question of this round, by the names that the caller knows.
+	Answers   map[string]json.RawMessage `json:"answers,omitempty"`
+	Cancelled bool                       `json:"cancelled,omitempty"` // it was asked for
+	// Limit is how long the caller lets a call take, if he said so; MaxTime how long the tool lets it.
+	Limit   time.Duration `json:"limit,omitempty"`
+	MaxTime time.Duration `json:"max_time,omitempty"`
+	// Asked counts the answers of a person to whether the call may run that decided nothing. Note says what was wrong
+	// with the last one; Quiet, that he does not want to decide.
+	Asked int    `json:"asked,omitempty"`
+	Note  string `json:"note,omitempty"`
+	Quiet bool   `json:"quiet,omitempty"`
+}
+
+// task is a record as it was read.
+type task struct {
+	taskRecord
+	id, tenant string
+	revision   uint64
+	written    time.Time
+	ttl        time.Duration // of the record, from when it was written
+	ended      time.Time     // when the end was recorded; zero before
+}
+
+func taskKey(tenant, id string) string { return messages.Key(tenant, "task", id) }
+
+// taskTime bounds what a request about a task does with the store.
+const taskTime = 5 * time.Second
+
+// newTask stores the record of a task; when it returns, every gateway knows the task.
+func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *toolspec.Definition, call string) (*task, error) {
+	id, _ := f.caller(req.Extra)
+	now := time.Now().UTC()
+	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
+		Who: id.Who(), Tool: d.Name, Executor: d.Executor.Kind, Created: now, Changed: now, Call: call, Round: 1,
+	}}
+	t.MaxTime = r.MaxTime
+	if !r.Deadline.IsZero() {
+		t.Limit = r.Deadline.Sub(now)
+	}
+	limit, cancel := context.WithTimeout(ctx, taskTime)
+	defer cancel()
+	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), messages.Encode(t.taskRecord), 0, pipeline.IfAbsent())
+	return t, err
+}
+
+// loadTask reads a task for whoever asks. One of another tenant, or of another key, is one that there is not.
+func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
+	who, headers := f.caller(extra)
+	r, fault := api.Metadata(headers.Values, who, api.Chat{}, time.Now())
+	if fault != nil {
+		return nil, metadataError(fault, nil)
+	}
+	none := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("there is no task %q of this key; tasks are kept %s", clipped(id), f.tasks.TaskTTL()),
+		Data: messages.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})}
+	if len(id) > 128 {
+		return nil, none
+	}
+	e, err := f.tasks.TaskStore().Get(ctx, taskKey(r.Tenant, id))
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return nil, none
+	}
+	t := &task{id: id, tenant: r.Tenant, revision: e.Revision, written: e.Created, ttl: f.tasks.TaskTTL()}
+	if err == nil {
+		err = json.Unmarshal(e.Value, &t.taskRecord)
+	}
+	if err != nil {
+		return nil, f.taskTrouble(id, err)
+	}
+	if t.Who != who.Who() || !who.MayTool(t.Tool) {
+		return nil, none
+	}
+	return t, nil
+}
+
+// saveTask writes a task that nobody else has written meanwhile; otherwise the error is pipeline.ErrChanged.
+func (f *Server) saveTask(ctx context.Context, t *task) error {
+	_, err := f.tasks.TaskStore().Put(ctx, taskKey(t.tenant, t.id), messages.Encode(t.taskRecord), 0, pipeline.IfRevision(t.revision))
+	return err
+}
+
+// keepTask lets the record of a task that is under way outlast a call that takes long, by being held for instance.
+func (f *Server) keepTask(ctx context.Context, t *task) {
+	if time.Since(t.written) < t.ttl/2 {
+		return
+	}
+	if err := f.saveTask(ctx, t); err == nil {
+		t.written = time.Now()
+	}
+}
+
+// taskTrouble is an error that is not the caller's.
+func (f *Server) taskTrouble(id string, err error) error {
+	f.Log.Warn("a task cannot be served", "task", id, "err", err)
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the task's record cannot be read or written now; it is kept, ask again later",
+		Data: messages.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
+}
+
+// asked is the question that a call ended with: the names are those of the server behind.
+type asked struct {
+	names    []string
+	requests map[string]json.RawMessage
+	state    string
+}
+
+// questionOf returns the question that a call ended with; nil if it ended otherwise.
+func questionOf(t *task, c *messages.Call) *asked {
+	raw, ok := toolspec.NativeMCP(c)
+	if t.Executor != toolspec.ExecMCP || !ok || fieldText(raw, "resultType") != "input_required" {
+		return nil
+	}
+	q := &asked{requests: map[string]json.RawMessage{}, state: fieldText(raw, "requestState")}
+	requests, _ := messages.Field(raw, "inputRequests")
+	eachField(requests, func(name string, request []byte) {
+		q.names = append(q.names, name)
+		q.requests[name] = request
+	})
+	return q
+}
+
+// shown is the name of a request of this round as the caller sees it: no name comes twice in the life of a task,
+// whatever the server behind calls its questions.
+func (t *task) shown(name string) string { return strconv.Itoa(t.Round) + "." + name }
+
+// open are the requests that wait for an answer, by the names that the caller sees.
+func (t *task) open(q *asked) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	for _, name := range q.names {
+		if _, done := t.Answers[t.shown(name)]; !done {
+			out[t.shown(name)] = q.requests[name]
+		}
+	}
+	return out
+}
+
+// nextRound calls the tool again with the answers. It may be done by several gateways, and again after one has died in
+// the middle: the idempotency key makes it one call.
+func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
+	note := toolspec.MCPCall{}
+	c.Noted(toolspec.NoteMCP, &note)
+	note.Progress, note.LogLevel, note.RequestState, note.InputResponses = false, "", q.state, nil
+	answers := map[string]json.RawMessage{}
+	for _, name := range q.names {
+		answers[name] = t.Answers[t.shown(name)]
+	}
+	if len(answers) > 0 {
+		note.InputResponses = messages.Encode(answers)
+	}
+	body := c.Request()
+	if text, ok := c.RequestText(); ok {
+		body = []byte(text)
+	}
+	var deadline time.Time
+	if t.Limit > 0 {
+		deadline = time.Now().Add(t.Limit)
+	}
+	pending, err := f.Door.Accept(ctx, pipeline.Request{
+		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
+		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
+		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
+		Trace: c.Trace, Notes: messages.Notes{toolspec.NoteMCP: messages.Encode(note)},
+	})
+	if err != nil {
+		return err
+	}
+	t.Call, t.Changed, t.Answers, t.Note = pending.ID(), time.Now().UTC(), nil, ""
+	t.Round++
+	err = f.saveTask(ctx, t)
+	if errors.Is(err, pipeline.ErrChanged) { // another gateway did the same, or the task was cancelled
+		e, err := f.tasks.TaskStore().Get(ctx, taskKey(t.tenant, t.id))
+		var now taskRecord
+		if err == nil && json.Unmarshal(e.Value, &now) == nil && now.Cancelled {
+			f.tasks.CancelCall(pending.ID())
+		}
+		return err
+	}
+	return err
+}

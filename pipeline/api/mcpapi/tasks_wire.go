@@ -1,0 +1,150 @@
+package mcpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// The values of resultType and status that this face gives.
+const (
+	resultComplete = "complete"
+	resultTask     = "task"
+
+	statusWorking   = "working"
+	statusInput     = "input_required"
+	statusCompleted = "completed"
+	statusFailed    = "failed"
+	statusCancelled = "cancelled"
+)
+
+// taskParams are the parameters of all methods of the extension.
+type taskParams struct {
+	mcp.ParamsBase
+	TaskID         json.RawMessage `json:"taskId"`
+	InputResponses json.RawMessage `json:"inputResponses"`
+}
+
+func (p *taskParams) id() (string, error) {
+	id, ok := messages.IsString(p.TaskID)
+	if !ok || id == "" {
+		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId: it must be the text that tools/call gave"}
+	}
+	return id, nil
+}
+
+// answers are the responses by name. Each is an object, whatever it answers.
+func (p *taskParams) answers() (map[string]json.RawMessage, error) {
+	wrong := func(what string) error {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: " + what + " must be an object"}
+	}
+	if !gjson.ParseBytes(p.InputResponses).IsObject() {
+		return nil, wrong("it")
+	}
+	out := map[string]json.RawMessage{}
+	var bad string
+	eachField(p.InputResponses, func(name string, answer []byte) {
+		if !gjson.ParseBytes(answer).IsObject() {
+			bad = name
+		}
+		out[name] = answer
+	})
+	if bad != "" {
+		return nil, wrong(fmt.Sprintf("the response %q", clipped(bad)))
+	}
+	return out, nil
+}
+
+// taskView is a task as callers see it: the handle that answers tools/call, and what tasks/get says.
+type taskView struct {
+	mcp.ResultBase
+	ResultType     string          `json:"resultType"`
+	TaskID         string          `json:"taskId"`
+	Status         string          `json:"status"`
+	StatusMessage  string          `json:"statusMessage,omitempty"`
+	CreatedAt      string          `json:"createdAt"`
+	LastUpdatedAt  string          `json:"lastUpdatedAt"`
+	TTLMs          int64           `json:"ttlMs"`
+	PollIntervalMs int64           `json:"pollIntervalMs"`
+	InputRequests  json.RawMessage `json:"inputRequests,omitempty"`
+	Result         json.RawMessage `json:"result,omitempty"`
+	Error          *jsonrpc.Error  `json:"error,omitempty"`
+}
+
+// taskAck acknowledges tasks/update and tasks/cancel.
+type taskAck struct {
+	mcp.ResultBase
+	ResultType string `json:"resultType"`
+}
+
+// view shows a task. The time to live is that of the record, or of the result where that goes first.
+func (t *task) view(status string) *taskView {
+	changed, until := t.Changed, t.written.Add(t.ttl)
+	if !t.ended.IsZero() {
+		changed = t.ended
+		if end := t.ended.Add(t.ttl); end.Before(until) {
+			until = end
+		}
+	}
+	stamp := func(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }
+	return &taskView{
+		ResultType: resultComplete, TaskID: t.id, Status: status, CreatedAt: stamp(t.Created), LastUpdatedAt: stamp(changed),
+		TTLMs: max(until.Sub(t.Created).Milliseconds(), 1), PollIntervalMs: pollEvery(time.Since(t.Created)).Milliseconds(),
+	}
+}
+
+// pollEvery asks those to poll rarely who have waited long already.
+func pollEvery(age time.Duration) time.Duration {
+	return min(max(age/10, 500*time.Millisecond), 5*time.Second).Truncate(time.Millisecond)
+}
+
+// taskRefusal checks what the SDK does not know of a request of the extension: Mcp-Name is the task's id, and who wants
+// news of tasks must declare the extension.
+func taskRefusal(r *http.Request, in envelope, body []byte) *jsonrpc.Error {
+	params := gjson.GetBytes(body, "params")
+	switch _, ours := taskMethods[in.method]; {
+	case ours:
+		name, id := r.Header.Get("Mcp-Name"), params.Get("taskId")
+		if name == "" {
+			return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: fmt.Sprintf("missing required Mcp-Name header for method %q; it is the taskId", in.method)}
+		}
+		if id.Type == gjson.String && id.Str != name {
+			return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: fmt.Sprintf("header mismatch: Mcp-Name header value %q does not match body value %q", clipped(name), clipped(id.Str))}
+		}
+	case in.method == "subscriptions/listen" && params.Get("notifications.taskIds").Exists():
+		caps := params.Get(`_meta.io\.modelcontextprotocol/clientCapabilities.extensions.io\.modelcontextprotocol/tasks`)
+		if !caps.IsObject() {
+			return needsTasks("news of tasks is of the extension " + TasksExtension).(*jsonrpc.Error)
+		}
+	}
+	return nil
+}
+
+func clipped(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
+}
+
+// fieldText is a text field of an object; empty if there is none.
+func fieldText(obj []byte, key string) string {
+	s, _ := messages.FieldString(obj, key)
+	return s
+}
+
+// eachField hands out the fields of an object with their bytes.
+func eachField(obj []byte, f func(key string, raw []byte)) {
+	gjson.ParseBytes(obj).ForEach(func(k, v gjson.Result) bool {
+		f(k.String(), bytes.Clone([]byte(v.Raw)))
+		return true
+	})
+}

@@ -1,0 +1,117 @@
+package natsapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is
+// {"call": "<id>", "answer": <JSON>}, or the keys of a decision beside the call.
+func (s *Server) serveApprovals() error {
+	verbs := map[string]func(m *nats.Msg, tenant string){"list": s.serveHeld, "answer": s.serveAnswer}
+	for verb, serve := range verbs {
+		if !s.NoBareSubjects {
+			if err := s.subscribe(s.subjects.Control("approval", verb), func(m *nats.Msg) { serve(m, "default") }); err != nil {
+				return err
+			}
+		}
+		if err := s.subscribe(s.subjects.Control("tenant", "*", "approval", verb), func(m *nats.Msg) {
+			t := strings.Split(m.Subject, ".")
+			tenant, ok := messages.Untoken(t[len(t)-3])
+			if !ok || tenant == "" {
+				s.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
+				return
+			}
+			serve(m, tenant)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) serveHeld(m *nats.Msg, tenant string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	list, err := s.Calls.HeldRows(ctx, tenant)
+	if err != nil {
+		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	s.reply(m, &nats.Msg{Subject: m.Reply, Data: heldList(list, s.largest())})
+}
+
+// heldList is the list as far as it fits into a message, the oldest first; a call whose question does not fit stands there
+// without it.
+func heldList(list []json.RawMessage, limit int) []byte {
+	out := []byte{'['}
+	for _, row := range list {
+		if len(out)+len(row)+2 > limit {
+			row = messages.DropField(row, "question")
+		}
+		if len(out)+len(row)+2 > limit {
+			break
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, row...)
+	}
+	return append(out, ']')
+}
+
+func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
+	call, answer, err := readAnswer(m.Data)
+	if err != nil {
+		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+		return
+	}
+	by := "nats"
+	if user := m.Header.Get("Shallot-User"); user != "" {
+		by += "/" + headerValue(user)[:min(len(user), 256)]
+	}
+	decision, err := s.Calls.DecideInOneWord(context.Background(), tenant, call, answer, by)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		s.reply(m, pendingAnswer(m.Reply, call))
+	case err != nil:
+		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	default:
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: messages.Encode(struct {
+			Call     string `json:"call"`
+			Status   string `json:"status"`
+			Decision string `json:"decision,omitempty"`
+			By       string `json:"by"`
+		}{call, "answered", decision, by})})
+	}
+}
+
+// readAnswer reads which call is answered, and the answer.
+func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
+	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		return "", nil, bad
+	}
+	call, ok := messages.IsString(all["call"])
+	if !ok || call == "" {
+		return "", nil, bad.At("call")
+	}
+	if answer, ok := all["answer"]; ok {
+		return call, answer, nil
+	}
+	delete(all, "call")
+	if len(all) == 0 {
+		return "", nil, bad.At("decision")
+	}
+	return call, messages.DropField(bytes.TrimSpace(data), "call"), nil
+}

@@ -1,0 +1,285 @@
+package natsapi
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// Serve subscribes to the request subjects that plain NATS callers use: an OpenAI chat body in, the reply out,
+// no knowledge of the envelope needed. They are core subjects; no stream captures them (contracts 26).
+func (s *Server) Serve() error {
+	var subjects []string
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+		subjects = append(subjects, s.subjects.TenantRequest("*", kind), s.subjects.TenantSubmit("*", kind))
+		if !s.NoBareSubjects {
+			subjects = append(subjects, s.subjects.Request(kind), s.subjects.Submit(kind))
+		}
+	}
+	for _, subject := range subjects {
+		if err := s.subscribe(subject, s.serveRequest); err != nil {
+			return err
+		}
+	}
+	if err := s.subscribe(s.subjects.Control("result", "*"), func(m *nats.Msg) {
+		s.serveResult(m, "default", m.Subject[len(s.subjects.Control("result", "")):])
+	}); err != nil {
+		return err
+	}
+	if err := s.subscribe(s.subjects.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
+		t := strings.Split(m.Subject, ".")
+		tenant, ok := messages.Untoken(t[len(t)-3])
+		if !ok {
+			s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			return
+		}
+		s.serveResult(m, tenant, t[len(t)-1])
+	}); err != nil {
+		return err
+	}
+	if err := s.subscribe(s.subjects.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		return err
+	}
+	if err := s.serveApprovals(); err != nil {
+		return err
+	}
+	if err := s.serveCancel(); err != nil {
+		return err
+	}
+	if err := s.serveVerbs(); err != nil {
+		return err
+	}
+	return s.serveControl()
+}
+
+func (s *Server) serveRequest(m *nats.Msg) {
+	in, ok := s.subjects.ParseIntake(m.Subject)
+	if !ok {
+		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+		return
+	}
+	r, err := s.readRequest(in, m)
+	if err != nil {
+		s.refuse(in, m, err)
+		return
+	}
+	ctx := s.waiting
+	p, err := s.Calls.Accept(context.WithoutCancel(ctx), r)
+	if err != nil {
+		s.refuse(in, m, err)
+		return
+	}
+	if in.Submit {
+		out := &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"accepted"}, hdrCall: {p.ID()}}, Data: messages.Encode(struct {
+			Call   string `json:"call"`
+			Status string `json:"status"`
+			Result string `json:"result"`
+		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())})}
+		s.reply(m, out)
+		return
+	}
+	s.serveWait(ctx, m, r, p)
+}
+
+// resultSubject is where the result of a submitted call is asked for. The bare subject knows the calls of the tenant
+// default only; whoever called on a tenant's subject may be allowed no other.
+func (s *Server) resultSubject(in messages.Intake, tenant, id string) string {
+	if in.Tenant == "" && tenant == "default" {
+		return s.subjects.Result(id)
+	}
+	return s.subjects.Control("tenant", messages.Token(tenant), "result", messages.Token(id))
+}
+
+// noSubject refuses a subject that cannot be read.
+func noSubject(subject string) *messages.Fault {
+	return messages.NewFault(messages.InvalidRequest,
+		"subject %s cannot be read: in the name of a tenant, tool or call every byte but letters, digits, _ and - is written =HH, two hex digits", subject)
+}
+
+// refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
+// one here too.
+func (s *Server) refuse(in messages.Intake, m *nats.Msg, err error) {
+	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	raw, _ := messages.Field(m.Data, "stream")
+	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
+		s.reply(m, &nats.Msg{Subject: m.Reply})
+	}
+}
+
+// serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
+func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
+	if !r.Stream {
+		c, err := p.Wait(ctx, nil)
+		switch {
+		case err == nil:
+			s.reply(m, answer(m.Reply, c))
+		case errors.Is(err, pipeline.ErrHeld):
+			s.reply(m, pendingAnswer(m.Reply, p.ID()))
+		}
+		return
+	}
+	follow := followerOf(r.Kind, r.Body)
+	c, err := p.Wait(ctx, func(d pipeline.Delta) {
+		if follow.Released() {
+			d.Degraded = ""
+		}
+		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, s.largest()) {
+			s.reply(m, out)
+		}
+	})
+	if errors.Is(err, pipeline.ErrHeld) {
+		last := pendingAnswer(m.Reply, p.ID())
+		s.reply(m, last)
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // its end says so too: data is no piece of a result
+		return
+	}
+	if err != nil {
+		return
+	}
+	for _, out := range streamEnd(m.Reply, follow, c, s.largest()) {
+		s.reply(m, out)
+	}
+}
+
+// largest is how many bytes of data fit into a message beside its headers.
+func (s *Server) largest() int { return int(s.Conn.MaxPayload()) - 8<<10 }
+
+// reply sends to a caller, if he gave an address.
+func (s *Server) reply(m *nats.Msg, out *nats.Msg) {
+	if m.Reply == "" {
+		return
+	}
+	if len(out.Data) > s.largest() {
+		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
+			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), s.Conn.MaxPayload()))
+	}
+	if err := s.Conn.PublishMsg(out); err != nil {
+		s.Log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
+	}
+}
+
+func (s *Server) serveResult(m *nats.Msg, tenant, token string) {
+	id, ok := messages.Untoken(token)
+	if !ok {
+		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := s.Calls.Result(ctx, tenant, id)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		s.reply(m, pendingAnswer(m.Reply, id))
+	case err != nil:
+		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	case c == nil:
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"running"}, hdrCall: {id}}, Data: []byte(`{"status":"running"}`)})
+	default:
+		s.reply(m, answer(m.Reply, c))
+	}
+}
+
+// readRequest reads the metadata of contracts T3 from the headers of a plain request, by the same rules as HTTP.
+func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
+	id := api.Identity{Tenant: in.Tenant, Role: api.RoleCaller}
+	if s.TrustCallers {
+		id.Role = api.RoleOperator
+	}
+	if id.Tenant == "" {
+		id.Tenant = "default"
+		if v := m.Header["Shallot-Tenant"]; s.TrustTenantHeader && len(v) == 1 && v[0] != "" {
+			id.Tenant = v[0]
+		}
+	}
+	var chat api.Chat
+	body := m.Data
+	switch in.Kind {
+	case messages.Model:
+		var f *messages.Fault
+		if chat, f = api.ParseChat(body); f != nil {
+			return pipeline.Request{}, f
+		}
+	case messages.Tool:
+		if f := api.ReadArguments(body); f != nil {
+			return pipeline.Request{}, f
+		}
+		body = api.Arguments(body)
+	}
+	if v := m.Header[hdrWire]; len(v) > 0 && v[0] != strconv.Itoa(messages.WireVersion) {
+		return pipeline.Request{}, messages.NewFault(messages.UnsupportedVersion, "header %s is %q; this build reads version %d", hdrWire, v[0], messages.WireVersion)
+	}
+	headers := func(name string) []string {
+		if name == "Shallot-Tenant" || name == hdrWire {
+			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
+		}
+		return anyCase(m.Header, name)
+	}
+	r, f := api.Metadata(headers, id, chat, time.Now())
+	if f == nil && r.IdempotencyKey == "" {
+		r.IdempotencyKey, f = api.OneValue(headers, hdrMsgID)
+	}
+	if f != nil {
+		return r, f
+	}
+	if in.Kind == messages.Tool {
+		if r.Stream, f = api.WantsStream(headers); f != nil {
+			return r, f
+		}
+	}
+	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
+	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
+	return r, nil
+}
+
+// anyCase returns a header's values however its name is spelled: NATS keeps the letters of names as they are sent, and
+// an idempotency key must not be lost by a small letter.
+func anyCase(h nats.Header, name string) []string {
+	values := h[name]
+	for k, v := range h {
+		if k != name && strings.EqualFold(k, name) {
+			values = append(values[:len(values):len(values)], v...)
+		}
+	}
+	return values
+}
+
+// answer is the end of a call as a NATS message: the reply or the error body, and the answer headers of contracts T3.
+func answer(subject string, c *messages.Call) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Header: nats.Header{}}
+	if c.Fault != nil {
+		m = refusal(subject, c.Fault)
+	} else if text, ok := c.ReplyText(); ok {
+		m.Data = []byte(text)
+	} else {
+		m.Data = c.ReplyBytes()
+	}
+	for k, v := range api.ResponseHeaders(c, time.Now()) {
+		m.Header[k] = []string{headerValue(v)}
+	}
+	return m
+}
+
+// refusal is a fault as a NATS message, as the service protocol writes errors.
+func refusal(subject string, f *messages.Fault) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Data: f.Body(), Header: nats.Header{
+		hdrErrCode: {strconv.Itoa(f.HTTPStatus())}, hdrErr: {headerValue(f.Message)},
+	}}
+	for k, v := range api.FaultHeaders(f) {
+		m.Header[k] = []string{headerValue(v)}
+	}
+	return m
+}
+
+// pendingAnswer says that a call is parked until somebody answers (contracts 9).
+func pendingAnswer(subject, id string) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
+		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
+}

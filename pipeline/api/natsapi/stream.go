@@ -1,0 +1,80 @@
+package natsapi
+
+import (
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// follower decides what a caller of a stream sees.
+type follower interface {
+	Released() bool
+	Delta(d pipeline.Delta) [][]byte
+	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
+}
+
+func followerOf(kind messages.Kind, request []byte) follower {
+	if kind == messages.Tool {
+		return &pipeline.ToolFollower{}
+	}
+	return pipeline.NewFollower(request)
+}
+
+// streamMessages are the messages that carry chunks: the chunks of a model as they are, the bare text of a tool's. Signs
+// of life of a tool are not sent. The first message carries the mark of a degraded reply, if there is one.
+func streamMessages(subject string, chunks [][]byte, degraded string, largest int) (out []*nats.Msg) {
+	add := func(data []byte) {
+		m := &nats.Msg{Subject: subject, Data: data}
+		if degraded != "" {
+			m.Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
+			degraded = ""
+		}
+		out = append(out, m)
+	}
+	for _, chunk := range chunks {
+		if text, ok := messages.ToolChunkText(chunk); ok {
+			for _, piece := range messages.SplitText(text, max(largest, utf8.UTFMax)) {
+				add([]byte(piece))
+			}
+			continue
+		}
+		if _, alive := messages.Field(chunk, "progress"); alive {
+			continue
+		}
+		for _, piece := range messages.SplitChunk(chunk, largest) {
+			add(piece)
+		}
+	}
+	return out
+}
+
+// streamEnd are the last messages of a stream: the rest, the fault if there is one, and an empty message. Of a tool's
+// call the empty message has the answer headers; its result is the data of all messages before it, JSON too.
+func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nats.Msg {
+	degraded := ""
+	if !f.Released() {
+		c.Noted(messages.NoteDegraded, &degraded)
+	}
+	begun := f.Released()
+	chunks, fault := f.End(c)
+	last := &nats.Msg{Subject: subject}
+	if c.Kind == messages.Tool {
+		if reply, text, ok := c.ReplyOut(); fault == nil && ok && !text && !begun {
+			chunks = [][]byte{messages.ToolChunk(reply)}
+		}
+		last.Header = nats.Header{}
+		for k, v := range api.ResponseHeaders(c, time.Now()) {
+			last.Header[k] = []string{headerValue(v)}
+		}
+	}
+	out := streamMessages(subject, chunks, degraded, largest)
+	if fault != nil {
+		out = append(out, refusal(subject, fault))
+	}
+	return append(out, last)
+}

@@ -1,0 +1,23 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// WriteJSON writes a whole answer of JSON; see WriteBody.
+func WriteJSON(w http.ResponseWriter, status int, body []byte) {
+	WriteBody(w, status, "application/json", body)
+}
+
+// WriteBody writes a whole answer, which no cache on the way may keep.
+func WriteBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if h.Get("Cache-Control") == "" {
+		h.Set("Cache-Control", "no-store")
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the only failure is that the caller is gone
+}

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// noteToolError is the note of a tool result that reports a failure in the tool's own words.
+const noteToolError = "tool.isError"
+
+// HeaderStream asks for a tool's result as a stream (contracts T3): on or off.
+const HeaderStream = "Shallot-Stream"
+
+// WantsStream reads the header with which the caller of a tool asks for a stream. Callers of models say so in the body.
+func WantsStream(h Headers) (bool, *messages.Fault) {
+	v, f := OneValue(h, HeaderStream)
+	if f == nil && v != "" && v != "on" && v != "off" {
+		f = Invalid(HeaderStream, "header %s is %q; known: on, off", HeaderStream, v)
+	}
+	return v == "on", f
+}
+
+// ReadArguments checks the body of a tool call as far as the entry answers for it: it is text within the bounds. What
+// the arguments mean is the stage tool-arguments' to say, so that it says the same whoever wrote them: a body that is
+// no JSON ends there as invalid_arguments, and none at all is no arguments.
+func ReadArguments(body []byte) *messages.Fault {
+	switch f := scan(body); {
+	case f != nil:
+		return f
+	case !utf8.Valid(body):
+		return Invalid("", "the body is not valid UTF-8; send the arguments as one JSON object")
+	}
+	return nil
+}
+
+// Arguments is the body of a tool call as the call carries it: {} if nothing was sent.
+func Arguments(body []byte) []byte {
+	for _, c := range body {
+		if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			return body
+		}
+	}
+	return json.RawMessage(`{}`)
+}

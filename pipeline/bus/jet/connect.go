@@ -1,0 +1,203 @@
+// Package jet is what Shallot needs of NATS without knowing a call: connections, KV buckets and object stores as
+// pipeline.Store sees them, and the layout of streams on the server.
+package jet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ConnOptions say where the NATS server is and who we are. URL, Context and InProcess exclude each other.
+type ConnOptions struct {
+	Name      string // shown by "nats server report connections"
+	URL       string
+	Context   string // the name of a NATS context, or the path of its file
+	Creds     string // a credentials file
+	CA        string // PEM files for TLS
+	Cert, Key string
+	InProcess nats.InProcessConnProvider
+	Log       *slog.Logger
+}
+
+// natsContext is the part of a NATS context file that is used here; the nats CLI writes it.
+type natsContext struct {
+	URL         string `json:"url"`
+	User        string `json:"user"`
+	Password    string `json:"password"`
+	Token       string `json:"token"`
+	Creds       string `json:"creds"`
+	NKey        string `json:"nkey"`
+	Cert        string `json:"cert"`
+	Key         string `json:"key"`
+	CA          string `json:"ca"`
+	InboxPrefix string `json:"inbox_prefix"`
+}
+
+// Connect connects and keeps connected: it tries again for ever once it was connected, and fails at once if it never
+// was. The caller closes the connection.
+func Connect(o ConnOptions) (*nats.Conn, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	opts := []nats.Option{
+		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(200*time.Millisecond, time.Second),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(16 << 20), nats.Timeout(5 * time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				o.Log.Warn("disconnected from NATS; it is tried again until it is back", "err", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			o.Log.Error("NATS reports", "subject", subject, "err", err)
+		}),
+	}
+	url := o.URL
+	if o.Context != "" {
+		c, err := loadContext(o.Context)
+		if err != nil {
+			return nil, err
+		}
+		url, opts = c.URL, append(opts, c.options()...)
+	}
+	if o.Creds != "" {
+		opts = append(opts, nats.UserCredentials(o.Creds))
+	}
+	if o.CA != "" || o.Cert != "" {
+		t, err := tlsConfig(o.CA, o.Cert, o.Key)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, nats.Secure(t))
+	}
+	if o.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(o.InProcess))
+	}
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w; is nats-server running there, and are the credentials right?", redact(url), err)
+	}
+	return nc, nil
+}
+
+func (c natsContext) options() []nats.Option {
+	var opts []nats.Option
+	if c.User != "" {
+		opts = append(opts, nats.UserInfo(c.User, c.Password))
+	}
+	if c.Token != "" {
+		opts = append(opts, nats.Token(c.Token))
+	}
+	if c.Creds != "" {
+		opts = append(opts, nats.UserCredentials(expand(c.Creds)))
+	}
+	if c.NKey != "" {
+		if o, err := nats.NkeyOptionFromSeed(expand(c.NKey)); err == nil {
+			opts = append(opts, o)
+		}
+	}
+	if c.CA != "" {
+		opts = append(opts, nats.RootCAs(expand(c.CA)))
+	}
+	if c.Cert != "" {
+		opts = append(opts, nats.ClientCert(expand(c.Cert), expand(c.Key)))
+	}
+	if c.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(c.InboxPrefix))
+	}
+	return opts
+}
+
+// loadContext reads a NATS context as the nats CLI keeps it.
+func loadContext(name string) (natsContext, error) {
+	path := name
+	if !strings.ContainsRune(name, filepath.Separator) {
+		home := os.Getenv("XDG_CONFIG_HOME")
+		if home == "" {
+			dir, err := os.UserHomeDir()
+			if err != nil {
+				return natsContext{}, fmt.Errorf("nats context %q: %w", name, err)
+			}
+			home = filepath.Join(dir, ".config")
+		}
+		path = filepath.Join(home, "nats", "context", name+".json")
+	}
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return natsContext{}, fmt.Errorf("nats context %q: no file %s; \"nats context ls\" shows the known ones", name, path)
+	}
+	if err != nil {
+		return natsContext{}, fmt.Errorf("nats context %q: %w", name, err)
+	}
+	var c natsContext
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return natsContext{}, fmt.Errorf("nats context %q: %s: %w", name, path, err)
+	}
+	if c.URL == "" {
+		c.URL = nats.DefaultURL
+	}
+	return c, nil
+}
+
+func expand(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	return path
+}
+
+func tlsConfig(ca, cert, key string) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("TLS authority: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("TLS authority: %s holds no PEM certificate", ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("TLS certificate: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}
+
+// redact takes user and password out of a URL list.
+func redact(urls string) string {
+	if urls == "" {
+		return nats.DefaultURL
+	}
+	parts := strings.Split(urls, ",")
+	for i, u := range parts {
+		if at := strings.LastIndexByte(u, '@'); at >= 0 {
+			scheme := ""
+			if j := strings.Index(u, "://"); j >= 0 {
+				scheme = u[:j+3]
+			}
+			parts[i] = scheme + "***@" + u[at+1:]
+		}
+	}
+	return strings.Join(parts, ",")
+}

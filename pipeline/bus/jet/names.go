@@ -1,0 +1,27 @@
+package jet
+
+// Streams of one installation (contracts T3).
+const (
+	CallsStream = "SHALLOT_CALLS"
+	HopsStream  = "SHALLOT_HOPS"
+	AuditStream = "SHALLOT_AUDIT"
+	DeadStream  = "SHALLOT_DEAD"
+)
+
+// Buckets of one installation (contracts T3).
+const (
+	ResultsBucket     = "shallot_results"
+	IdempotencyBucket = "shallot_idempotency"
+	PoisonBucket      = "shallot_poison"
+	CacheBucket       = "shallot_cache"
+	RetryBucket       = "shallot_retry"
+	TodoBucket        = "shallot_todo"
+	ControlBucket     = "shallot_control"
+	ToolsBucket       = "shallot_tools"
+	RunsBucket        = "shallot_runs"
+	ApprovalsBucket   = "shallot_approvals"
+	IntentsBucket     = "shallot_intents"
+	LimitsBucket      = "shallot_limits"
+	BodiesObjects     = "shallot_bodies"
+	EvictedObjects    = "shallot_evicted"
+)

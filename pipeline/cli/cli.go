@@ -1,0 +1,77 @@
+// Package cli is what the commands gateway and worker share: how a command begins and ends, the flags that both have,
+// and the subcommands that stand for themselves.
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/pipeline/host"
+)
+
+// Run is a whole command, without the process around it. ctx ends when it is to stop.
+type Run func(ctx context.Context, args []string, out, errOut io.Writer) error
+
+// Main runs a command as this process and does not return if it fails.
+func Main(name string, run Run) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+}
+
+// Version prints which build this is.
+func Version(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
+	return err
+}
+
+// Flags are those that both commands have: the configuration file, and how NATS is reached.
+type Flags struct {
+	file *string
+	fuse *bool
+	keys map[string]*string // by key of the configuration
+}
+
+// AddFlags adds the flags to a set; aboutNATS is the help of --nats.
+func AddFlags(fs *flag.FlagSet, aboutNATS string) Flags {
+	return Flags{
+		file: fs.String("config", "", "configuration `file`; every key has a default"),
+		fuse: fs.Bool("fuse", false, "run consecutive stages of this process without a hop between them"),
+		keys: map[string]*string{
+			"nats.url":      fs.String("nats", "", aboutNATS),
+			"nats.context":  fs.String("context", "", "NATS context to connect with (NATS_CONTEXT)"),
+			"nats.creds":    fs.String("creds", "", "NATS credentials `file` (NATS_CREDS)"),
+			"nats.tls.ca":   fs.String("tls-ca", "", "PEM `file` of the authority of the NATS server"),
+			"nats.tls.cert": fs.String("tls-cert", "", "PEM `file` of our certificate for NATS"),
+			"nats.tls.key":  fs.String("tls-key", "", "PEM `file` of our key for NATS"),
+		},
+	}
+}
+
+// Load reads the configuration when the flags are parsed. A flag wins over the environment, which wins over the file.
+// set holds what further flags say, by key.
+func (f Flags) Load(set map[string]string) (*config.Loaded, error) {
+	for key, v := range f.keys {
+		if *v != "" {
+			set[key] = *v
+		}
+	}
+	if *f.fuse {
+		set["bus.fusion"] = "true"
+	}
+	return host.Load(*f.file, os.Environ(), set)
+}
