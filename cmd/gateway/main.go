@@ -66,7 +66,6 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 			return err
 		}
 	}
-	h := &host.Host{}
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
 	srv, err := httpapi.New(httpapi.Config{
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
@@ -93,7 +92,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if embedded {
 		roles = host.Everything()
 	}
-	h, err = host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
+// What the server asks a source for beside Source, it finds at run time.
+var _ taskBus = (*host.Host)(nil)
+
 // chain starts everything in this process, with an embedded NATS server and the given MCP servers behind, and connects
 // a client to the server.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
