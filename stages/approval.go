@@ -40,7 +40,7 @@ type ApprovalRecord struct {
 // metaApproval marks a result that a person gave or refused.
 const metaApproval = "approval"
 
-type approval struct {
+type approvalStage struct {
 	policies *approve.Policies
 	tools    toolPolicies
 	parser   *toolspec.Parser
@@ -66,7 +66,7 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	a := &approval{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
+	a := &approvalStage{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
 	if a.parser == nil {
 		a.parser = &toolspec.Parser{}
 	}
@@ -75,7 +75,7 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	}, nil
 }
 
-func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	def, _, err := a.tools.of(ctx, c)
 	if err != nil {
 		return pipeline.Verdict{}, err
@@ -96,7 +96,7 @@ func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 }
 
 // decided carries out what a person decided.
-func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
+func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *toolspec.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
 	var d approve.Decision
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
@@ -138,7 +138,7 @@ func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.
 const RuleEdited = "edited_by_person"
 
 // changed puts other arguments in place, and says so beside the changes that coercion made.
-func (a *approval) changed(c *messages.Call, args *toolspec.ParsedArgs) {
+func (a *approvalStage) changed(c *messages.Call, args *toolspec.ParsedArgs) {
 	var all []toolspec.Change
 	c.Noted(toolspec.NoteChanges, &all)
 	all = append(all, toolspec.Change{Path: "", Rule: RuleEdited})
@@ -146,14 +146,14 @@ func (a *approval) changed(c *messages.Call, args *toolspec.ParsedArgs) {
 	c.SetRequest(args.Raw())
 }
 
-func (a *approval) blocked(c *messages.Call, format string, args ...any) error {
+func (a *approvalStage) blocked(c *messages.Call, format string, args ...any) error {
 	f := messages.NewFault(messages.Blocked, format, args...)
 	f.Message = "the call of '" + c.Tool + "' was not run: " + f.Message
 	return f.At("tool").From(toolspec.ApprovalStage)
 }
 
 // record writes to the audit stream. Nothing waits for it: the decision itself is kept by whoever holds the call.
-func (a *approval) record(ctx context.Context, c *messages.Call, r ApprovalRecord) {
+func (a *approvalStage) record(ctx context.Context, c *messages.Call, r ApprovalRecord) {
 	if a.publish == nil {
 		return
 	}

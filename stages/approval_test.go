@@ -41,9 +41,9 @@ func newAsked(t *testing.T, policies string, defs ...toolspec.Definition) *asked
 		}
 		return nil
 	}
-	var tools []tool
+	var tools []chainTool
 	for _, def := range defs {
-		tools = append(tools, tool{def, func(_ context.Context, _ int, args json.RawMessage) (toolbox.Result, error) {
+		tools = append(tools, chainTool{def, func(_ context.Context, _ int, args json.RawMessage) (toolbox.Result, error) {
 			a.saw = append(a.saw, string(args))
 			if a.fail--; a.fail >= 0 {
 				return toolbox.Result{}, messages.NewFault(messages.ToolNetwork, "reset")

@@ -26,8 +26,8 @@ func TestConcurrency(t *testing.T) {
 		d.ConcurrencyGroup = group
 		return d
 	}
-	most := func(now, max *int) tool {
-		return tool{in("db"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+	most := func(now, max *int) chainTool {
+		return chainTool{in("db"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 			mu.Lock()
 			*now++
 			if *now > *max {

@@ -63,7 +63,7 @@ func (c *toolChain) Stream(t testing.TB, call *messages.Call) seen {
 }
 
 // pieces gives a text in pieces of n bytes, which cut characters too, and then ends with err.
-func pieces(d toolspec.Definition, text string, n int, err error) tool {
+func pieces(d toolspec.Definition, text string, n int, err error) chainTool {
 	return streams(d, func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
 		for rest := text; rest != ""; rest = rest[min(n, len(rest)):] {
 			inv.Chunk(rest[:min(n, len(rest))])
@@ -75,7 +75,7 @@ func pieces(d toolspec.Definition, text string, n int, err error) tool {
 func TestEvictionOfStreams(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
-	bothEvictions(t, func(t *testing.T, make func(string, ...tool) evictions) {
+	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
 		t.Run("EV-13 EV-3 EV-4", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			c := toolCall("t", `{}`)

@@ -159,20 +159,20 @@ func (l *largeResultEviction) limit(ctx context.Context, c *messages.Call) int {
 func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text string) (path string, err error) {
 	ctx, cancel := settleContext(ctx)
 	defer cancel()
-	tool, _, _ := cutVersion(c.Tool)
+	base, _, _ := cutVersion(c.Tool)
 	_, e, err := l.tools.of(ctx, c)
 	shared := err == nil && e.CacheScope == toolspec.ScopeShared // a hit of another tenant names the same path
 	for n := range 1000 {
-		name := evictedName(c.Tenant, c.Agent, tool, time.Now().UnixMilli(), n)
+		name := evictedName(c.Tenant, c.Agent, base, time.Now().UnixMilli(), n)
 		if shared {
-			name = sharedName(tool, time.Now().UnixMilli(), n)
+			name = sharedName(base, time.Now().UnixMilli(), n)
 		}
 		path, taken, err := l.keep.save(ctx, name, c.ID, []byte(text))
 		if !taken || err != nil {
 			return path, err
 		}
 	}
-	return "", fmt.Errorf("no free name for a result of %s", tool)
+	return "", fmt.Errorf("no free name for a result of %s", base)
 }
 
 // prefix is the first n characters.

@@ -103,7 +103,7 @@ func TestToolCacheStoresOnlySuccess(t *testing.T) {
 	def.Retry = &none
 	stub := def
 	stub.StubData = toolspec.JSON(`{"sample":true}`)
-	for name, x := range map[string]tool{
+	for name, x := range map[string]chainTool{
 		"CA-5 fault":         gives(def, errors.New("boom")),
 		"CA-5 error result":  gives(def, toolbox.Result{Content: []byte(`{"no":1}`), IsError: true}),
 		"F3-11 stub or JSON": gives(stub, errors.New("boom")),
@@ -189,16 +189,16 @@ func TestToolCacheCounters(t *testing.T) {
 
 func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 	t.Parallel()
-	slow := func(err error) tool {
+	slow := func(err error) chainTool {
 		none, def := toolspec.NoRetry(), reading("x")
 		def.Retry = &none
-		return tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+		return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 			time.Sleep(time.Second)
 			return toolbox.Result{Content: []byte(`{"v":1}`)}, err
 		}}
 	}
 	for name, row := range map[string]struct {
-		tool  tool
+		tool  chainTool
 		calls int
 		runs  int
 		took  time.Duration

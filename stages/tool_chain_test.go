@@ -42,7 +42,7 @@ func (s *toolSet) Runs(tool string) int {
 }
 
 // tool is a definition and what its n-th run (from 1) does.
-type tool struct {
+type chainTool struct {
 	toolspec.Definition
 	Do func(ctx context.Context, n int, args json.RawMessage) (toolbox.Result, error)
 }
@@ -51,8 +51,8 @@ type tool struct {
 type invocation struct{}
 
 // streams is a tool that gives chunks.
-func streams(d toolspec.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) tool {
-	return tool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+func streams(d toolspec.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) chainTool {
+	return chainTool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		return do(ctx, n, ctx.Value(invocation{}).(toolbox.Invocation))
 	}}
 }
@@ -67,7 +67,7 @@ type toolChain struct {
 }
 
 // newToolChain builds every tool stage that is on. configs are YAML by stage; "off" leaves a stage out.
-func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools ...tool) *toolChain {
+func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools ...chainTool) *toolChain {
 	t.Helper()
 	set := &toolSet{defs: map[string]*toolspec.Definition{}, funcs: toolbox.GoFuncs{}, runs: map[string]int{}}
 	for _, x := range tools {
@@ -156,8 +156,8 @@ func reading(name string) toolspec.Definition {
 }
 
 // gives is a tool that gives one thing: an error, or content as JSON or text.
-func gives(def toolspec.Definition, what any) tool {
-	return tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+func gives(def toolspec.Definition, what any) chainTool {
+	return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 		switch w := what.(type) {
 		case error:
 			return toolbox.Result{}, w
@@ -171,8 +171,8 @@ func gives(def toolspec.Definition, what any) tool {
 }
 
 // fails is a tool that fails so often and then gives a result.
-func fails(def toolspec.Definition, times int, err error) tool {
-	return tool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+func fails(def toolspec.Definition, times int, err error) chainTool {
+	return chainTool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		if n <= times {
 			return toolbox.Result{}, err
 		}
@@ -231,7 +231,7 @@ func TestToolChainPath(t *testing.T) {
 
 var noFallback = map[string]string{"tool-fallback": "off", "tool-cache": "off"}
 
-func limited(t testing.TB, d stages.Deps, configs map[string]string, tools ...tool) *toolChain {
+func limited(t testing.TB, d stages.Deps, configs map[string]string, tools ...chainTool) *toolChain {
 	t.Helper()
 	all := map[string]string{}
 	for k, v := range noFallback {

@@ -89,7 +89,7 @@ func TestToolFallbackLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	def := reading("x")
 	def.StubData = toolspec.JSON(`{"sample":true}`)
-	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 		return toolbox.Result{IsError: true, Structured: json.RawMessage(`{"secret":1}`), Metadata: map[string]any{"left": true}}, nil
 	}})
 	out := c.Run(t, "x", `{}`)

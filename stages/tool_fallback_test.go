@@ -23,10 +23,10 @@ import (
 var errConnect = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
 // once is a reading tool that is tried once and gives its result in the first runs only.
-func once(def toolspec.Definition, good int, result string, err error) tool {
+func once(def toolspec.Definition, good int, result string, err error) chainTool {
 	none := toolspec.NoRetry()
 	def.Retry = &none
-	return tool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+	return chainTool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		if n <= good {
 			return toolbox.Result{Content: []byte(result)}, nil
 		}

@@ -37,7 +37,7 @@ func TestToolRetry(t *testing.T) {
 	timeout := context.DeadlineExceeded
 	for name, row := range map[string]struct {
 		config string
-		tool   tool
+		tool   chainTool
 		runs   int
 		delays []time.Duration
 		ok     bool
@@ -108,7 +108,7 @@ func TestToolRetryInTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
 			def.Timeout = toolspec.Duration(100 * time.Millisecond)
-			c := newToolChain(t, stages.Deps{}, nil, tool{def, forever})
+			c := newToolChain(t, stages.Deps{}, nil, chainTool{def, forever})
 			begin := time.Now()
 			out := c.Plain(t, toolCall("x", `{}`))
 			require.Equal(t, 3*100*time.Millisecond+1500*time.Millisecond, time.Since(begin), "TO-6: attempts and waits, no more")

@@ -48,7 +48,7 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{target: replies(`{"ok":true}`)}
-	source := withServer{&fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("echo", "go"), tool("files_read", "go")}}}
+	source := withServer{&fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
 	}
@@ -143,7 +143,7 @@ func TestMCPOutputSchema(t *testing.T) {
 		}
 		return nil
 	}}
-	sum, list := tool("sum", "go"), tool("list", "go")
+	sum, list := toolDef("sum", "go"), toolDef("list", "go")
 	sum.OutputSchema = toolspec.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
 	sum.InputSchema = toolspec.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
 	list.OutputSchema = toolspec.JSON(`{"type":"array","items":{"type":"integer"}}`)
@@ -195,7 +195,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -258,7 +258,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{target: replies(`{}`)}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}, nil)
 	s := mcpClient(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta

@@ -249,7 +249,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
 		f := &mcpFace{tasks: still, local: identity{Tenant: "default"}, log: testLog(t)}
-		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
+		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
 			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: messages.Encode(made.id)})
@@ -293,7 +293,7 @@ func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
 // unknown one.
 func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
-	d := tool("slow", "go")
+	d := toolDef("slow", "go")
 	d.Task = toolspec.TaskAlways
 	door := &localDoor{target: replies(`{"ok":true}`)}
 	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}

@@ -38,7 +38,7 @@ func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessag
 }
 func (f *fakeTools) OnMCPChange(func(host.MCPChange)) (func(), error) { return func() {}, nil }
 
-func tool(name, kind string) *toolspec.Definition {
+func toolDef(name, kind string) *toolspec.Definition {
 	return &toolspec.Definition{Name: name, Version: "1", Description: "d", Executor: toolspec.Executor{Kind: kind},
 		InputSchema: toolspec.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &toolspec.Annotations{Title: "T"}}
 }
@@ -111,7 +111,7 @@ func TestMCPCall(t *testing.T) {
 		}
 		return nil
 	}}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := mcpClient(t, g.URL, "key-a", revision, nil)
@@ -181,7 +181,7 @@ func TestMCPCancel(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, nil)
+			g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("slow", "go")}}, nil)
 			s := mcpClient(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
@@ -206,7 +206,7 @@ func TestMCPCancel(t *testing.T) {
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{}
-	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}
+	source := &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
 	open := withMCP(t, door, source, nil)
@@ -232,9 +232,9 @@ func TestMCPGuards(t *testing.T) {
 
 func TestMCPListFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
-	held := tool("held", "go")
+	held := toolDef("held", "go")
 	held.Held = "changed"
-	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), held}}
+	source := &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), held}}
 	g := withMCP(t, &localDoor{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := mcpClient(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
@@ -248,7 +248,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	}
 	require.Equal(t, []string{"add"}, names(), "held tools are not offered")
 	source.mu.Lock()
-	source.defs = []*toolspec.Definition{tool("bad", "go"), tool("new", "go")}
+	source.defs = []*toolspec.Definition{toolDef("bad", "go"), toolDef("new", "go")}
 	source.defs[0].InputSchema = toolspec.JSON(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)
 	source.mu.Unlock()
 	select {

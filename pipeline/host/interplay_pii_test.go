@@ -80,9 +80,9 @@ tool:
 	require.NoError(t, h.Conn.Flush())
 
 	ends := map[string]*messages.Call{}
-	for _, tool := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
+	for _, name := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
+			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
 				Notes: messages.Notes{toolspec.NoteMCP: messages.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
@@ -92,16 +92,16 @@ tool:
 			require.NoError(t, err)
 			raw, err := c.Marshal()
 			require.NoError(t, err)
-			require.NotContains(t, string(raw), value, "%s %d", tool, i)
-			require.NotContains(t, pieces.String(), value, tool)
-			if tool == "streams" && i == 0 {
+			require.NotContains(t, string(raw), value, "%s %d", name, i)
+			require.NotContains(t, pieces.String(), value, name)
+			if name == "streams" && i == 0 {
 				require.Equal(t, `{"progress":{"progress":1,"total":2}}`, pieces.String(), "how far it is, and no words")
 			}
-			if tool != "fails" && tool != "cut" {
+			if name != "fails" && name != "cut" {
 				require.Nil(t, c.Fault)
-				require.Equal(t, i == 1, c.Flag(messages.NoteCacheHit), tool)
+				require.Equal(t, i == 1, c.Flag(messages.NoteCacheHit), name)
 			}
-			ends[tool] = c
+			ends[name] = c
 		}
 	}
 	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[toolspec.NoteStructured]))

@@ -48,25 +48,25 @@ func (s *stageTools) serves(tool string) bool {
 func (h *Host) addStageTools(ctx context.Context) error {
 	t := h.tools
 	for _, m := range h.Manager.Stages("") {
-		for _, tool := range m.Tools {
-			if tool.Do == nil {
+		for _, given := range m.Tools {
+			if given.Do == nil {
 				continue // served by the registry, or found missing when it is added (CH-22)
 			}
 			if m.Kind != messages.Model {
 				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)
 			}
-			if old, err := t.registry.Get(ctx, tool.Name); err == nil && old.Source == toolspec.Operator {
-				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, tool.Name)
+			if old, err := t.registry.Get(ctx, given.Name); err == nil && old.Source == toolspec.Operator {
+				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, given.Name)
 			}
 			d := &toolspec.Definition{
-				Name: tool.Name, Description: tool.Description, Version: "1", InputSchema: toolspec.JSON(tool.Parameters),
-				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: "stage:" + m.Name + ":" + tool.Name}, Source: toolspec.Operator,
+				Name: given.Name, Description: given.Description, Version: "1", InputSchema: toolspec.JSON(given.Parameters),
+				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: "stage:" + m.Name + ":" + given.Name}, Source: toolspec.Operator,
 			}
 			if err := d.Validate(t.parser); err != nil {
 				return fmt.Errorf("stage %s: %w", m.Name, err)
 			}
-			t.find.defs[tool.Name], t.find.owners[tool.Name] = d, m.Name
-			t.funcs[d.Executor.Name] = runStageTool(tool)
+			t.find.defs[given.Name], t.find.owners[given.Name] = d, m.Name
+			t.funcs[d.Executor.Name] = runStageTool(given)
 		}
 	}
 	return nil

@@ -85,14 +85,14 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	maps.Copy(t.target.Executors, o.Executors)
 	h.tools = t
 	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))
-	for i, tool := range c.Tools {
-		raw, err := json.Marshal(tool)
+	for i, ct := range c.Tools {
+		raw, err := json.Marshal(ct)
 		if err != nil {
-			return fmt.Errorf("tool.tools[%d] (%s): %w", i, tool.Name, err)
+			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
 		var d toolspec.Definition
 		if err := json.Unmarshal(raw, &d); err != nil {
-			return fmt.Errorf("tool.tools[%d] (%s): %w", i, tool.Name, err)
+			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
 		d.Source = toolspec.Operator
 		defs = append(defs, d)

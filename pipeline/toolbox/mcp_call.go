@@ -105,13 +105,13 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 }
 
 // failed reads the error of a call.
-func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error) error {
+func (s *mcpServer) failed(ctx context.Context, l *link, name string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) {
-		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", tool, s.Name, wire.Message)
+		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", name, s.Name, wire.Message)
 		switch code := wire.Code; {
 		case code == connectionClosed || code == requestTimeout:
 			// A server that hands calls on says so of the one behind it: the tool may have run there.
@@ -119,15 +119,15 @@ func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error)
 		case code != jsonrpc.CodeInternalError && code <= -32000 && code >= -32768:
 			// The protocol's own errors: nothing is tried again, nothing stands in.
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
-			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
+			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", name, s.Name, wire.Message)
 		}
 		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}
-	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", tool, s.Name)
+	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", name, s.Name)
 	var op *net.OpError
 	f.Unsent = errors.As(err, &op) && op.Op == "dial"
-	s.log.Warn("a call to an MCP server failed", "tool", tool, "err", err)
+	s.log.Warn("a call to an MCP server failed", "tool", name, "err", err)
 	if errors.Is(err, mcp.ErrSessionMissing) {
 		f.Unsent = true
 		_ = l.session.Close()

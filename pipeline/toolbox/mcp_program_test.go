@@ -180,8 +180,8 @@ func TestMCPProgramThatHangs(t *testing.T) {
 	pid, err := strconv.Atoi(string(run(t, m, reg, "pid", `{}`).Content))
 	require.NoError(t, err)
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
-	limited := func(tool, args string) error {
-		c := call(tool, args)
+	limited := func(name, args string) error {
+		c := call(name, args)
 		c.Note(toolspec.NoteTimeout, 100)
 		return target.Do(t.Context(), c, noEmit)
 	}

@@ -14,7 +14,7 @@ import (
 
 const bad = "!"
 
-func tool(schema string) *toolspec.Definition {
+func of(schema string) *toolspec.Definition {
 	return &toolspec.Definition{Name: "t", InputSchema: toolspec.JSON(schema)}
 }
 
@@ -62,7 +62,7 @@ func TestTypes(t *testing.T) {
 		for i, in := range c.in {
 			t.Run(c.row+" "+c.typ+" "+in, func(t *testing.T) {
 				t.Parallel()
-				def := tool(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
+				def := of(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
 				got, faults := p.Parse(def, []byte(`{"a":`+in+`}`), toolspec.Options{IntegerBits: c.bits})
 				if c.want[i] == bad {
 					require.Equal(t, []string{"a:type_mismatch"}, codes(faults))
@@ -82,7 +82,7 @@ func TestRequired(t *testing.T) {
 	t.Parallel()
 	var p toolspec.Parser
 	one := func(typ string) *toolspec.Definition {
-		return tool(`{"type":"object","required":["a"],"properties":{"a":{"type":"` + typ + `"}}}`)
+		return of(`{"type":"object","required":["a"],"properties":{"a":{"type":"` + typ + `"}}}`)
 	}
 	for in, want := range map[string]string{
 		`{}`: "missing", `{"a":null}`: "null_or_empty", `{"a":""}`: "null_or_empty", `{"a":"   "}`: "null_or_empty", `{"a":"\t\n"}`: "null_or_empty",
@@ -94,17 +94,17 @@ func TestRequired(t *testing.T) {
 		_, f := p.Parse(one(typ), []byte(`{"a":`+in+`}`), toolspec.Options{})
 		require.Nil(t, f, "AR-20 %s", in)
 	}
-	_, f := p.Parse(tool(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), toolspec.Options{})
+	_, f := p.Parse(of(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), toolspec.Options{})
 	require.Equal(t, []string{"a:missing"}, codes(f), "AR-21")
 	for _, in := range []string{"\u3000", " ", "\u200b"} {
 		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), toolspec.Options{})
 		require.Equal(t, []string{"a:null_or_empty"}, codes(f), "AR-29 %q", in)
 	}
-	_, f = p.Parse(tool(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), toolspec.Options{})
+	_, f = p.Parse(of(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), toolspec.Options{})
 	require.Equal(t, []string{"a:missing", "b:missing"}, codes(f), "AR-24: two missing, and no type error yet")
-	_, f = p.Parse(tool(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), toolspec.Options{})
+	_, f = p.Parse(of(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), toolspec.Options{})
 	require.Nil(t, f, "contracts 12: an explicit minLength 0 may be empty")
-	_, f = p.Parse(tool(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), toolspec.Options{})
+	_, f = p.Parse(of(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), toolspec.Options{})
 	require.Nil(t, f, "a schema that names null takes it (strict tools of OpenAI)")
 }
 
@@ -112,39 +112,39 @@ func TestOptional(t *testing.T) {
 	t.Parallel()
 	var p toolspec.Parser
 	for _, in := range []string{`{}`, `{"a":null}`} {
-		a, f := p.Parse(tool(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), toolspec.Options{})
+		a, f := p.Parse(of(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), toolspec.Options{})
 		require.Nil(t, f)
 		require.Equal(t, `{"a":"5","b":9007199254740993}`, string(a.Raw()), "AR-22: the default, not coerced")
-		a, f = p.Parse(tool(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), toolspec.Options{})
+		a, f = p.Parse(of(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), toolspec.Options{})
 		require.Nil(t, f)
 		require.False(t, a.Has("a"), "AR-23")
 	}
-	_, f := p.Parse(tool(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), toolspec.Options{})
+	_, f := p.Parse(of(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), toolspec.Options{})
 	require.Equal(t, []string{"z:type_mismatch", "a:type_mismatch"}, codes(f), "AR-25: in the order of the schema")
-	a, f := p.Parse(tool(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), toolspec.Options{})
+	a, f := p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26")
 	require.Equal(t, []toolspec.Change{{Path: "/x", From: "1", Rule: toolspec.RuleDropped}}, a.Changes, "contracts 12: dropped and recorded")
-	a, f = p.Parse(tool(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), toolspec.Options{})
+	a, f = p.Parse(of(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v","x":1}`, string(a.Raw()), "AR-26: kept where the schema says additionalProperties")
-	a, f = p.Parse(tool(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), toolspec.Options{})
+	a, f = p.Parse(of(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26: no error under additionalProperties false either")
-	a, f = p.Parse(tool(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), toolspec.Options{})
+	a, f = p.Parse(of(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"x-a":1}`, string(a.Raw()))
 	for _, in := range []string{``, `null`, `{}`, `""`, `"{}"`} {
-		a, f = p.Parse(tool(`{"properties":{"a":{"type":"string"}}}`), []byte(in), toolspec.Options{})
+		a, f = p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(in), toolspec.Options{})
 		require.Nil(t, f, "AR-27 %q", in)
 		require.Zero(t, a.Len())
 	}
 	for _, in := range []string{`""`, `"  "`} {
-		a, f = p.Parse(tool(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), toolspec.Options{})
+		a, f = p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), toolspec.Options{})
 		require.Nil(t, f, "AR-28")
 		require.Equal(t, `{"a":`+in+`}`, string(a.Raw()))
 	}
-	a, f = p.Parse(tool(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), toolspec.Options{IntegerBits: 32})
+	a, f = p.Parse(of(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), toolspec.Options{IntegerBits: 32})
 	require.Nil(t, f, "AR-30")
 	n, ok := a.GetInt("a")
 	require.True(t, ok)
@@ -154,7 +154,7 @@ func TestOptional(t *testing.T) {
 func TestParsedArgs(t *testing.T) { // S2-ARG-14
 	t.Parallel()
 	var p toolspec.Parser
-	a, f := p.Parse(tool(`{"properties":{"s":{"type":"string"},"n":{"type":"number"},"o":{"type":"object"}}}`),
+	a, f := p.Parse(of(`{"properties":{"s":{"type":"string"},"n":{"type":"number"},"o":{"type":"object"}}}`),
 		[]byte(`{"o":{"b":1.50,"a":"é"},"n":9007199254740993,"s":"x"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"s":"x","n":9007199254740993,"o":{"b":1.50,"a":"é"}}`, string(a.Raw()))
@@ -172,10 +172,10 @@ func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values
 	var p toolspec.Parser
 	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"},"s":{"type":"string"}}}},
 	 "properties":{"list":{"type":"array","items":{"$ref":"#/$defs/item"}},"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"t":{"type":["integer","string"]}}}`
-	a, f := p.Parse(tool(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), toolspec.Options{})
+	a, f := p.Parse(of(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), toolspec.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"list":[{"n":1,"s":"2"},{"n":3}],"u":4,"t":"5"}`, string(a.Raw()))
-	_, f = p.Parse(tool(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), toolspec.Options{})
+	_, f = p.Parse(of(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), toolspec.Options{})
 	require.Equal(t, []string{"list:type_mismatch", "list:missing", "u:type_mismatch"}, codes(f))
 	require.Equal(t, "/list/0/n", f.Issues[0].Path)
 	require.Equal(t, "/list/1/n", f.Issues[1].Path)
@@ -199,12 +199,12 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, f := p.Parse(tool(c.schema), []byte(c.in), toolspec.Options{Coercion: toolspec.Extended})
+			a, f := p.Parse(of(c.schema), []byte(c.in), toolspec.Options{Coercion: toolspec.Extended})
 			require.Nil(t, f)
 			require.Equal(t, c.want, string(a.Raw()))
 		})
 	}
-	_, f := p.Parse(tool(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
+	_, f := p.Parse(of(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
 		[]byte(`{"b":"q","c":9,"d":[]}`), toolspec.Options{Coercion: toolspec.Extended})
 	require.ElementsMatch(t, []string{"a:missing", "b:not_allowed", "c:out_of_range", "d:type_mismatch"}, codes(f), "all faults at once")
 	require.Contains(t, f.Error(), `must be one of "x", "y"; got string "q"`)
@@ -228,7 +228,7 @@ func TestNoGuessesForDestructiveTools(t *testing.T) {
 		"adds only":             {&toolspec.Annotations{Destructive: &no}, "", true},
 		"reads":                 {&toolspec.Annotations{ReadOnly: &yes, Destructive: &yes}, "", true},
 	} {
-		def := tool(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)
+		def := of(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)
 		def.Annotations, def.Coercion = c.hints, c.own
 		_, f := p.Parse(def, []byte(`{"ids":"[1,2]"}`), toolspec.Options{Coercion: toolspec.Extended})
 		require.Equal(t, c.wide, f == nil, name)
@@ -240,7 +240,7 @@ func TestNoGuessesForDestructiveTools(t *testing.T) {
 func TestBroken(t *testing.T) { // tolerate anything a model writes
 	t.Parallel()
 	var p toolspec.Parser
-	def := tool(`{"properties":{"a":{"type":"integer"}}}`)
+	def := of(`{"properties":{"a":{"type":"integer"}}}`)
 	for in, code := range map[string]string{
 		`{"a":1`: "invalid_json", `[1]`: "type_mismatch", `3`: "type_mismatch", `"x"`: "invalid_json", `{"a":1}{"a":2}`: "invalid_json",
 		strings.Repeat("[", 5000): "invalid_json", `{"a":1e99999999}`: "invalid_json", `{"a":1e1000}`: "type_mismatch",
@@ -298,7 +298,7 @@ func FuzzParse(f *testing.F) {
 	}
 	var p toolspec.Parser
 	f.Fuzz(func(t *testing.T, schema int, in string, extended bool) {
-		def := tool(fuzzSchemas[uint(schema)%uint(len(fuzzSchemas))])
+		def := of(fuzzSchemas[uint(schema)%uint(len(fuzzSchemas))])
 		o := toolspec.Options{}
 		if extended {
 			o.Coercion = toolspec.Extended
@@ -318,7 +318,7 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkParse(b *testing.B) {
 	var p toolspec.Parser
-	def := tool(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
+	def := of(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
 	raw := []byte(`{"query":"hotels in Rome","limit":"10","unit":"km","filters":[{"field":"stars","value":4},{"field":"city","value":"Rome"}]}`)
 	for _, c := range []string{toolspec.Documents, toolspec.Extended} {
 		b.Run(c, func(b *testing.B) {

@@ -48,7 +48,7 @@ func TestSchemaBombs(t *testing.T) {
 			for _, mode := range []string{toolspec.Documents, toolspec.Extended, toolspec.Off} {
 				var p toolspec.Parser
 				begin := time.Now()
-				_, f := p.Parse(tool(c.schema), []byte(c.in), toolspec.Options{Coercion: mode})
+				_, f := p.Parse(of(c.schema), []byte(c.in), toolspec.Options{Coercion: mode})
 				require.NotNil(t, f, mode)
 				require.Contains(t, f.Error(), c.says, mode)
 				require.Less(t, len(f.Error()), 20_000)
@@ -60,11 +60,11 @@ func TestSchemaBombs(t *testing.T) {
 		t.Parallel()
 		var p toolspec.Parser
 		in := `{"a":[` + strings.TrimSuffix(strings.Repeat(`{"k":"1","v":null},`, 33_000), ",") + `]}`
-		a, f := p.Parse(tool(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), toolspec.Options{})
+		a, f := p.Parse(of(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), toolspec.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 33_000)
 		tree := `{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`
-		a, f = p.Parse(tool(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), toolspec.Options{})
+		a, f = p.Parse(of(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), toolspec.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 60, "a list of its own kind, to its end")
 		for _, schema := range []string{twice("anyOf"), tree} {
@@ -133,7 +133,7 @@ func TestWhatModelsSend(t *testing.T) {
 				}
 				_, err := p.CheckSchema([]byte(c.schema), true)
 				require.NoError(t, err)
-				a, f := p.Parse(tool(c.schema), []byte(c.in), toolspec.Options{Coercion: mode})
+				a, f := p.Parse(of(c.schema), []byte(c.in), toolspec.Options{Coercion: mode})
 				if text, bad := strings.CutPrefix(want, "!"); bad {
 					require.NotNil(t, f, mode)
 					require.Contains(t, f.Error(), text, mode)
@@ -150,7 +150,7 @@ func TestWhatModelsSend(t *testing.T) {
 func TestEveryFaultOfAPlace(t *testing.T) {
 	t.Parallel()
 	var p toolspec.Parser
-	_, f := p.Parse(tool(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
+	_, f := p.Parse(of(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
 		[]byte(`{"a":"yyy","b":["q"],"c":3}`), toolspec.Options{})
 	require.NotNil(t, f)
 	require.Equal(t, strings.Join([]string{
@@ -181,7 +181,7 @@ func TestParseKeepsTheRules(t *testing.T) {
 		for _, mode := range []string{toolspec.Documents, toolspec.Extended} {
 			var p toolspec.Parser
 			o := toolspec.Options{Coercion: mode}
-			a, f := p.Parse(tool(schema), []byte(in), o)
+			a, f := p.Parse(of(schema), []byte(in), o)
 			at := fmt.Sprintf("%d %s\nschema %s\nin %s", i, mode, schema, in)
 			if fits([]byte(in)) {
 				require.Nil(t, f, at)
@@ -197,7 +197,7 @@ func TestParseKeepsTheRules(t *testing.T) {
 			}
 			require.True(t, fits(a.Raw()), "%s\nout %s", at, a.Raw())
 			require.NotEmpty(t, a.Changes, at)
-			again, f := p.Parse(tool(schema), a.Raw(), o)
+			again, f := p.Parse(of(schema), a.Raw(), o)
 			require.Nil(t, f, at)
 			require.Equal(t, string(a.Raw()), string(again.Raw()), at)
 			require.Empty(t, again.Changes, at)
