@@ -92,7 +92,7 @@ func TestLayers(t *testing.T) {
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
 				case inside(rel, "stages"):
-					require.True(t, inside(d, "messages", "stages", "pipeline/toolbox/toolspec") || d == "pipeline", "stages reaches %s", d)
+					require.True(t, inside(d, "messages", "stages", "pipeline/tool") || d == "pipeline", "stages reaches %s", d)
 				case inside(rel, "pipeline/remote"):
 					require.True(t, inside(d, "messages", "pipeline/remote") || d == "pipeline", "pipeline/remote reaches %s", d)
 				case inside(rel, siblings...):

@@ -13,15 +13,15 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	in := func(group string) toolspec.Definition {
+	in := func(group string) tool.Definition {
 		d := reading("x")
 		d.ConcurrencyGroup = group
 		return d

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
@@ -121,7 +121,7 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 		c.SetReply([]byte(begin(sample) + savedLines(path) + size))
 		c.Note(noteEvicted, true)
 	}
-	c.Unnote(toolspec.NoteStructured)
+	c.Unnote(tool.NoteStructured)
 	return pipeline.Continue(), nil
 }
 
@@ -129,7 +129,7 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 // large, it is what is saved.
 func largest(c *messages.Call) []byte {
 	raw := c.ReplyBytes()
-	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
+	if s := c.Notes[tool.NoteStructured]; len(s) > len(raw) {
 		return s
 	}
 	return raw
@@ -161,7 +161,7 @@ func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text s
 	defer cancel()
 	base, _, _ := cutVersion(c.Tool)
 	_, e, err := l.tools.of(ctx, c)
-	shared := err == nil && e.CacheScope == toolspec.ScopeShared // a hit of another tenant names the same path
+	shared := err == nil && e.CacheScope == tool.ScopeShared // a hit of another tenant names the same path
 	for n := range 1000 {
 		name := evictedName(c.Tenant, c.Agent, base, time.Now().UnixMilli(), n)
 		if shared {

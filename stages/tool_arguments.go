@@ -6,7 +6,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
@@ -24,7 +24,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	}
 	parser := d.Parser
 	if parser == nil {
-		parser = &toolspec.Parser{}
+		parser = &tool.Parser{}
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		def, err := d.Tools.Get(ctx, c.Tool)
@@ -36,12 +36,12 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		}
 		args, faults := parser.Parse(def, c.Request(), d.Arguments)
 		if faults != nil {
-			c.Note(toolspec.NoteIssues, faults.Issues)
+			c.Note(tool.NoteIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()
 		}
-		c.Note(toolspec.NoteVersion, def.Version)
+		c.Note(tool.NoteVersion, def.Version)
 		if len(args.Changes) > 0 {
-			c.Note(toolspec.NoteChanges, args.Changes)
+			c.Note(tool.NoteChanges, args.Changes)
 		}
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil

@@ -14,12 +14,12 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // mcpSource is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
 type mcpSource interface {
-	Tools(ctx context.Context) ([]*toolspec.Definition, error)
+	Tools(ctx context.Context) ([]*tool.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
 	OnMCPChange(f func(host.MCPChange)) (stop func(), err error)
@@ -39,7 +39,7 @@ type mcpFace struct {
 
 	desk mcpDesk // calls that wait for a person; nil: they are only told so
 
-	parser toolspec.Parser
+	parser tool.Parser
 	server *mcp.Server
 	behind *behind
 	listed map[string]string // tool -> what was listed of it
@@ -164,7 +164,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 			continue
 		}
 		now[d.Name] = true
-		if d.Executor.Kind == toolspec.ExecMCP && touched[d.Executor.Name] {
+		if d.Executor.Kind == tool.ExecMCP && touched[d.Executor.Name] {
 			// Its server's news is passed on even if nothing that is kept here changed: listing one tool anew does that.
 			delete(touched, d.Executor.Name)
 			delete(f.listed, d.Name)
@@ -190,7 +190,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 
 // add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here and can be called over
 // the other faces.
-func (f *mcpFace) add(d *toolspec.Definition) (ok bool) {
+func (f *mcpFace) add(d *tool.Definition) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			f.log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
@@ -214,7 +214,7 @@ func (f *mcpFace) add(d *toolspec.Definition) (ok bool) {
 }
 
 // objectSchema is a schema as MCP wants it: of type object, at least.
-func objectSchema(s toolspec.JSON) json.RawMessage {
+func objectSchema(s tool.JSON) json.RawMessage {
 	switch {
 	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
 		return json.RawMessage(`{"type":"object"}`)
@@ -225,7 +225,7 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 }
 
 // call carries one tools/call through the chain.
-func (f *mcpFace) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+func (f *mcpFace) call(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if state, ours := carried(req); ours {
 		return f.attach(ctx, d, req, state)
 	}

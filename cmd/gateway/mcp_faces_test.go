@@ -19,8 +19,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // withServer is a registry with one MCP server behind, "files", that has a prompt, a resource and a template.
@@ -48,7 +48,7 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{target: replies(`{"ok":true}`)}
-	source := withServer{&fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
+	source := withServer{&fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
 	}
@@ -144,10 +144,10 @@ func TestMCPOutputSchema(t *testing.T) {
 		return nil
 	}}
 	sum, list := toolDef("sum", "go"), toolDef("list", "go")
-	sum.OutputSchema = toolspec.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
-	sum.InputSchema = toolspec.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
-	list.OutputSchema = toolspec.JSON(`{"type":"array","items":{"type":"integer"}}`)
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{sum, list}}, nil)
+	sum.OutputSchema = tool.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
+	sum.InputSchema = tool.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
+	list.OutputSchema = tool.JSON(`{"type":"array","items":{"type":"integer"}}`)
+	g := withMCP(t, door, &fakeTools{defs: []*tool.Definition{sum, list}}, nil)
 	for _, revision := range append(revisions, "2025-03-26", "2024-11-05") {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +195,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}, nil)
+	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -258,7 +258,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{target: replies(`{}`)}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}, nil)
+	g := withMCP(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	s := mcpClient(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta

@@ -17,7 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // stdioFace runs gateway mcp's side of a pipe and returns what it writes, line by line.
@@ -28,7 +28,7 @@ type stdioFace struct {
 }
 
 func overLines(ctx context.Context, t *testing.T, door *localDoor, limit int) *stdioFace {
-	face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{toolDef("slow", "go")}}, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(door, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	face.alone = true
 	inR, inW := io.Pipe()
@@ -163,7 +163,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{toolDef("slow", "go")}}, true, identity{}, testLog(t))
+			face, err := newMCPFace(door, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, true, identity{}, testLog(t))
 			require.NoError(t, err)
 			t.Cleanup(face.Close)
 			g := start(t, door, func(_ *settings, p *parts) {

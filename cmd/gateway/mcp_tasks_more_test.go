@@ -20,7 +20,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -294,9 +294,9 @@ func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
 func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
 	d := toolDef("slow", "go")
-	d.Task = toolspec.TaskAlways
+	d.Task = tool.TaskAlways
 	door := &localDoor{target: replies(`{"ok":true}`)}
-	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
+	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}}, nil).URL}
 	r := c.call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())

@@ -18,16 +18,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // fakeTools is a registry of fixed definitions without MCP servers behind.
 type fakeTools struct {
 	mu   sync.Mutex
-	defs []*toolspec.Definition
+	defs []*tool.Definition
 }
 
-func (f *fakeTools) Tools(context.Context) ([]*toolspec.Definition, error) {
+func (f *fakeTools) Tools(context.Context) ([]*tool.Definition, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.defs, nil
@@ -38,9 +38,9 @@ func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessag
 }
 func (f *fakeTools) OnMCPChange(func(host.MCPChange)) (func(), error) { return func() {}, nil }
 
-func toolDef(name, kind string) *toolspec.Definition {
-	return &toolspec.Definition{Name: name, Version: "1", Description: "d", Executor: toolspec.Executor{Kind: kind},
-		InputSchema: toolspec.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &toolspec.Annotations{Title: "T"}}
+func toolDef(name, kind string) *tool.Definition {
+	return &tool.Definition{Name: name, Version: "1", Description: "d", Executor: tool.Executor{Kind: kind},
+		InputSchema: tool.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &tool.Annotations{Title: "T"}}
 }
 
 // withMCP serves /mcp of the test gateway.
@@ -102,16 +102,16 @@ func TestMCPCall(t *testing.T) {
 			c.Note(messages.NoteDegraded, "stale_cache")
 		case `{"n":6}`:
 			c.SetReply([]byte("no such city"))
-			c.Note(toolspec.NoteIsError, true)
+			c.Note(tool.NoteIsError, true)
 		case `{"n":7}`:
 			c.SetReply([]byte(`{"sum":7}`))
-			c.Note(toolspec.NoteMetadata, map[string]any{"from_cache": true})
+			c.Note(tool.NoteMetadata, map[string]any{"from_cache": true})
 		case `{"n":9007199254740993}`:
 			c.SetReply([]byte(`[1,2]`))
 		}
 		return nil
 	}}
-	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
+	g := withMCP(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := mcpClient(t, g.URL, "key-a", revision, nil)
@@ -181,7 +181,7 @@ func TestMCPCancel(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{toolDef("slow", "go")}}, nil)
+			g := withMCP(t, door, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, nil)
 			s := mcpClient(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
@@ -206,7 +206,7 @@ func TestMCPCancel(t *testing.T) {
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
 	door := &localDoor{}
-	source := &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go")}}
+	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
 	open := withMCP(t, door, source, nil)
@@ -234,7 +234,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
 	held := toolDef("held", "go")
 	held.Held = "changed"
-	source := &fakeTools{defs: []*toolspec.Definition{toolDef("add", "go"), held}}
+	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), held}}
 	g := withMCP(t, &localDoor{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := mcpClient(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
@@ -248,8 +248,8 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	}
 	require.Equal(t, []string{"add"}, names(), "held tools are not offered")
 	source.mu.Lock()
-	source.defs = []*toolspec.Definition{toolDef("bad", "go"), toolDef("new", "go")}
-	source.defs[0].InputSchema = toolspec.JSON(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)
+	source.defs = []*tool.Definition{toolDef("bad", "go"), toolDef("new", "go")}
+	source.defs[0].InputSchema = tool.JSON(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)
 	source.mu.Unlock()
 	select {
 	case <-changed:

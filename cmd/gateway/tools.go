@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -87,7 +87,7 @@ func (s *server) callTool(w http.ResponseWriter, r *http.Request, id identity) {
 // toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
 func (s *server) toolName(r *http.Request) string {
 	name := r.PathValue("name")
-	if !toolspec.MayBeModelName(name) {
+	if !tool.MayBeModelName(name) {
 		return name
 	}
 	all, err := s.Tools.ListTools(r.Context())
@@ -98,7 +98,7 @@ func (s *server) toolName(r *http.Request) string {
 	for i, t := range all {
 		names[i] = t.Function.Name
 	}
-	if own, ok := toolspec.OfModelName(name, names); ok {
+	if own, ok := tool.OfModelName(name, names); ok {
 		return own
 	}
 	return name
@@ -113,7 +113,7 @@ type heldTool struct {
 }
 
 // listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
-// one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
+// one there, under which the tool can be called here too (tool.ModelName). What is known beside it is in policies, by
 // own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
 func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) {
 	out := struct {
@@ -132,7 +132,7 @@ func (s *server) listTools(w http.ResponseWriter, r *http.Request, id identity) 
 		case !id.MayTool(name):
 		case t.Policy.Held == "":
 			offered := t.FunctionTool
-			offered.Function.Name = toolspec.ModelName(name)
+			offered.Function.Name = tool.ModelName(name)
 			out.Data = append(out.Data, offered)
 			out.Policies[name] = t.Policy
 		case id.Operator():

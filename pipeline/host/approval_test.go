@@ -18,8 +18,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
 
 // till is an installation with tools that take money; it counts what was paid.
@@ -375,7 +375,7 @@ func TestApprovalReplaced(t *testing.T) {
 		}
 		for _, def := range d {
 			if def.Name == c.Tool {
-				return pipeline.Continue(), approve.Give(c, def)
+				return pipeline.Continue(), approval.Give(c, def)
 			}
 		}
 		return pipeline.Stop(), nil

@@ -22,8 +22,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // The points at which a worker kills itself.
@@ -56,8 +56,8 @@ func crashProcess(file string) error {
 	}
 	h, err := host.Start(context.Background(), host.Options{Config: l, Roles: roles, Name: "crash", Drain: time.Second,
 		Getenv: func(string) string { return "" },
-		Resolve: func(r toolspec.Tools) toolspec.Tools {
-			return resolveFunc(func(ctx context.Context, name string) (*toolspec.Definition, error) {
+		Resolve: func(r tool.Tools) tool.Tools {
+			return resolveFunc(func(ctx context.Context, name string) (*tool.Definition, error) {
 				stack := make([]byte, 16<<10)
 				if at == dieBeforeIntent && bytes.Contains(stack[:runtime.Stack(stack, false)], []byte("toolbox.(*Target).Do(")) {
 					die()
@@ -112,9 +112,9 @@ func crashProcess(file string) error {
 	return nil
 }
 
-type resolveFunc func(ctx context.Context, name string) (*toolspec.Definition, error)
+type resolveFunc func(ctx context.Context, name string) (*tool.Definition, error)
 
-func (r resolveFunc) Get(ctx context.Context, name string) (*toolspec.Definition, error) {
+func (r resolveFunc) Get(ctx context.Context, name string) (*tool.Definition, error) {
 	return r(ctx, name)
 }
 

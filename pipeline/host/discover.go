@@ -14,7 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // toolMetadata is the key of a micro endpoint's metadata that makes the endpoint a tool: its value is the definition.
@@ -30,10 +30,10 @@ const (
 // advertised is what an endpoint says about its tool. The policy is a hint: it is believed as far as
 // tool.policy.discovered says.
 type advertised struct {
-	Name         string        `json:"name"`
-	Description  string        `json:"description"`
-	InputSchema  toolspec.JSON `json:"input-schema"`
-	OutputSchema toolspec.JSON `json:"output-schema"`
+	Name         string    `json:"name"`
+	Description  string    `json:"description"`
+	InputSchema  tool.JSON `json:"input-schema"`
+	OutputSchema tool.JSON `json:"output-schema"`
 	Policy       struct {
 		Effect     string `json:"effect"`
 		Idempotent *bool  `json:"idempotent"`
@@ -41,16 +41,16 @@ type advertised struct {
 }
 
 // definition reads an endpoint's metadata. Keys that we do not know are left alone: a newer service may say more.
-func definition(subject, meta string) (toolspec.Definition, error) {
+func definition(subject, meta string) (tool.Definition, error) {
 	var a advertised
-	d := toolspec.Definition{Source: toolspec.Discovered, Executor: toolspec.Executor{Kind: toolspec.ExecNATS, Name: subject}}
+	d := tool.Definition{Source: tool.Discovered, Executor: tool.Executor{Kind: tool.ExecNATS, Name: subject}}
 	if err := json.Unmarshal([]byte(meta), &a); err != nil {
 		return d, fmt.Errorf("its metadata %s is no tool definition: %w", toolMetadata, err)
 	}
 	d.Name, d.Description, d.InputSchema, d.OutputSchema = a.Name, a.Description, a.InputSchema, a.OutputSchema
 	if a.Policy.Effect != "" || a.Policy.Idempotent != nil {
-		read := a.Policy.Effect == toolspec.EffectRead
-		d.Annotations = &toolspec.Annotations{ReadOnly: &read, Idempotent: a.Policy.Idempotent}
+		read := a.Policy.Effect == tool.EffectRead
+		d.Annotations = &tool.Annotations{ReadOnly: &read, Idempotent: a.Policy.Idempotent}
 	}
 	return d, nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -159,10 +159,10 @@ func show(v any) string {
 
 // TestDocsStages writes the default chain in stages.md from the registry.
 func TestDocsStages(t *testing.T) {
-	rules := toolspec.DefaultRules()
+	rules := tool.DefaultRules()
 	deps := stages.Deps{
-		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: toolspec.NewRegistry(&pipeline.Memory{}, &toolspec.Parser{}, nil),
-		Parser: &toolspec.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
+		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil),
+		Parser: &tool.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
 	}
 	sections := host.Sections()
 	var b strings.Builder

@@ -23,8 +23,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -58,7 +58,7 @@ type Options struct {
 	// Executors replace those of their kind: go, http, nats, mcp.
 	Executors toolbox.Executors
 	// Resolve, if given, makes what finds tools out of the registry, for stages and target alike.
-	Resolve func(registry toolspec.Tools) toolspec.Tools
+	Resolve func(registry tool.Tools) tool.Tools
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }

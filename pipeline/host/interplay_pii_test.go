@@ -18,8 +18,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // With tool-pii on, no value leaves the tool for a caller, a cache entry, an evicted object, a result, the audit or an
@@ -60,8 +60,8 @@ tool:
 				return toolbox.Result{Content: []byte("see beside"), Structured: messages.Encode(map[string]string{"to": long})}, nil
 			},
 			"native": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`), Metadata: map[string]any{toolspec.MetaNative: toolspec.Native{
-					Result: []byte(`{"content":[{"type":"text","text":"sent to joe@example.com"}],"structuredContent":{"sent":1}}`), Of: toolspec.NativeHash([]byte(`{"sent":1}`))}}}, nil
+				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`), Metadata: map[string]any{tool.MetaNative: tool.Native{
+					Result: []byte(`{"content":[{"type":"text","text":"sent to joe@example.com"}],"structuredContent":{"sent":1}}`), Of: tool.NativeHash([]byte(`{"sent":1}`))}}}, nil
 			},
 			"fails": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{}, errors.New("no such person: " + value)
@@ -83,7 +83,7 @@ tool:
 	for _, name := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
 			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
-				Notes: messages.Notes{toolspec.NoteMCP: messages.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
+				Notes: messages.Notes{tool.NoteMCP: messages.Encode(tool.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -104,8 +104,8 @@ tool:
 			ends[name] = c
 		}
 	}
-	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[toolspec.NoteStructured]))
-	native, ok := toolspec.NativeMCP(ends["native"])
+	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[tool.NoteStructured]))
+	native, ok := tool.NativeMCP(ends["native"])
 	require.True(t, ok)
 	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`, string(native))
 	require.Contains(t, string(ends["fails"].ReplyBytes()), "graceful_error")

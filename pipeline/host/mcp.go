@@ -13,8 +13,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // mcpServers are the configured MCP servers as the tool box takes them.
@@ -96,8 +96,8 @@ type mcpQuestion struct {
 }
 
 type mcpAnswer struct {
-	Result json.RawMessage    `json:"result,omitempty"`
-	Error  *toolspec.MCPError `json:"error,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *tool.MCPError  `json:"error,omitempty"`
 }
 
 func (h *Host) answerMCP(server string, msg *nats.Msg) {
@@ -112,9 +112,9 @@ func (h *Host) answerMCP(server string, msg *nats.Msg) {
 	var wire *jsonrpc.Error
 	switch {
 	case errors.As(err, &wire):
-		a.Error = &toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+		a.Error = &tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
 	case err != nil:
-		a.Error = &toolspec.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+		a.Error = &tool.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	}
 	if err := msg.Respond(messages.Encode(a)); err != nil {
 		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
@@ -174,6 +174,6 @@ func (h *Host) OnMCPChange(f func(MCPChange)) (stop func(), err error) {
 }
 
 // Tools lists the newest version of each tool in order of name.
-func (h *Host) Tools(ctx context.Context) ([]*toolspec.Definition, error) {
+func (h *Host) Tools(ctx context.Context) ([]*tool.Definition, error) {
 	return h.tools.registry.List(ctx)
 }

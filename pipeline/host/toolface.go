@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // FunctionTool is a tool as the OpenAI API writes it, so that a list of them can stand in a chat request as it is.
@@ -85,7 +85,7 @@ func (h *Host) GetTool(ctx context.Context, name string) (ToolInfo, error) {
 // who, for the audit. A definition that could not run is the fault invalid_request, one that would replace a tool of
 // the configuration is conflict. Registering the same definition again changes nothing.
 func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (ToolInfo, error) {
-	d, err := toolspec.DecodeAPI(definition)
+	d, err := tool.DecodeAPI(definition)
 	if err != nil {
 		return ToolInfo{}, err
 	}
@@ -115,7 +115,7 @@ func (h *Host) RemoveTool(ctx context.Context, name, by string) error {
 	}
 	d, err := h.tools.registry.Get(ctx, name)
 	if err != nil {
-		d = &toolspec.Definition{Name: base} // perhaps one that was withdrawn: its approval can be forgotten
+		d = &tool.Definition{Name: base} // perhaps one that was withdrawn: its approval can be forgotten
 	}
 	if err := h.tools.registry.Remove(ctx, name); err != nil {
 		return err
@@ -136,12 +136,12 @@ func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (ToolInfo
 
 // reachable refuses what a definition of the API may not name, beside what every definition may not (SSRF, commands to
 // our own installation), and what nothing here could run.
-func (h *Host) reachable(d *toolspec.Definition) *messages.Fault {
+func (h *Host) reachable(d *tool.Definition) *messages.Fault {
 	bad := func(at, format string, args ...any) *messages.Fault {
 		return messages.NewFault(messages.InvalidRequest, "tool definition %q: "+format, append([]any{d.Name}, args...)...).At(at).From("registry")
 	}
 	switch d.Executor.Kind {
-	case toolspec.ExecHTTP:
+	case tool.ExecHTTP:
 		u, err := url.Parse(d.Executor.URL)
 		if err != nil {
 			return bad("executor.url", "the URL cannot be read")
@@ -151,14 +151,14 @@ func (h *Host) reachable(d *toolspec.Definition) *messages.Fault {
 		if local && err != nil {
 			ip, err = netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
 		}
-		if err == nil && !toolspec.Public(ip) && !slices.ContainsFunc(h.tools.networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }) {
+		if err == nil && !tool.Public(ip) && !slices.ContainsFunc(h.tools.networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }) {
 			return bad("executor.url", "%s is not a public address; define the tool in the configuration file, or name the network in tool.api-networks", u.Host)
 		}
-	case toolspec.ExecNATS:
+	case tool.ExecNATS:
 		if strings.HasPrefix(cmp.Or(d.Executor.Name, d.Name)+".", strings.TrimSuffix(messages.Subjects{Root: h.Config.Bus.Root}.All(), ">")) {
 			return bad("executor.name", "the subject %s is the installation's own", d.Executor.Name)
 		}
-	case toolspec.ExecMCP:
+	case tool.ExecMCP:
 		if !slices.Contains(h.toolClasses(), "mcp-"+d.Executor.Name) {
 			return bad("executor.name", "there is no MCP server %q; only the configuration file names servers", d.Executor.Name)
 		}
@@ -168,7 +168,7 @@ func (h *Host) reachable(d *toolspec.Definition) *messages.Fault {
 
 // queue is the work queue of a tool's calls. A concurrency group that no configuration names has no queue: its tools
 // share their executor's (contracts 18).
-func (h *Host) queue(d *toolspec.Definition) (string, error) {
+func (h *Host) queue(d *tool.Definition) (string, error) {
 	classes := h.toolClasses()
 	if c := d.Class(); slices.Contains(classes, c) {
 		return c, nil
@@ -183,7 +183,7 @@ func (h *Host) queue(d *toolspec.Definition) (string, error) {
 	return "", f.From(messages.TargetOrigin)
 }
 
-func (h *Host) toolInfo(d *toolspec.Definition) ToolInfo {
+func (h *Host) toolInfo(d *tool.Definition) ToolInfo {
 	e := h.tools.rules.Effective(d)
 	queue, err := h.queue(d)
 	if err != nil {
@@ -201,7 +201,7 @@ func (h *Host) toolInfo(d *toolspec.Definition) ToolInfo {
 		FunctionTool: FunctionTool{Type: "function", Function: ToolFunction{Name: d.Name, Description: d.Description, Parameters: json.RawMessage(d.InputSchema)}},
 		OutputSchema: json.RawMessage(d.OutputSchema), Policy: p, Executor: d.Executor.Kind + ":" + cmp.Or(d.Executor.Name, d.Name),
 	}
-	if d.Executor.Kind == toolspec.ExecHTTP {
+	if d.Executor.Kind == tool.ExecHTTP {
 		i.Executor = bareURL(d.Executor.URL)
 	}
 	return i
@@ -218,7 +218,7 @@ func bareURL(s string) string {
 }
 
 // toolEvent records who changed the registry.
-func (h *Host) toolEvent(ctx context.Context, what string, d *toolspec.Definition, by string) {
+func (h *Host) toolEvent(ctx context.Context, what string, d *tool.Definition, by string) {
 	h.log.InfoContext(ctx, "tool "+what, "tool", d.Ref(), "source", d.Source, "by", by)
 	record := map[string]string{"what": what, "tool": d.Ref(), "hash": d.Hash, "source": string(d.Source), "by": by}
 	if err := h.publish(ctx, "tool", record); err != nil {
@@ -250,7 +250,7 @@ func (h *Host) leftover(ctx context.Context) []string {
 	}
 	left := map[string]bool{}
 	for _, d := range all {
-		if d.Source == toolspec.Operator && !h.tools.configured[d.Name] {
+		if d.Source == tool.Operator && !h.tools.configured[d.Name] {
 			left[d.Name] = true
 		}
 	}

@@ -14,17 +14,17 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 // tools is what this process knows of tools: their definitions, and how those that it runs are run.
 type tools struct {
-	registry *toolspec.Registry
-	parser   *toolspec.Parser
-	rules    toolspec.Rules
-	options  toolspec.Options
+	registry *tool.Registry
+	parser   *tool.Parser
+	rules    tool.Rules
+	options  tool.Options
 	target   *toolbox.Target
 	funcs    toolbox.GoFuncs
 	find     *stageTools // the registry and the tools of stages
@@ -46,13 +46,13 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err != nil {
 		return err
 	}
-	t := &tools{parser: &toolspec.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
-	t.rules = toolspec.Rules{
+	t := &tools{parser: &tool.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
-		Timeouts: toolspec.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
+		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
-	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
+	t.options = tool.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
+	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
 	js, err := jetstream.New(h.Conn)
@@ -65,7 +65,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := stages.EvictedTool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
-	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
+	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{}, owners: map[string]string{}}
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
@@ -84,22 +84,22 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	}
 	maps.Copy(t.target.Executors, o.Executors)
 	h.tools = t
-	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))
+	defs := make([]tool.Definition, 0, len(c.Tools)+len(demo))
 	for i, ct := range c.Tools {
 		raw, err := json.Marshal(ct)
 		if err != nil {
 			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
-		var d toolspec.Definition
+		var d tool.Definition
 		if err := json.Unmarshal(raw, &d); err != nil {
 			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
-		d.Source = toolspec.Operator
+		d.Source = tool.Operator
 		defs = append(defs, d)
 	}
 	for _, d := range demo {
-		if !slices.ContainsFunc(defs, func(o toolspec.Definition) bool { return o.Name == d.Name }) {
-			d.Source = toolspec.Operator
+		if !slices.ContainsFunc(defs, func(o tool.Definition) bool { return o.Name == d.Name }) {
+			d.Source = tool.Operator
 			defs = append(defs, d)
 		}
 	}
@@ -170,7 +170,7 @@ func (h *Host) longest(r pipeline.Request) time.Duration {
 }
 
 // checkTime warns of a time limit that no call can use up.
-func (h *Host) checkTime(d *toolspec.Definition) {
+func (h *Host) checkTime(d *tool.Definition) {
 	if limit := d.Timeout.D(); limit > maxToolTime-toolTime {
 		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
 	}

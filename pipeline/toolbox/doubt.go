@@ -10,7 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Doubt is asked wherever a call ends, or goes on, with a fault that says nothing of its tool: its time was over, a stage
@@ -19,7 +19,7 @@ import (
 // start is what tells. A cancelled call stays one, with words to that effect. Any other fault comes back as it is.
 func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
 	left := f.Code == messages.Cancelled
-	if f.OfTarget() && !toolspec.NotExecuted(f) || !left && !f.Retryable() && toolspec.ClassOf(f) == "" {
+	if f.OfTarget() && !tool.NotExecuted(f) || !left && !f.Retryable() && tool.ClassOf(f) == "" {
 		return f
 	}
 	d, err := t.Tools.Get(ctx, t.name(c))
@@ -38,21 +38,21 @@ func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault)
 		}
 		return f
 	}
-	if c.Flag(toolspec.NoteStarted) {
-		return toolspec.AfterStart(d.Name, f, e.Check)
+	if c.Flag(tool.NoteStarted) {
+		return tool.AfterStart(d.Name, f, e.Check)
 	}
 	old, err := t.Intents.read(ctx, intentKey(c))
 	switch {
 	case errors.Is(err, pipeline.ErrNotFound):
 		return f
 	case err != nil:
-		return toolspec.UnknownOutcome(d.Name, fmt.Sprintf("%s, and whether '%s' was started cannot be read: %v", f.Message, d.Name, err), e.Check)
+		return tool.UnknownOutcome(d.Name, fmt.Sprintf("%s, and whether '%s' was started cannot be read: %v", f.Message, d.Name, err), e.Check)
 	case old.State == "done" && old.Fault != nil:
 		return old.Fault
 	case old.State == "done":
-		return toolspec.UnknownOutcome(d.Name, fmt.Sprintf("'%s' has run to its end, but its result was not handed on: %s", d.Name, f.Message), e.Check)
+		return tool.UnknownOutcome(d.Name, fmt.Sprintf("'%s' has run to its end, but its result was not handed on: %s", d.Name, f.Message), e.Check)
 	}
-	return toolspec.UnknownOutcome(d.Name, fmt.Sprintf("'%s' was started at %s, and then: %s", d.Name, old.Started.Format(time.RFC3339), f.Message), e.Check)
+	return tool.UnknownOutcome(d.Name, fmt.Sprintf("'%s' was started at %s, and then: %s", d.Name, old.Started.Format(time.RFC3339), f.Message), e.Check)
 }
 
 const mayHaveRun = "may have been carried out"

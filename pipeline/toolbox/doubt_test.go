@@ -10,15 +10,15 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // A fault that invites to another try is not true of a call whose tool may have run (contracts 10).
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	no := false
-	pay, look := goTool("pay", toolspec.Policy{Idempotent: &no, Check: "get_payment"}), goTool("look", toolspec.Policy{Effect: toolspec.EffectRead})
+	pay, look := goTool("pay", tool.Policy{Idempotent: &no, Check: "get_payment"}), goTool("look", tool.Policy{Effect: tool.EffectRead})
 	outcomes := map[string]func() (toolbox.Result, error){
 		`"ok"`:    func() (toolbox.Result, error) { return toolbox.Result{Content: []byte(`1`)}, nil },
 		`"fails"`: func() (toolbox.Result, error) { return toolbox.Result{}, errors.New("no") },
@@ -113,7 +113,7 @@ func TestIntentAnswerLost(t *testing.T) {
 		target, pool := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 			runs++
 			return toolbox.Result{Content: []byte(`1`)}, nil
-		}, goTool("pay", toolspec.Policy{Idempotent: &no}))
+		}, goTool("pay", tool.Policy{Idempotent: &no}))
 		target.Intents = &toolbox.Intents{Store: &unheard{wrote: wrote}}
 		c := call("pay", `{}`)
 		err := target.Do(t.Context(), c, noEmit)

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 const maxResponse = 10 << 20
@@ -78,7 +78,7 @@ func mayDial(address string, allow []netip.Prefix) error {
 		return fmt.Errorf("%w: %q", errPrivate, address)
 	}
 	ip := at.Addr().Unmap().WithZone("")
-	if toolspec.Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+	if tool.Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 		return nil
 	}
 	return errPrivate
@@ -112,7 +112,7 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
-	if inv.Tool.Source != toolspec.Operator {
+	if inv.Tool.Source != tool.Operator {
 		c = e.guarded
 	}
 	resp, err := c.Do(req)

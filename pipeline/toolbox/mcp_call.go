@@ -13,7 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Execute calls the tool. Arguments and result keep their bytes; the caller's end of ctx cancels the call at the server.
@@ -78,7 +78,7 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 
 // callerSays passes on what the caller gave beside the arguments. Of his capabilities only those travel that a result
 // can ask for: this bridge knows no others (tasks, for one).
-func callerSays(params *mcp.CallToolParams, c *toolspec.MCPCall) error {
+func callerSays(params *mcp.CallToolParams, c *tool.MCPCall) error {
 	if c == nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (s *mcpServer) failed(ctx context.Context, l *link, name string, err error)
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", name, s.Name, wire.Message)
 		}
-		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
+		f.Headers = map[string]string{tool.HeaderMCPError: string(messages.Encode(tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", name, s.Name)

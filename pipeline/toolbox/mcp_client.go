@@ -12,7 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // MCPServer is an MCP server of the operator's configuration: a program or an address. No API and no other server can
@@ -36,11 +36,11 @@ type MCPServer struct {
 	Transport func() mcp.Transport
 }
 
-// MCPRegistry is where discovered tools go; a toolspec.Registry is one.
+// MCPRegistry is where discovered tools go; a tool.Registry is one.
 type MCPRegistry interface {
-	Register(ctx context.Context, d toolspec.Definition) (*toolspec.Definition, error)
+	Register(ctx context.Context, d tool.Definition) (*tool.Definition, error)
 	Withdraw(ctx context.Context, name string) error
-	List(ctx context.Context) ([]*toolspec.Definition, error)
+	List(ctx context.Context) ([]*tool.Definition, error)
 }
 
 // MCPClients holds the connections to MCP servers and runs their tools. A server that dies is connected again with a

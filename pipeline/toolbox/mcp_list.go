@@ -18,7 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 const (
@@ -78,7 +78,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 	}
 	for _, d := range known {
 		x := d.Executor
-		if d.Source != toolspec.Discovered || x.Kind != toolspec.ExecMCP || x.Name != s.Name || offered[d.Name] != "" {
+		if d.Source != tool.Discovered || x.Kind != tool.ExecMCP || x.Name != s.Name || offered[d.Name] != "" {
 			continue
 		}
 		if err := s.all.registry.Withdraw(ctx, d.Name); err != nil {
@@ -92,7 +92,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 // takenByAnother reports whether a name is that of another server's or service's tool, which nobody wanted.
 func (s *mcpServer) takenByAnother(ctx context.Context, name string) bool {
 	known, _ := s.all.registry.List(ctx)
-	return slices.ContainsFunc(known, func(d *toolspec.Definition) bool { return d.Name == name && d.Source == toolspec.Discovered })
+	return slices.ContainsFunc(known, func(d *tool.Definition) bool { return d.Name == name && d.Source == tool.Discovered })
 }
 
 // tools lists all pages, each tool as it was written.
@@ -155,27 +155,27 @@ func globs(pattern, s string) bool {
 	return strings.HasSuffix(s, parts[len(parts)-1])
 }
 
-func (s *mcpServer) definition(theirs string, t []byte) toolspec.Definition {
-	d := toolspec.Definition{
-		Name: MCPName(s.Prefix, theirs), Source: toolspec.Discovered,
-		Executor: toolspec.Executor{Kind: toolspec.ExecMCP, Name: s.Name, Tool: theirs},
+func (s *mcpServer) definition(theirs string, t []byte) tool.Definition {
+	d := tool.Definition{
+		Name: MCPName(s.Prefix, theirs), Source: tool.Discovered,
+		Executor: tool.Executor{Kind: tool.ExecMCP, Name: s.Name, Tool: theirs},
 	}
 	d.Description, _ = messages.FieldString(t, "description")
 	if in, ok := messages.Field(t, "inputSchema"); ok && !messages.IsNull(in) {
-		d.InputSchema = toolspec.JSON(in)
+		d.InputSchema = tool.JSON(in)
 	}
 	if out, ok := messages.Field(t, "outputSchema"); ok && !messages.IsNull(out) {
-		d.OutputSchema = toolspec.JSON(out)
+		d.OutputSchema = tool.JSON(out)
 	}
 	if a, ok := messages.Field(t, "annotations"); ok {
-		var hints toolspec.Annotations
-		if json.Unmarshal(a, &hints) == nil && hints != (toolspec.Annotations{}) {
+		var hints tool.Annotations
+		if json.Unmarshal(a, &hints) == nil && hints != (tool.Annotations{}) {
 			d.Annotations = &hints
 		}
 	}
 	if title, ok := messages.FieldString(t, "title"); ok && title != "" {
 		if d.Annotations == nil {
-			d.Annotations = &toolspec.Annotations{}
+			d.Annotations = &tool.Annotations{}
 		}
 		d.Annotations.Title = title
 	}

@@ -21,8 +21,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // TestMain lets this test binary be an MCP server with bad manners.
@@ -124,7 +124,7 @@ func TestMCPProgramDiesInMidCall(t *testing.T) {
 	first := string(run(t, m, reg, "pid", `{}`).Content)
 	d, err := reg.Get(t.Context(), "die")
 	require.NoError(t, err)
-	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
 		Pool: toolbox.NewPool(toolbox.DefaultPool()), Intents: &toolbox.Intents{Store: &pipeline.Memory{}}}
 	c := call(d.Name, `{}`)
 	for range 2 { // delivered twice
@@ -158,7 +158,7 @@ func TestMCPProgramThatNeverAnswers(t *testing.T) {
 	dir := t.TempDir()
 	s := rudeServer(dir, "mute")
 	s.Timeout = 300 * time.Millisecond
-	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, toolspec.NewRegistry(&pipeline.Memory{}, &toolspec.Parser{}, nil), "test", nil)
+	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil), "test", nil)
 	m.Start()
 	defer m.Close()
 	first := number(t, filepath.Join(dir, "mute"))
@@ -173,16 +173,16 @@ func TestMCPProgramThatHangs(t *testing.T) {
 	for _, name := range []string{"stop", "pid"} {
 		d, err := reg.Get(t.Context(), name)
 		require.NoError(t, err)
-		d.Timeout = toolspec.Duration(100 * time.Millisecond)
+		d.Timeout = tool.Duration(100 * time.Millisecond)
 	}
 	pool := toolbox.NewPool(toolbox.PoolConfig{MaxPool: 8, QueueCapacity: 400})
-	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: pool}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: pool}
 	pid, err := strconv.Atoi(string(run(t, m, reg, "pid", `{}`).Content))
 	require.NoError(t, err)
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	limited := func(name, args string) error {
 		c := call(name, args)
-		c.Note(toolspec.NoteTimeout, 100)
+		c.Note(tool.NoteTimeout, 100)
 		return target.Do(t.Context(), c, noEmit)
 	}
 	require.Error(t, limited("stop", `{}`))

@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // maxBeside is how large the native form of a result may be to travel beside the reply; a larger one is the reply.
@@ -38,7 +38,7 @@ func mcpResult(raw json.RawMessage) Result {
 	default:
 		r.Content = []byte(strings.Join(texts, "\n"))
 	}
-	if toolspec.IsNativeMCP(afterTravel(r.Content)) { // a text or object that looks like a result must not be taken for one
+	if tool.IsNativeMCP(afterTravel(r.Content)) { // a text or object that looks like a result must not be taken for one
 		r.Content, r.Structured = native, nil
 		return r
 	}
@@ -49,7 +49,7 @@ func mcpResult(raw json.RawMessage) Result {
 		r.Content, r.Structured = native, nil
 		return r
 	}
-	r.Metadata[toolspec.MetaNative] = toolspec.Native{Result: native, Of: toolspec.NativeHash(afterTravel(r.Content))}
+	r.Metadata[tool.MetaNative] = tool.Native{Result: native, Of: tool.NativeHash(afterTravel(r.Content))}
 	return r
 }
 

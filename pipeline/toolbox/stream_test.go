@@ -13,8 +13,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // followed runs a streamed call on a target without stages and returns what its caller sees.
@@ -51,9 +51,9 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 // reads is one tool of a URL, declared as a read.
 type reads string
 
-func (u reads) Get(_ context.Context, name string) (*toolspec.Definition, error) {
-	return &toolspec.Definition{Name: name, Version: "1", Source: toolspec.Operator, Policy: toolspec.Policy{Effect: toolspec.EffectRead},
-		Executor: toolspec.Executor{Kind: toolspec.ExecHTTP, URL: string(u) + "/" + name, MaxResponse: 5000}}, nil
+func (u reads) Get(_ context.Context, name string) (*tool.Definition, error) {
+	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator, Policy: tool.Policy{Effect: tool.EffectRead},
+		Executor: tool.Executor{Kind: tool.ExecHTTP, URL: string(u) + "/" + name, MaxResponse: 5000}}, nil
 }
 
 func TestHTTPStreams(t *testing.T) {
@@ -117,7 +117,7 @@ func TestHTTPStreams(t *testing.T) {
 			t.Cleanup(srv.Close)
 			e := toolbox.NewHTTPExecutor()
 			t.Cleanup(e.Close)
-			target := &toolbox.Target{Tools: reads(srv.URL), Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool())}
+			target := &toolbox.Target{Tools: reads(srv.URL), Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool())}
 			target.Executors = toolbox.Executors{"http": toolbox.ExecutorFunc(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 				if !inv.Streams {
 					return toolbox.Result{}, errors.New("the tool is not told that its caller reads a stream")
@@ -149,7 +149,7 @@ func TestHTTPStreams(t *testing.T) {
 			require.Nil(t, fault)
 			out, _, _ := c.ReplyOut()
 			require.Equal(t, row.whole, out)
-			require.Equal(t, row.isError, c.Flag(toolspec.NoteIsError))
+			require.Equal(t, row.isError, c.Flag(tool.NoteIsError))
 			if row.first != "" {
 				require.Equal(t, row.whole, text)
 			}
@@ -196,7 +196,7 @@ func TestRemoteChunks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, _, c, fault := followed(t, &toolbox.Target{Tools: reads("http://x"), Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
+			text, _, c, fault := followed(t, &toolbox.Target{Tools: reads("http://x"), Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
 				Executors: toolbox.Executors{"http": &toolbox.RemoteExecutor{Remote: row.remote}}}, "x")
 			require.Equal(t, row.whole, text)
 			if row.code != "" {
@@ -215,8 +215,8 @@ func TestRemoteChunks(t *testing.T) {
 func TestChunksAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	late := make(chan func(string), 1)
-	d := toolspec.Definition{Name: "x", Version: "1", Source: toolspec.Operator, Policy: toolspec.Policy{Effect: toolspec.EffectRead, Timeout: toolspec.Duration(1)}, Executor: toolspec.Executor{Kind: "go"}}
-	target := &toolbox.Target{Tools: only{&d}, Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
+	d := tool.Definition{Name: "x", Version: "1", Source: tool.Operator, Policy: tool.Policy{Effect: tool.EffectRead, Timeout: tool.Duration(1)}, Executor: tool.Executor{Kind: "go"}}
+	target := &toolbox.Target{Tools: only{&d}, Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
 		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			<-ctx.Done()
 			late <- inv.Chunk
@@ -228,6 +228,6 @@ func TestChunksAfterTheEnd(t *testing.T) {
 	require.Empty(t, text)
 }
 
-type only struct{ d *toolspec.Definition }
+type only struct{ d *tool.Definition }
 
-func (o only) Get(context.Context, string) (*toolspec.Definition, error) { return o.d, nil }
+func (o only) Get(context.Context, string) (*tool.Definition, error) { return o.d, nil }

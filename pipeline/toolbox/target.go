@@ -14,8 +14,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 )
 
 // Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
@@ -24,16 +24,16 @@ import (
 // It may be called again for one call after a crash: a tool that may run twice does; any other gives the stored result,
 // or the fault outcome_unknown, and is never run again.
 type Target struct {
-	Tools     toolspec.Tools
-	Rules     toolspec.Rules
+	Tools     tool.Tools
+	Rules     tool.Rules
 	Executors Executors
 	Pool      *Pool
 	Intents   *Intents
 	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
-	Approvals *approve.Policies
+	Approvals *approval.Policies
 	// Parser holds results against output schemas; nil: they are not looked at.
-	Parser *toolspec.Parser
+	Parser *tool.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
 	// that is unknown here holds streamed results back. Nil means that none is known.
 	Filters func(stage string) (pipeline.FilterMaker, bool)
@@ -55,7 +55,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	if f := d.Refuse(); f != nil {
 		return f
 	}
-	if t.Approvals.Concern(d) && !approve.Granted(c, d) {
+	if t.Approvals.Concern(d) && !approval.Granted(c, d) {
 		return notGranted(c, d)
 	}
 	exec := t.Executors[d.Executor.Kind]
@@ -65,7 +65,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: arguments(c)}
 	a.limit = a.e.Timeout
 	var ms int64
-	if c.Noted(toolspec.NoteTimeout, &ms) && ms > 0 {
+	if c.Noted(tool.NoteTimeout, &ms) && ms > 0 {
 		a.limit = time.Duration(ms) * time.Millisecond
 	}
 	if err := t.Pool.acquire(ctx); err != nil {
@@ -82,10 +82,10 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 }
 
 // notGranted says why a call that needs an approval has none: nobody was there to ask, or the arguments are others since.
-func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
-	why := "the stage '" + toolspec.ApprovalStage + "', which asks for it, was not on the route; switch it on"
-	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == toolspec.ApprovalStage }) {
-		why = "the stage '" + toolspec.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
+func notGranted(c *messages.Call, d *tool.Definition) *messages.Fault {
+	why := "the stage '" + tool.ApprovalStage + "', which asks for it, was not on the route; switch it on"
+	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == tool.ApprovalStage }) {
+		why = "the stage '" + tool.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
 	}
 	return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval and was not run: %s", d.Name, why).At("tool").From("registry")
 }
@@ -93,8 +93,8 @@ func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
 func (t *Target) name(c *messages.Call) string {
 	var version string
-	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
-		return toolspec.Pin(c.Tool, version)
+	if c.Noted(tool.NoteVersion, &version) && version != "" {
+		return tool.Pin(c.Tool, version)
 	}
 	return c.Tool
 }
@@ -111,21 +111,21 @@ func arguments(c *messages.Call) json.RawMessage {
 type attempt struct {
 	t     *Target
 	c     *messages.Call
-	d     *toolspec.Definition
-	e     toolspec.Effective
+	d     *tool.Definition
+	e     tool.Effective
 	exec  Executor
 	emit  pipeline.Emit
 	args  json.RawMessage
 	limit time.Duration
-	said  *toolspec.MCPCall
+	said  *tool.MCPCall
 	out   *stream
 }
 
 // open prepares what the executor says while it runs.
 func (a *attempt) open() {
 	a.c.Unnote(messages.NoteStreamShown)
-	var said toolspec.MCPCall
-	if a.c.Noted(toolspec.NoteMCP, &said) {
+	var said tool.MCPCall
+	if a.c.Noted(tool.NoteMCP, &said) {
 		a.said = &said
 	}
 	a.out = &stream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
@@ -176,7 +176,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	var f *messages.Fault
 	switch {
-	case errors.As(err, &f) && toolspec.NotExecuted(f) && a.out.begun():
+	case errors.As(err, &f) && tool.NotExecuted(f) && a.out.begun():
 		return r, messages.NewFault(messages.ToolNetwork, "'%s' gave a part of its result, and then: %s", a.d.Name, f.Message).From(messages.TargetOrigin)
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
@@ -187,7 +187,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	case ctx.Err() != nil:
 		return r, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while '%s' ran", a.d.Name).From("deadline")
 	case limited.Err() != nil:
-		return r, toolspec.TimeoutFault(a.d.Name, a.limit)
+		return r, tool.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
 }
@@ -202,7 +202,7 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 		return
 	}
 	a.log().WarnContext(ctx, "the result is not as the tool's output schema has it; it goes on as it is", "wrong", wrong)
-	meta := map[string]any{toolspec.MarkOutputSchema: wrong}
+	meta := map[string]any{tool.MarkOutputSchema: wrong}
 	maps.Copy(meta, r.Metadata)
 	r.Metadata = meta
 }
@@ -221,7 +221,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 		f.Unsent = true
 		return f
 	}
-	a.c.Note(toolspec.NoteStarted, true)
+	a.c.Note(tool.NoteStarted, true)
 	if old != nil {
 		free()
 		return a.before(*old, n.Fingerprint)
@@ -233,17 +233,17 @@ func (a *attempt) guarded(ctx context.Context) error {
 	switch {
 	case err == nil:
 		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
-	case errors.As(err, &f) && toolspec.NotExecuted(f):
-		a.c.Unnote(toolspec.NoteStarted)
+	case errors.As(err, &f) && tool.NotExecuted(f):
+		a.c.Unnote(tool.NoteStarted)
 		if err := a.t.Intents.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
 		return f
 	case errors.As(err, &f) && (f.Code == messages.ToolTimeout || f.Code == messages.ToolNetwork || f.Code == messages.DeadlineExceeded):
-		f = toolspec.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
+		f = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 		n.Fault = f
 	case errors.As(err, &f) && f.Code == messages.Cancelled:
-		n.Fault = toolspec.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
+		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 	default:
 		n.Fault = f
 	}
@@ -262,7 +262,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 func (a *attempt) before(old intent, fingerprint string) error {
 	switch {
 	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
-		return toolspec.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
+		return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
 			a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 	case old.State == "done" && old.Result != nil:
 		r := old.Result
@@ -274,7 +274,7 @@ func (a *attempt) before(old intent, fingerprint string) error {
 	case old.State == "done" && old.Fault != nil:
 		return old.Fault
 	}
-	return toolspec.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
+	return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 }
 
 // reply writes a result into the call.
@@ -286,15 +286,15 @@ func (a *attempt) reply(r Result, err error) error {
 	if len(content) == 0 {
 		content = []byte(`""`) // null becomes empty (S2-MCP-1)
 	}
-	a.c.Unnote(toolspec.NoteIsError)
+	a.c.Unnote(tool.NoteIsError)
 	if r.IsError {
-		a.c.Note(toolspec.NoteIsError, true)
+		a.c.Note(tool.NoteIsError, true)
 	}
 	if len(r.Structured) > 0 {
-		a.c.Note(toolspec.NoteStructured, r.Structured)
+		a.c.Note(tool.NoteStructured, r.Structured)
 	}
 	if len(r.Metadata) > 0 {
-		a.c.Note(toolspec.NoteMetadata, r.Metadata)
+		a.c.Note(tool.NoteMetadata, r.Metadata)
 	}
 	if r.streamed {
 		a.out.reply(a.c, string(content))
