@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // FunctionTool is a tool as the OpenAI API writes it, so that a list of them can stand in a chat request as it is.
@@ -151,7 +152,7 @@ func (h *Host) reachable(d *tool.Definition) *messages.Fault {
 		if local && err != nil {
 			ip, err = netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
 		}
-		if err == nil && !tool.Public(ip) && !slices.ContainsFunc(h.tools.networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }) {
+		if err == nil && !toolbox.Public(ip) && !slices.ContainsFunc(h.tools.networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }) {
 			return bad("executor.url", "%s is not a public address; define the tool in the configuration file, or name the network in tool.api-networks", u.Host)
 		}
 	case tool.ExecNATS:

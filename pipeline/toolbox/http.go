@@ -78,7 +78,7 @@ func mayDial(address string, allow []netip.Prefix) error {
 		return fmt.Errorf("%w: %q", errPrivate, address)
 	}
 	ip := at.Addr().Unmap().WithZone("")
-	if tool.Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+	if Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 		return nil
 	}
 	return errPrivate

@@ -89,7 +89,7 @@ func TestCompileNamesPolicyPlaceAndReason(t *testing.T) {
 		`policies[0] ([): tool: "[" is no tool name and no pattern`:              {{Tool: "["}},
 		`policies[0] (pay): expires: -1h0m0s; at least 1s`:                       {{Tool: "pay", Expires: -time.Hour}},
 		`policies[0] (pay): when: unknown name nope (1:15)`:                      {{Tool: "pay", When: `args.a > 5 && nope`}},
-		`policies[0] (pay): when: type approve.toolFacts has no field nam (1:6)`: {{Tool: "pay", When: `tool.nam == "x"`}},
+		`policies[0] (pay): when: type approval.toolFacts has no field nam (1:6)`: {{Tool: "pay", When: `tool.nam == "x"`}},
 	} {
 		_, err := approval.Compile(list)
 		require.ErrorContains(t, err, want, "%+v", list)

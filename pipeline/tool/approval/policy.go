@@ -1,4 +1,4 @@
-// Package approve is the engine of approvals: which call of a tool needs a person's yes, what may be decided, and the
+// Package approval is the engine of approvals: which call of a tool needs a person's yes, what may be decided, and the
 // grant that binds a yes to one call with its arguments. It knows no stage and no transport; the stage `approval` asks,
 // the bus keeps the question, the faces carry the decision, and the target holds every call to its grant.
 package approval
