@@ -107,7 +107,7 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 	}
 	switch d.Decision {
 	case approval.Edit:
-		args, faults := a.parser.Parse(def, d.Arguments, a.args)
+		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args)
 		if faults != nil {
 			return pipeline.Verdict{}, faults.Fault()
 		}
@@ -206,7 +206,7 @@ func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMess
 		return nil, err
 	}
 	err = q.Check(&d, now, func(def *tool.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
-		args, faults := a.parser.Parse(def, raw, a.args)
+		args, faults := def.ParseArguments(a.parser, raw, a.args)
 		if faults != nil {
 			return nil, faults.Fault()
 		}

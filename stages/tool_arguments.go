@@ -34,7 +34,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		if f := def.Refuse(); f != nil {
 			return pipeline.Verdict{}, f
 		}
-		args, faults := parser.Parse(def, c.Request(), d.Arguments)
+		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments)
 		if faults != nil {
 			c.Note(tool.NoteIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()

@@ -99,7 +99,7 @@ func (f *mcpFace) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, al
 	}
 	wrong := "it is text and no structured content"
 	if structured != nil {
-		if wrong = f.parser.CheckOutput(d, nil, structured); wrong == "" {
+		if wrong = d.CheckOutput(&f.parser, nil, structured); wrong == "" {
 			return
 		}
 	}

@@ -18,6 +18,7 @@ const (
 
 // Options are the settings of one parse. The zero value is the default.
 type Options struct {
+	Tool        string // the tool's name, for the text of Faults
 	Coercion    string // Documents if empty
 	IntegerBits int    // 64 if 0; 32 gives the documents' limit
 	WrapScalars bool   // extended only: a single value where an array is wanted becomes an array of one
@@ -54,10 +55,10 @@ type ParsedArgs struct {
 
 // Parse reads the arguments of a call: required names first, then each property of the schema in order, then the whole
 // against the schema. raw is the arguments as the model wrote them: a JSON object, nothing or null for none
-// (S2-MCP-1), or a JSON string that holds an object. The second result is nil if they are good. It never panics and
-// changes neither def nor raw; the same input gives the same result.
-func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Faults) {
-	fs := &Faults{Tool: def.Name}
+// (S2-MCP-1), or a JSON string that holds an object. The second result is nil if they are good. An empty schema takes any
+// object. It never panics and changes neither schema nor raw; the same input gives the same result.
+func (p *Parser) Parse(schema, raw []byte, o Options) (*ParsedArgs, *Faults) {
+	fs := &Faults{Tool: o.Tool}
 	root, err := parseRoot(raw)
 	if err != nil {
 		fs.add(Issue{Code: CodeInvalidJSON, Message: "the arguments are " + err.Error()})
@@ -67,10 +68,10 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 		fs.add(Issue{Code: CodeTypeMismatch, Expected: "object", Got: got(root), Message: "the arguments must be one JSON object, got " + got(root)})
 		return nil, fs
 	}
-	if len(def.InputSchema) == 0 {
+	if len(schema) == 0 {
 		return &ParsedArgs{root: root}, nil
 	}
-	s := p.schema(def.InputSchema)
+	s := p.schema(schema)
 	if s.err != nil {
 		fs.add(Issue{Code: CodeBadSchema, Path: s.at, Message: "the tool's own schema cannot be used: " + s.err.Error()})
 		return nil, fs
@@ -79,8 +80,6 @@ func (p *Parser) Parse(def *Definition, raw []byte, o Options) (*ParsedArgs, *Fa
 		fs.add(tooMuch(""))
 		return nil, fs
 	}
-	o.Coercion = def.coercion(o.Coercion)
-	o.AllowBlank = append(o.AllowBlank[:len(o.AllowBlank):len(o.AllowBlank)], def.AllowBlank...)
 	r := &run{s: s, o: o, extended: o.Coercion == Extended, budget: new(trialBudget)}
 	root = r.arguments(root)
 	fs.Issues = r.issues
@@ -165,8 +164,8 @@ func (a *ParsedArgs) Len() int { return len(a.root.keys) }
 // ToMap returns the arguments decoded, numbers as json.Number.
 func (a *ParsedArgs) ToMap() map[string]any { return a.root.plain().(map[string]any) }
 
-// canonicalOf is the canonical form of any JSON; bytes that are none are returned as they are.
-func canonicalOf(raw []byte) []byte {
+// Canonical is the canonical form of any JSON; bytes that are none are returned as they are.
+func Canonical(raw []byte) []byte {
 	v, err := parseValue(raw)
 	if err != nil {
 		return raw

@@ -14,10 +14,6 @@ import (
 
 const bad = "!"
 
-func of(schema string) *tool.Definition {
-	return &tool.Definition{Name: "t", InputSchema: tool.JSON(schema)}
-}
-
 func codes(f *tool.Faults) []string {
 	if f == nil {
 		return nil
@@ -62,7 +58,7 @@ func TestTypes(t *testing.T) {
 		for i, in := range c.in {
 			t.Run(c.row+" "+c.typ+" "+in, func(t *testing.T) {
 				t.Parallel()
-				def := of(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
+				def := []byte(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
 				got, faults := p.Parse(def, []byte(`{"a":`+in+`}`), tool.Options{IntegerBits: c.bits})
 				if c.want[i] == bad {
 					require.Equal(t, []string{"a:type_mismatch"}, codes(faults))
@@ -81,8 +77,8 @@ func TestTypes(t *testing.T) {
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	var p tool.Parser
-	one := func(typ string) *tool.Definition {
-		return of(`{"type":"object","required":["a"],"properties":{"a":{"type":"` + typ + `"}}}`)
+	one := func(typ string) []byte {
+		return []byte(`{"type":"object","required":["a"],"properties":{"a":{"type":"` + typ + `"}}}`)
 	}
 	for in, want := range map[string]string{
 		`{}`: "missing", `{"a":null}`: "null_or_empty", `{"a":""}`: "null_or_empty", `{"a":"   "}`: "null_or_empty", `{"a":"\t\n"}`: "null_or_empty",
@@ -94,17 +90,17 @@ func TestRequired(t *testing.T) {
 		_, f := p.Parse(one(typ), []byte(`{"a":`+in+`}`), tool.Options{})
 		require.Nil(t, f, "AR-20 %s", in)
 	}
-	_, f := p.Parse(of(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), tool.Options{})
+	_, f := p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), tool.Options{})
 	require.Equal(t, []string{"a:missing"}, codes(f), "AR-21")
 	for _, in := range []string{"\u3000", " ", "\u200b"} {
 		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), tool.Options{})
 		require.Equal(t, []string{"a:null_or_empty"}, codes(f), "AR-29 %q", in)
 	}
-	_, f = p.Parse(of(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), tool.Options{})
 	require.Equal(t, []string{"a:missing", "b:missing"}, codes(f), "AR-24: two missing, and no type error yet")
-	_, f = p.Parse(of(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), tool.Options{})
 	require.Nil(t, f, "contracts 12: an explicit minLength 0 may be empty")
-	_, f = p.Parse(of(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), tool.Options{})
 	require.Nil(t, f, "a schema that names null takes it (strict tools of OpenAI)")
 }
 
@@ -112,39 +108,39 @@ func TestOptional(t *testing.T) {
 	t.Parallel()
 	var p tool.Parser
 	for _, in := range []string{`{}`, `{"a":null}`} {
-		a, f := p.Parse(of(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), tool.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), tool.Options{})
 		require.Nil(t, f)
 		require.Equal(t, `{"a":"5","b":9007199254740993}`, string(a.Raw()), "AR-22: the default, not coerced")
-		a, f = p.Parse(of(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), tool.Options{})
 		require.Nil(t, f)
 		require.False(t, a.Has("a"), "AR-23")
 	}
-	_, f := p.Parse(of(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), tool.Options{})
+	_, f := p.Parse([]byte(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), tool.Options{})
 	require.Equal(t, []string{"z:type_mismatch", "a:type_mismatch"}, codes(f), "AR-25: in the order of the schema")
-	a, f := p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
+	a, f := p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26")
 	require.Equal(t, []tool.Change{{Path: "/x", From: "1", Rule: tool.RuleDropped}}, a.Changes, "contracts 12: dropped and recorded")
-	a, f = p.Parse(of(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), tool.Options{})
+	a, f = p.Parse([]byte(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v","x":1}`, string(a.Raw()), "AR-26: kept where the schema says additionalProperties")
-	a, f = p.Parse(of(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
+	a, f = p.Parse([]byte(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26: no error under additionalProperties false either")
-	a, f = p.Parse(of(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), tool.Options{})
+	a, f = p.Parse([]byte(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"x-a":1}`, string(a.Raw()))
 	for _, in := range []string{``, `null`, `{}`, `""`, `"{}"`} {
-		a, f = p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(in), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(in), tool.Options{})
 		require.Nil(t, f, "AR-27 %q", in)
 		require.Zero(t, a.Len())
 	}
 	for _, in := range []string{`""`, `"  "`} {
-		a, f = p.Parse(of(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), tool.Options{})
 		require.Nil(t, f, "AR-28")
 		require.Equal(t, `{"a":`+in+`}`, string(a.Raw()))
 	}
-	a, f = p.Parse(of(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), tool.Options{IntegerBits: 32})
+	a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), tool.Options{IntegerBits: 32})
 	require.Nil(t, f, "AR-30")
 	n, ok := a.GetInt("a")
 	require.True(t, ok)
@@ -154,7 +150,7 @@ func TestOptional(t *testing.T) {
 func TestParsedArgs(t *testing.T) { // S2-ARG-14
 	t.Parallel()
 	var p tool.Parser
-	a, f := p.Parse(of(`{"properties":{"s":{"type":"string"},"n":{"type":"number"},"o":{"type":"object"}}}`),
+	a, f := p.Parse([]byte(`{"properties":{"s":{"type":"string"},"n":{"type":"number"},"o":{"type":"object"}}}`),
 		[]byte(`{"o":{"b":1.50,"a":"é"},"n":9007199254740993,"s":"x"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"s":"x","n":9007199254740993,"o":{"b":1.50,"a":"é"}}`, string(a.Raw()))
@@ -172,10 +168,10 @@ func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values
 	var p tool.Parser
 	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"},"s":{"type":"string"}}}},
 	 "properties":{"list":{"type":"array","items":{"$ref":"#/$defs/item"}},"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"t":{"type":["integer","string"]}}}`
-	a, f := p.Parse(of(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), tool.Options{})
+	a, f := p.Parse([]byte(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), tool.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"list":[{"n":1,"s":"2"},{"n":3}],"u":4,"t":"5"}`, string(a.Raw()))
-	_, f = p.Parse(of(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), tool.Options{})
+	_, f = p.Parse([]byte(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), tool.Options{})
 	require.Equal(t, []string{"list:type_mismatch", "list:missing", "u:type_mismatch"}, codes(f))
 	require.Equal(t, "/list/0/n", f.Issues[0].Path)
 	require.Equal(t, "/list/1/n", f.Issues[1].Path)
@@ -199,48 +195,22 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, f := p.Parse(of(c.schema), []byte(c.in), tool.Options{Coercion: tool.Extended})
+			a, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: tool.Extended})
 			require.Nil(t, f)
 			require.Equal(t, c.want, string(a.Raw()))
 		})
 	}
-	_, f := p.Parse(of(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
+	_, f := p.Parse([]byte(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
 		[]byte(`{"b":"q","c":9,"d":[]}`), tool.Options{Coercion: tool.Extended})
 	require.ElementsMatch(t, []string{"a:missing", "b:not_allowed", "c:out_of_range", "d:type_mismatch"}, codes(f), "all faults at once")
 	require.Contains(t, f.Error(), `must be one of "x", "y"; got string "q"`)
 	require.Contains(t, f.Error(), "expected string, number or null, got an array of 0")
 }
 
-// TestNoGuessesForDestructiveTools: the wide rules do not hold for a tool that says that it destroys, unless it is
-// named with them (tools.md 3.4, 11); the documents' table does.
-func TestNoGuessesForDestructiveTools(t *testing.T) {
-	t.Parallel()
-	var p tool.Parser
-	yes, no := true, false
-	for name, c := range map[string]struct {
-		hints *tool.Annotations
-		own   string
-		wide  bool
-	}{
-		"says nothing":          {nil, "", true},
-		"destroys":              {&tool.Annotations{Destructive: &yes}, "", false},
-		"destroys, but allowed": {&tool.Annotations{Destructive: &yes}, tool.Extended, true},
-		"adds only":             {&tool.Annotations{Destructive: &no}, "", true},
-		"reads":                 {&tool.Annotations{ReadOnly: &yes, Destructive: &yes}, "", true},
-	} {
-		def := of(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)
-		def.Annotations, def.Coercion = c.hints, c.own
-		_, f := p.Parse(def, []byte(`{"ids":"[1,2]"}`), tool.Options{Coercion: tool.Extended})
-		require.Equal(t, c.wide, f == nil, name)
-		_, f = p.Parse(def, []byte(`{"all":"TRUE"}`), tool.Options{Coercion: tool.Extended})
-		require.Nil(t, f, name)
-	}
-}
-
 func TestBroken(t *testing.T) { // tolerate anything a model writes
 	t.Parallel()
 	var p tool.Parser
-	def := of(`{"properties":{"a":{"type":"integer"}}}`)
+	def := []byte(`{"properties":{"a":{"type":"integer"}}}`)
 	for in, code := range map[string]string{
 		`{"a":1`: "invalid_json", `[1]`: "type_mismatch", `3`: "type_mismatch", `"x"`: "invalid_json", `{"a":1}{"a":2}`: "invalid_json",
 		strings.Repeat("[", 5000): "invalid_json", `{"a":1e99999999}`: "invalid_json", `{"a":1e1000}`: "type_mismatch",
@@ -298,7 +268,7 @@ func FuzzParse(f *testing.F) {
 	}
 	var p tool.Parser
 	f.Fuzz(func(t *testing.T, schema int, in string, extended bool) {
-		def := of(fuzzSchemas[uint(schema)%uint(len(fuzzSchemas))])
+		def := []byte(fuzzSchemas[uint(schema)%uint(len(fuzzSchemas))])
 		o := tool.Options{}
 		if extended {
 			o.Coercion = tool.Extended
@@ -318,7 +288,7 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkParse(b *testing.B) {
 	var p tool.Parser
-	def := of(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
+	def := []byte(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
 	raw := []byte(`{"query":"hotels in Rome","limit":"10","unit":"km","filters":[{"field":"stars","value":4},{"field":"city","value":"Rome"}]}`)
 	for _, c := range []string{tool.Documents, tool.Extended} {
 		b.Run(c, func(b *testing.B) {
@@ -334,8 +304,8 @@ func BenchmarkParse(b *testing.B) {
 
 func ExampleParser_Parse() {
 	var p tool.Parser
-	def := &tool.Definition{Name: "search", InputSchema: tool.JSON(`{"properties":{"limit":{"type":"integer"}}}`)}
-	args, _ := p.Parse(def, []byte(`{"limit":" 7 ","colour":"red"}`), tool.Options{})
+	schema := []byte(`{"properties":{"limit":{"type":"integer"}}}`)
+	args, _ := p.Parse(schema, []byte(`{"limit":" 7 ","colour":"red"}`), tool.Options{})
 	fmt.Println(string(args.Raw()), args.Changes[0].Rule, args.Changes[1].Rule)
 	// Output: {"limit":7} to_integer undeclared_dropped
 }

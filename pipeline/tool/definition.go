@@ -179,23 +179,10 @@ func (d *Definition) Fingerprint() string {
 	part := func(b []byte) { fmt.Fprintf(h, "%d:", len(b)); h.Write(b) }
 	part([]byte(d.Name))
 	part([]byte(d.Description))
-	part(canonicalOf(d.InputSchema))
-	part(canonicalOf(d.OutputSchema))
+	part(Canonical(d.InputSchema))
+	part(Canonical(d.OutputSchema))
 	part(messages.Encode(d.Annotations))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
-}
-
-// coercion is the tool's own mode, else the global one. The wide rules guess, and a tool that says of itself that it
-// destroys is not called on a guess: for it they hold only if it is named with them.
-func (d *Definition) coercion(global string) string {
-	a := d.Annotations
-	switch {
-	case d.Coercion != "":
-		return d.Coercion
-	case global == "", global == Extended && a != nil && is(a.Destructive) && !is(a.ReadOnly):
-		return Documents
-	}
-	return global
 }
 
 // Ref is name@version.

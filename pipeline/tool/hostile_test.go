@@ -48,7 +48,7 @@ func TestSchemaBombs(t *testing.T) {
 			for _, mode := range []string{tool.Documents, tool.Extended, tool.Off} {
 				var p tool.Parser
 				begin := time.Now()
-				_, f := p.Parse(of(c.schema), []byte(c.in), tool.Options{Coercion: mode})
+				_, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: mode})
 				require.NotNil(t, f, mode)
 				require.Contains(t, f.Error(), c.says, mode)
 				require.Less(t, len(f.Error()), 20_000)
@@ -60,11 +60,11 @@ func TestSchemaBombs(t *testing.T) {
 		t.Parallel()
 		var p tool.Parser
 		in := `{"a":[` + strings.TrimSuffix(strings.Repeat(`{"k":"1","v":null},`, 33_000), ",") + `]}`
-		a, f := p.Parse(of(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), tool.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), tool.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 33_000)
 		tree := `{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`
-		a, f = p.Parse(of(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), tool.Options{})
+		a, f = p.Parse([]byte(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), tool.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 60, "a list of its own kind, to its end")
 		for _, schema := range []string{twice("anyOf"), tree} {
@@ -133,7 +133,7 @@ func TestWhatModelsSend(t *testing.T) {
 				}
 				_, err := p.CheckSchema([]byte(c.schema), true)
 				require.NoError(t, err)
-				a, f := p.Parse(of(c.schema), []byte(c.in), tool.Options{Coercion: mode})
+				a, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: mode})
 				if text, bad := strings.CutPrefix(want, "!"); bad {
 					require.NotNil(t, f, mode)
 					require.Contains(t, f.Error(), text, mode)
@@ -150,8 +150,8 @@ func TestWhatModelsSend(t *testing.T) {
 func TestEveryFaultOfAPlace(t *testing.T) {
 	t.Parallel()
 	var p tool.Parser
-	_, f := p.Parse(of(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
-		[]byte(`{"a":"yyy","b":["q"],"c":3}`), tool.Options{})
+	_, f := p.Parse([]byte(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
+		[]byte(`{"a":"yyy","b":["q"],"c":3}`), tool.Options{Tool: "t"})
 	require.NotNil(t, f)
 	require.Equal(t, strings.Join([]string{
 		"Invalid arguments for tool 't':", "- 'a': must match the pattern ^x; got string \"yyy\"", "- 'a': needs at least 5 characters, has 3",
@@ -181,7 +181,7 @@ func TestParseKeepsTheRules(t *testing.T) {
 		for _, mode := range []string{tool.Documents, tool.Extended} {
 			var p tool.Parser
 			o := tool.Options{Coercion: mode}
-			a, f := p.Parse(of(schema), []byte(in), o)
+			a, f := p.Parse([]byte(schema), []byte(in), o)
 			at := fmt.Sprintf("%d %s\nschema %s\nin %s", i, mode, schema, in)
 			if fits([]byte(in)) {
 				require.Nil(t, f, at)
@@ -197,7 +197,7 @@ func TestParseKeepsTheRules(t *testing.T) {
 			}
 			require.True(t, fits(a.Raw()), "%s\nout %s", at, a.Raw())
 			require.NotEmpty(t, a.Changes, at)
-			again, f := p.Parse(of(schema), a.Raw(), o)
+			again, f := p.Parse([]byte(schema), a.Raw(), o)
 			require.Nil(t, f, at)
 			require.Equal(t, string(a.Raw()), string(again.Raw()), at)
 			require.Empty(t, again.Changes, at)

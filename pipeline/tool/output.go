@@ -2,7 +2,6 @@ package tool
 
 import (
 	"encoding/json"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -19,19 +18,15 @@ const maxChecked = 1 << 20
 // CheckOutput holds a result against the tool's output schema: the structured content if there is any, else the content,
 // a text that is no JSON as a string. It returns what is wrong in one line; empty if nothing is, if the tool has no
 // output schema, or if the result is too large to look at.
-func (p *Parser) CheckOutput(def *Definition, content []byte, structured json.RawMessage) string {
-	if len(def.OutputSchema) == 0 || len(content)+len(structured) > maxChecked {
-		return ""
-	}
-	s := p.schema(def.OutputSchema)
-	if s.err != nil {
+func (d *Definition) CheckOutput(p *Parser, content []byte, structured json.RawMessage) string {
+	if len(d.OutputSchema) == 0 || len(content)+len(structured) > maxChecked {
 		return ""
 	}
 	raw := content
 	switch {
 	case len(structured) > 0:
 		raw = structured
-	case def.Executor.Kind == ExecMCP && IsNativeMCP(content):
+	case d.Executor.Kind == ExecMCP && IsNativeMCP(content):
 		own := gjson.GetBytes(content, "structuredContent")
 		if AsksForInput(content) || !own.Exists() {
 			return ""
@@ -40,19 +35,5 @@ func (p *Parser) CheckOutput(def *Definition, content []byte, structured json.Ra
 	case !json.Valid(content):
 		raw = messages.Encode(string(content))
 	}
-	v, err := parseValue(raw)
-	if err != nil {
-		return err.Error()
-	}
-	r := &run{s: s, budget: new(trialBudget)}
-	r.validate(v)
-	var out []string
-	for i, issue := range r.issues {
-		if i == 5 {
-			out = append(out, "...")
-			break
-		}
-		out = append(out, strings.TrimPrefix(issue.Path+": ", ": ")+issue.Message)
-	}
-	return strings.Join(out, "; ")
+	return p.Check(d.OutputSchema, raw)
 }

@@ -25,7 +25,7 @@ func TestCheckOutput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &tool.Definition{Name: "t", OutputSchema: tool.JSON(row.schema), Executor: tool.Executor{Kind: row.kind}}
-			require.Equal(t, row.wrong, new(tool.Parser).CheckOutput(d, []byte(row.content), []byte(row.structured)))
+			require.Equal(t, row.wrong, d.CheckOutput(new(tool.Parser), []byte(row.content), []byte(row.structured)))
 		})
 	}
 }

@@ -197,7 +197,7 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 	if a.t.Parser == nil || r.IsError {
 		return
 	}
-	wrong := a.t.Parser.CheckOutput(a.d, r.Content, r.Structured)
+	wrong := a.d.CheckOutput(a.t.Parser, r.Content, r.Structured)
 	if wrong == "" {
 		return
 	}
