@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ApprovalConfig is agent.interceptor.approval.
@@ -43,8 +44,8 @@ const metaApproval = "approval"
 type approvalStage struct {
 	policies *approval.Policies
 	tools    toolPolicies
-	parser   *tool.Parser
-	args     tool.Options
+	parser   *args.Parser
+	args     args.Options
 	publish  func(ctx context.Context, what string, record any) error
 	log      *slog.Logger
 }
@@ -68,7 +69,7 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	}
 	a := &approvalStage{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
 	if a.parser == nil {
-		a.parser = &tool.Parser{}
+		a.parser = &args.Parser{}
 	}
 	return pipeline.Stage{
 		Before: a.before, FailClosed: true, OnDemand: true, Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
@@ -138,12 +139,12 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 const RuleEdited = "edited_by_person"
 
 // changed puts other arguments in place, and says so beside the changes that coercion made.
-func (a *approvalStage) changed(c *messages.Call, args *tool.ParsedArgs) {
-	var all []tool.Change
+func (a *approvalStage) changed(c *messages.Call, parsed *args.Parsed) {
+	var all []args.Change
 	c.Noted(tool.NoteChanges, &all)
-	all = append(all, tool.Change{Path: "", Rule: RuleEdited})
-	c.Note(tool.NoteChanges, append(all, args.Changes...))
-	c.SetRequest(args.Raw())
+	all = append(all, args.Change{Path: "", Rule: RuleEdited})
+	c.Note(tool.NoteChanges, append(all, parsed.Changes...))
+	c.SetRequest(parsed.Raw())
 }
 
 func (a *approvalStage) blocked(c *messages.Call, format string, args ...any) error {
@@ -169,8 +170,8 @@ func (a *approvalStage) record(ctx context.Context, c *messages.Call, r Approval
 type ApprovalDesk struct {
 	*approval.Policies
 	tools  tool.Tools
-	parser *tool.Parser
-	args   tool.Options
+	parser *args.Parser
+	args   args.Options
 }
 
 // NewApprovalDesk compiles the policies of a configuration (a *ApprovalConfig; nil: none).

@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -62,7 +63,7 @@ func newAsked(t *testing.T, policies string, defs ...tool.Definition) *asked {
 		}
 	}
 	cfg.Policies = policiesOf(t, policies)
-	a.desk, err = stages.NewApprovalDesk(&cfg, stages.Deps{Tools: a.toolSet, Parser: &tool.Parser{}})
+	a.desk, err = stages.NewApprovalDesk(&cfg, stages.Deps{Tools: a.toolSet, Parser: &args.Parser{}})
 	require.NoError(t, err)
 	a.Target.Approvals = a.desk.Policies
 	return a
@@ -128,7 +129,7 @@ func TestApproval(t *testing.T) {
 		require.Nil(t, out.Fault)
 		require.Equal(t, []string{`{"amount":7,"to":"eve"}`}, a.saw)
 		require.Equal(t, a.saw[0], string(out.Request()), "everything later sees the edited ones")
-		changes := note[[]tool.Change](out, tool.NoteChanges)
+		changes := note[[]args.Change](out, tool.NoteChanges)
 		require.Equal(t, stages.RuleEdited, changes[0].Rule)
 		a.run(t, toolCall("pay", `{"amount":7,"to":"eve"}`), "")
 		require.Len(t, a.saw, 1, "the cache has it under the edited arguments")

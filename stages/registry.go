@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
@@ -35,10 +36,10 @@ type Deps struct {
 	// Tools finds tool definitions, Parser reads arguments against them, and Rules (key `tool` of the configuration)
 	// fill in what a tool does not declare. Only the tool stages need them; Parser and Rules have defaults.
 	Tools  tool.Tools
-	Parser *tool.Parser
+	Parser *args.Parser
 	Rules  *tool.Rules
 	// Arguments are the settings of `tool.arguments`.
-	Arguments tool.Options
+	Arguments args.Options
 	// Fallback are the settings of `tool.fallback`; nil means the defaults.
 	Fallback *FallbackRules
 	// Objects keeps evicted results where eviction-store is object; nil means that none are kept here.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestDefaultRoute(t *testing.T) {
 	t.Parallel()
 	d := harnessDeps()
-	parser := &tool.Parser{}
+	parser := &args.Parser{}
 	d.Tools, d.Parser = tool.NewRegistry(&pipeline.Memory{}, parser, nil), parser
 	m := &pipeline.Manager{}
 	for _, spec := range stages.All() {

@@ -7,6 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
@@ -24,7 +25,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	}
 	parser := d.Parser
 	if parser == nil {
-		parser = &tool.Parser{}
+		parser = &args.Parser{}
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		def, err := d.Tools.Get(ctx, c.Tool)

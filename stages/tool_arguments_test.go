@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -47,7 +48,7 @@ func TestToolArguments(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, `{"a":7}`, string(c.Request()), "S2-ARG-5 S2-ARG-7")
 	}
-	var changes []tool.Change
+	var changes []args.Change
 	require.True(t, c.Noted(tool.NoteChanges, &changes))
 	require.Len(t, changes, 2)
 	c.SetRequest([]byte(`{"a":`)) // broken text travels as a JSON string

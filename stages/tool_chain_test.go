@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -76,7 +77,7 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 			def.Version = "1"
 		}
 		def.Executor, def.Source = tool.Executor{Kind: tool.ExecGo}, tool.Operator
-		require.NoError(t, def.Validate(&tool.Parser{}))
+		require.NoError(t, def.Validate(&args.Parser{}))
 		set.defs[def.Name] = &def
 		set.funcs[def.Name] = func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			set.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // mcpSource is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
@@ -39,7 +40,7 @@ type mcpFace struct {
 
 	desk mcpDesk // calls that wait for a person; nil: they are only told so
 
-	parser tool.Parser
+	parser args.Parser
 	server *mcp.Server
 	behind *behind
 	listed map[string]string // tool -> what was listed of it

@@ -22,6 +22,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -161,8 +162,8 @@ func show(v any) string {
 func TestDocsStages(t *testing.T) {
 	rules := tool.DefaultRules()
 	deps := stages.Deps{
-		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil),
-		Parser: &tool.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
+		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil),
+		Parser: &args.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
 	}
 	sections := host.Sections()
 	var b strings.Builder

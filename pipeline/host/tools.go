@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -22,9 +23,9 @@ import (
 // tools is what this process knows of tools: their definitions, and how those that it runs are run.
 type tools struct {
 	registry *tool.Registry
-	parser   *tool.Parser
+	parser   *args.Parser
 	rules    tool.Rules
-	options  tool.Options
+	options  args.Options
 	target   *toolbox.Target
 	funcs    toolbox.GoFuncs
 	find     *stageTools // the registry and the tools of stages
@@ -46,12 +47,12 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err != nil {
 		return err
 	}
-	t := &tools{parser: &tool.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
 	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = tool.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
+	t.options = args.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)

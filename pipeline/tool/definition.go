@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Source says who defined a tool. It decides what a definition may hold and how far its words are trusted.
@@ -129,15 +130,15 @@ var ErrDefinition = errors.New("tool definition")
 
 // Validate refuses what could not run; the message names the place as a JSON pointer. A parameter of a type that JSON
 // Schema does not know is not refused here: S2-ARG-12 wants each of its values refused, with the reason.
-func (d *Definition) Validate(p *Parser) error {
-	bad := func(at, format string, args ...any) error {
-		return fmt.Errorf("%w %q at %s: %s", ErrDefinition, clip(d.Name), at, fmt.Sprintf(format, args...))
+func (d *Definition) Validate(p *args.Parser) error {
+	bad := func(at, format string, values ...any) error {
+		return fmt.Errorf("%w %q at %s: %s", ErrDefinition, args.Clip(d.Name), at, fmt.Sprintf(format, values...))
 	}
 	if !toolName.MatchString(d.Name) || d.Name == "." || d.Name == ".." {
 		return bad("/name", "a name is 1 to 128 of A-Z a-z 0-9 _ . -, and not . or .., which no path can name")
 	}
 	if strings.ContainsAny(d.Version, "@ \t\r\n") || len(d.Version) > 64 {
-		return bad("/version", "%q; at most 64 characters, without @ and white space", clip(d.Version))
+		return bad("/version", "%q; at most 64 characters, without @ and white space", args.Clip(d.Version))
 	}
 	if at, err := p.CheckSchema(d.InputSchema, true); err != nil {
 		return bad("/input-schema"+at, "%v", err)
@@ -179,8 +180,8 @@ func (d *Definition) Fingerprint() string {
 	part := func(b []byte) { fmt.Fprintf(h, "%d:", len(b)); h.Write(b) }
 	part([]byte(d.Name))
 	part([]byte(d.Description))
-	part(Canonical(d.InputSchema))
-	part(Canonical(d.OutputSchema))
+	part(args.Canonical(d.InputSchema))
+	part(args.Canonical(d.OutputSchema))
 	part(messages.Encode(d.Annotations))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
@@ -228,7 +229,7 @@ func plainKeys(raw []byte) error {
 			return bad == ""
 		})
 		if bad != "" {
-			return fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", clip(bad))
+			return fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", args.Clip(bad))
 		}
 	}
 	return nil

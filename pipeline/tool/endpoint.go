@@ -3,6 +3,7 @@ package tool
 import (
 	"errors"
 	"fmt"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"net/url"
 	"strings"
 )
@@ -12,7 +13,7 @@ func checkURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return fmt.Errorf("%q is no http(s) URL", clip(s))
+		return fmt.Errorf("%q is no http(s) URL", args.Clip(s))
 	case u.User != nil:
 		return errors.New("no user or password in a URL; use headers with ${VAR}")
 	}
@@ -26,11 +27,11 @@ func checkSubject(s string, source Source) error {
 	case s == "":
 		return nil // the tool's name
 	case len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }):
-		return fmt.Errorf("%q is no subject to publish to: no wildcards, blanks or control characters", clip(s))
+		return fmt.Errorf("%q is no subject to publish to: no wildcards, blanks or control characters", args.Clip(s))
 	case strings.HasPrefix(s, ".") || strings.HasSuffix(s, ".") || strings.Contains(s, ".."):
-		return fmt.Errorf("%q has an empty token", clip(s))
+		return fmt.Errorf("%q has an empty token", args.Clip(s))
 	case source != Operator && (strings.HasPrefix(s, "$") || strings.HasPrefix(s, "_INBOX")):
-		return fmt.Errorf("%q belongs to the NATS server; only the operator's file may name it", clip(s))
+		return fmt.Errorf("%q belongs to the NATS server; only the operator's file may name it", args.Clip(s))
 	}
 	return nil
 }

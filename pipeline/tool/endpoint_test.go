@@ -6,11 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 func TestSubjectsOfTools(t *testing.T) {
 	t.Parallel()
-	parser := &tool.Parser{}
+	parser := &args.Parser{}
 	check := func(subject string, source tool.Source) error {
 		d := tool.Definition{Name: "a", Executor: tool.Executor{Kind: tool.ExecNATS, Name: subject}, Source: source}
 		return d.Validate(parser)

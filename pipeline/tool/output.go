@@ -6,6 +6,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // MarkOutputSchema is the key of the result metadata that says where a result is not as the tool's output schema has
@@ -18,7 +19,7 @@ const maxChecked = 1 << 20
 // CheckOutput holds a result against the tool's output schema: the structured content if there is any, else the content,
 // a text that is no JSON as a string. It returns what is wrong in one line; empty if nothing is, if the tool has no
 // output schema, or if the result is too large to look at.
-func (d *Definition) CheckOutput(p *Parser, content []byte, structured json.RawMessage) string {
+func (d *Definition) CheckOutput(p *args.Parser, content []byte, structured json.RawMessage) string {
 	if len(d.OutputSchema) == 0 || len(content)+len(structured) > maxChecked {
 		return ""
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 func TestCheckOutput(t *testing.T) {
@@ -25,7 +26,7 @@ func TestCheckOutput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &tool.Definition{Name: "t", OutputSchema: tool.JSON(row.schema), Executor: tool.Executor{Kind: row.kind}}
-			require.Equal(t, row.wrong, d.CheckOutput(new(tool.Parser), []byte(row.content), []byte(row.structured)))
+			require.Equal(t, row.wrong, d.CheckOutput(new(args.Parser), []byte(row.content), []byte(row.structured)))
 		})
 	}
 }

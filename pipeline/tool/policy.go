@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"strings"
 	"time"
 )
@@ -115,7 +116,7 @@ func (p Policy) check() (at string, err error) {
 				return "", nil
 			}
 		}
-		return at, fmt.Errorf("%q; known: %s", clip(got), strings.Join(known[1:], ", "))
+		return at, fmt.Errorf("%q; known: %s", args.Clip(got), strings.Join(known[1:], ", "))
 	}
 	if at, err := oneOf("/effect", p.Effect, "", EffectRead, EffectWrite, EffectExternal, EffectUnknown); err != nil {
 		return at, err
@@ -123,7 +124,7 @@ func (p Policy) check() (at string, err error) {
 	if at, err := oneOf("/idempotency-key", p.IdempotencyKey, "", "native"); err != nil {
 		return at, err
 	}
-	if at, err := oneOf("/coercion", p.Coercion, "", Documents, Extended, Off); err != nil {
+	if at, err := oneOf("/coercion", p.Coercion, "", args.Documents, args.Extended, args.Off); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/task", p.Task, "", TaskAuto, TaskAlways, TaskRequired, TaskNever); err != nil {

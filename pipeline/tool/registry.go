@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Tools finds definitions; a Registry is one. The tool stages and the target ask it.
@@ -25,7 +26,7 @@ type Tools interface {
 // processes may share one store; Refresh brings in what the others wrote.
 type Registry struct {
 	store  pipeline.Store
-	parser *Parser
+	parser *args.Parser
 	log    *slog.Logger
 
 	mu    sync.RWMutex
@@ -34,7 +35,7 @@ type Registry struct {
 }
 
 // NewRegistry returns a registry over the store; call Refresh before first use.
-func NewRegistry(store pipeline.Store, parser *Parser, log *slog.Logger) *Registry {
+func NewRegistry(store pipeline.Store, parser *args.Parser, log *slog.Logger) *Registry {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -217,7 +218,7 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 }
 
 func notFound(name string) error {
-	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", clip(name)).At("tool").From("registry")
+	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", args.Clip(name)).At("tool").From("registry")
 }
 
 // List returns the newest version of each tool in order of name, so that two listings of the same tools are equal
@@ -324,7 +325,7 @@ func wrap(err error, what, name string) error {
 	if errors.As(err, &f) {
 		return f
 	}
-	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, clip(name), err).From("registry")
+	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, args.Clip(name), err).From("registry")
 }
 
 var _ Tools = (*Registry)(nil)

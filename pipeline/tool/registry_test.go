@@ -10,10 +10,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 func registry(store pipeline.Store) *tool.Registry {
-	return tool.NewRegistry(store, new(tool.Parser), nil)
+	return tool.NewRegistry(store, new(args.Parser), nil)
 }
 
 func code(t *testing.T, err error) messages.Code {

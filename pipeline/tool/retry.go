@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // RetryPolicy says how often and when a tool is tried again (S2-RETRY-1). MaxAttempts counts all attempts, the first
@@ -56,7 +57,7 @@ func Preset(name string) (RetryPolicy, error) {
 			return p, nil
 		}
 	}
-	return RetryPolicy{}, fmt.Errorf("retry preset %q; known: networkRetry, idempotentSafeRetry, noRetry", clip(name))
+	return RetryPolicy{}, fmt.Errorf("retry preset %q; known: networkRetry, idempotentSafeRetry, noRetry", args.Clip(name))
 }
 
 // UnmarshalYAML takes the name of a preset or a record.
@@ -94,7 +95,7 @@ func (p RetryPolicy) check() error {
 	}
 	for _, on := range p.On {
 		if on != AnyFault && !messages.Code(on).Known() && !slices.Contains(classes, messages.Class(on)) {
-			return fmt.Errorf("on: %q is neither a fault code, nor a class, nor any", clip(on))
+			return fmt.Errorf("on: %q is neither a fault code, nor a class, nor any", args.Clip(on))
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func class(part string) int {
 	switch {
 	case part == "":
 		return 0
-	case digits(part[:1]):
+	case part[0] >= '0' && part[0] <= '9':
 		return 1
 	}
 	return 2

@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -101,7 +102,7 @@ func (u *upstream) memory(t *testing.T) (transport func() mcp.Transport, kill fu
 
 func connected(t *testing.T, s toolbox.MCPServer) (*toolbox.MCPClients, *tool.Registry) {
 	t.Helper()
-	reg := tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil)
+	reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil)
 	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, reg, "test", nil)
 	m.Start()
 	t.Cleanup(m.Close)
@@ -322,7 +323,7 @@ func TestMCPChangedTool(t *testing.T) {
 
 func TestMCPAbsent(t *testing.T) {
 	t.Parallel()
-	reg := tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil)
+	reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil)
 	m := toolbox.NewMCPClients([]toolbox.MCPServer{{Name: "gone", Command: []string{"/nonexistent/program"}, Timeout: 50 * time.Millisecond}}, reg, "test", nil)
 	m.Start()
 	defer m.Close()

@@ -22,6 +22,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -158,7 +159,7 @@ func TestMCPProgramThatNeverAnswers(t *testing.T) {
 	dir := t.TempDir()
 	s := rudeServer(dir, "mute")
 	s.Timeout = 300 * time.Millisecond
-	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil), "test", nil)
+	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil), "test", nil)
 	m.Start()
 	defer m.Close()
 	first := number(t, filepath.Join(dir, "mute"))

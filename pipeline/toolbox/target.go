@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
@@ -33,7 +34,7 @@ type Target struct {
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
 	Approvals *approval.Policies
 	// Parser holds results against output schemas; nil: they are not looked at.
-	Parser *tool.Parser
+	Parser *args.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
 	// that is unknown here holds streamed results back. Nil means that none is known.
 	Filters func(stage string) (pipeline.FilterMaker, bool)

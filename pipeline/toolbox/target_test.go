@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -272,7 +273,7 @@ func TestHTTP(t *testing.T) {
 func TestDemoTools(t *testing.T) {
 	t.Parallel()
 	defs, funcs := toolbox.DemoTools()
-	reg := tool.NewRegistry(&pipeline.Memory{}, new(tool.Parser), nil)
+	reg := tool.NewRegistry(&pipeline.Memory{}, new(args.Parser), nil)
 	for _, d := range defs {
 		_, err := reg.Register(t.Context(), d)
 		require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -30,7 +31,7 @@ type site struct {
 func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 	t.Helper()
 	m := &pipeline.Manager{}
-	d.Tools, d.Serves = tool.NewRegistry(&pipeline.Memory{}, &tool.Parser{}, nil), func(string) bool { return true }
+	d.Tools, d.Serves = tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil), func(string) bool { return true }
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(spec.Config(), d)
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"bytes"
@@ -61,7 +61,7 @@ func (r *reader) value() (*value, error) {
 	}
 	text := r.in[from:r.at:r.at]
 	if _, ok := decimalOf(string(text)); !ok {
-		return nil, fmt.Errorf("the number %s has too many digits; at most %d are read", clip(string(text)), maxDigits)
+		return nil, fmt.Errorf("the number %s has too many digits; at most %d are read", Clip(string(text)), maxDigits)
 	}
 	return &value{kind: kNumber, raw: text}, nil
 }

@@ -1,4 +1,4 @@
-package tool_test
+package args_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // TestSchemaBombs: a schema or arguments made to cost seconds or gigabytes are refused, and say why.
@@ -45,10 +45,10 @@ func TestSchemaBombs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, mode := range []string{tool.Documents, tool.Extended, tool.Off} {
-				var p tool.Parser
+			for _, mode := range []string{args.Documents, args.Extended, args.Off} {
+				var p args.Parser
 				begin := time.Now()
-				_, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: mode})
+				_, f := p.Parse([]byte(c.schema), []byte(c.in), args.Options{Coercion: mode})
 				require.NotNil(t, f, mode)
 				require.Contains(t, f.Error(), c.says, mode)
 				require.Less(t, len(f.Error()), 20_000)
@@ -58,13 +58,13 @@ func TestSchemaBombs(t *testing.T) {
 	}
 	t.Run("what is large and harmless passes", func(t *testing.T) {
 		t.Parallel()
-		var p tool.Parser
+		var p args.Parser
 		in := `{"a":[` + strings.TrimSuffix(strings.Repeat(`{"k":"1","v":null},`, 33_000), ",") + `]}`
-		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), tool.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), args.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 33_000)
 		tree := `{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`
-		a, f = p.Parse([]byte(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), tool.Options{})
+		a, f = p.Parse([]byte(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)), args.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 60, "a list of its own kind, to its end")
 		for _, schema := range []string{twice("anyOf"), tree} {
@@ -126,14 +126,14 @@ func TestWhatModelsSend(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for mode, want := range map[string]string{tool.Documents: c.out, tool.Extended: c.extended} {
-				var p tool.Parser
+			for mode, want := range map[string]string{args.Documents: c.out, args.Extended: c.extended} {
+				var p args.Parser
 				if want == "" {
 					want = c.out
 				}
 				_, err := p.CheckSchema([]byte(c.schema), true)
 				require.NoError(t, err)
-				a, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: mode})
+				a, f := p.Parse([]byte(c.schema), []byte(c.in), args.Options{Coercion: mode})
 				if text, bad := strings.CutPrefix(want, "!"); bad {
 					require.NotNil(t, f, mode)
 					require.Contains(t, f.Error(), text, mode)
@@ -149,9 +149,9 @@ func TestWhatModelsSend(t *testing.T) {
 // TestEveryFaultOfAPlace: several things wrong with one value are said at once, each once.
 func TestEveryFaultOfAPlace(t *testing.T) {
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	_, f := p.Parse([]byte(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
-		[]byte(`{"a":"yyy","b":["q"],"c":3}`), tool.Options{Tool: "t"})
+		[]byte(`{"a":"yyy","b":["q"],"c":3}`), args.Options{Tool: "t"})
 	require.NotNil(t, f)
 	require.Equal(t, strings.Join([]string{
 		"Invalid arguments for tool 't':", "- 'a': must match the pattern ^x; got string \"yyy\"", "- 'a': needs at least 5 characters, has 3",
@@ -178,9 +178,9 @@ func TestParseKeepsTheRules(t *testing.T) {
 			require.NoError(t, err)
 			return judge.Validate(v) == nil
 		}
-		for _, mode := range []string{tool.Documents, tool.Extended} {
-			var p tool.Parser
-			o := tool.Options{Coercion: mode}
+		for _, mode := range []string{args.Documents, args.Extended} {
+			var p args.Parser
+			o := args.Options{Coercion: mode}
 			a, f := p.Parse([]byte(schema), []byte(in), o)
 			at := fmt.Sprintf("%d %s\nschema %s\nin %s", i, mode, schema, in)
 			if fits([]byte(in)) {

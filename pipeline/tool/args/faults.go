@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"encoding/json"
@@ -105,11 +105,11 @@ func got(v *value) string {
 		case blank(v.str):
 			return "a blank string"
 		}
-		return "string " + string(messages.Encode(clip(v.str)))
+		return "string " + string(messages.Encode(Clip(v.str)))
 	case kArray:
 		return fmt.Sprintf("an array of %d", len(v.vals))
 	case kObject:
 		return "an object"
 	}
-	return kindNames[v.kind] + " " + clip(string(v.raw))
+	return kindNames[v.kind] + " " + Clip(string(v.raw))
 }

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"crypto/sha256"
@@ -113,7 +113,7 @@ func (p *Parser) SchemaWarnings(raw []byte) []string {
 		out = append(out, fmt.Sprintf("%s/type: %q is no type of JSON Schema; every value given for it will be refused", at, t))
 	}
 	for _, l := range s.lax {
-		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp, or is too large to be run, and is not checked", clip(l)))
+		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp, or is too large to be run, and is not checked", Clip(l)))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

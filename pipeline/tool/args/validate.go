@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"encoding/json"
@@ -260,7 +260,7 @@ func (r *run) leaf(e *jsonschema.ValidationError, root *value) []Issue {
 	case *kind.UniqueItems:
 		return one(CodeInvalid, "different items", "items %d and %d are equal; all must differ", k.Duplicates[0], k.Duplicates[1])
 	case *kind.Pattern:
-		return one(CodeBadFormat, "text like "+clip(k.Want), "must match the pattern %s; got %s", clip(k.Want), got(v))
+		return one(CodeBadFormat, "text like "+Clip(k.Want), "must match the pattern %s; got %s", Clip(k.Want), got(v))
 	case *kind.Format:
 		return one(CodeBadFormat, k.Want, "must be a %s; got %s", k.Want, got(v))
 	case *kind.DependentRequired:

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"encoding/json"
@@ -161,7 +161,7 @@ func (s *schema) words(sub *jsonschema.Schema, hops int) string {
 	}
 	switch {
 	case sub.Const != nil:
-		return clip(string(fromPlain(*sub.Const).write(nil)))
+		return Clip(string(fromPlain(*sub.Const).write(nil)))
 	case sub.Enum != nil:
 		return "one of " + strings.Join(texts(sub.Enum.Values), ", ")
 	case sub.Types != nil:
@@ -197,7 +197,7 @@ func texts(values []any) []string {
 		if i == 20 {
 			return append(out, "...")
 		}
-		out = append(out, clip(string(fromPlain(v).write(nil))))
+		out = append(out, Clip(string(fromPlain(v).write(nil))))
 	}
 	return out
 }

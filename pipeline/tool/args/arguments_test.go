@@ -1,4 +1,4 @@
-package tool_test
+package args_test
 
 import (
 	"encoding/json"
@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 const bad = "!"
 
-func codes(f *tool.Faults) []string {
+func codes(f *args.Faults) []string {
 	if f == nil {
 		return nil
 	}
@@ -54,12 +54,12 @@ func TestTypes(t *testing.T) {
 		{"AR-16", "object", 0, []string{`"{}"`, `[]`}, []string{bad, bad}},
 		{"AR-18", "date", 0, []string{`"2026-01-01"`, `3`, `{}`}, []string{bad, bad, bad}},
 	} {
-		var p tool.Parser
+		var p args.Parser
 		for i, in := range c.in {
 			t.Run(c.row+" "+c.typ+" "+in, func(t *testing.T) {
 				t.Parallel()
 				def := []byte(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
-				got, faults := p.Parse(def, []byte(`{"a":`+in+`}`), tool.Options{IntegerBits: c.bits})
+				got, faults := p.Parse(def, []byte(`{"a":`+in+`}`), args.Options{IntegerBits: c.bits})
 				if c.want[i] == bad {
 					require.Equal(t, []string{"a:type_mismatch"}, codes(faults))
 					if c.typ == "date" {
@@ -76,71 +76,71 @@ func TestTypes(t *testing.T) {
 
 func TestRequired(t *testing.T) {
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	one := func(typ string) []byte {
 		return []byte(`{"type":"object","required":["a"],"properties":{"a":{"type":"` + typ + `"}}}`)
 	}
 	for in, want := range map[string]string{
 		`{}`: "missing", `{"a":null}`: "null_or_empty", `{"a":""}`: "null_or_empty", `{"a":"   "}`: "null_or_empty", `{"a":"\t\n"}`: "null_or_empty",
 	} {
-		_, f := p.Parse(one("string"), []byte(in), tool.Options{})
+		_, f := p.Parse(one("string"), []byte(in), args.Options{})
 		require.Equal(t, []string{"a:" + want}, codes(f), "AR-19 %s", in)
 	}
 	for typ, in := range map[string]string{"boolean": "false", "integer": "0", "array": "[]", "object": "{}"} {
-		_, f := p.Parse(one(typ), []byte(`{"a":`+in+`}`), tool.Options{})
+		_, f := p.Parse(one(typ), []byte(`{"a":`+in+`}`), args.Options{})
 		require.Nil(t, f, "AR-20 %s", in)
 	}
-	_, f := p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), tool.Options{})
+	_, f := p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"integer","default":3}}}`), []byte(`{}`), args.Options{})
 	require.Equal(t, []string{"a:missing"}, codes(f), "AR-21")
 	for _, in := range []string{"\u3000", " ", "\u200b"} {
-		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), tool.Options{})
+		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), args.Options{})
 		require.Equal(t, []string{"a:null_or_empty"}, codes(f), "AR-29 %q", in)
 	}
-	_, f = p.Parse([]byte(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), args.Options{})
 	require.Equal(t, []string{"a:missing", "b:missing"}, codes(f), "AR-24: two missing, and no type error yet")
-	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`), args.Options{})
 	require.Nil(t, f, "contracts 12: an explicit minLength 0 may be empty")
-	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), tool.Options{})
+	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`), args.Options{})
 	require.Nil(t, f, "a schema that names null takes it (strict tools of OpenAI)")
 }
 
 func TestOptional(t *testing.T) {
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	for _, in := range []string{`{}`, `{"a":null}`} {
-		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), tool.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), args.Options{})
 		require.Nil(t, f)
 		require.Equal(t, `{"a":"5","b":9007199254740993}`, string(a.Raw()), "AR-22: the default, not coerced")
-		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), args.Options{})
 		require.Nil(t, f)
 		require.False(t, a.Has("a"), "AR-23")
 	}
-	_, f := p.Parse([]byte(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), tool.Options{})
+	_, f := p.Parse([]byte(`{"properties":{"z":{"type":"integer"},"a":{"type":"boolean"}}}`), []byte(`{"a":"no","z":"x"}`), args.Options{})
 	require.Equal(t, []string{"z:type_mismatch", "a:type_mismatch"}, codes(f), "AR-25: in the order of the schema")
-	a, f := p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
+	a, f := p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26")
-	require.Equal(t, []tool.Change{{Path: "/x", From: "1", Rule: tool.RuleDropped}}, a.Changes, "contracts 12: dropped and recorded")
-	a, f = p.Parse([]byte(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), tool.Options{})
+	require.Equal(t, []args.Change{{Path: "/x", From: "1", Rule: args.RuleDropped}}, a.Changes, "contracts 12: dropped and recorded")
+	a, f = p.Parse([]byte(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`), []byte(`{"x":"1","a":"v"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v","x":1}`, string(a.Raw()), "AR-26: kept where the schema says additionalProperties")
-	a, f = p.Parse([]byte(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), tool.Options{})
+	a, f = p.Parse([]byte(`{"additionalProperties":false,"properties":{"a":{"type":"string"}}}`), []byte(`{"x":1,"a":"v"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26: no error under additionalProperties false either")
-	a, f = p.Parse([]byte(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), tool.Options{})
+	a, f = p.Parse([]byte(`{"patternProperties":{"^x-":{"type":"integer"}},"properties":{}}`), []byte(`{"x-a":"1"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"x-a":1}`, string(a.Raw()))
 	for _, in := range []string{``, `null`, `{}`, `""`, `"{}"`} {
-		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(in), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(in), args.Options{})
 		require.Nil(t, f, "AR-27 %q", in)
 		require.Zero(t, a.Len())
 	}
 	for _, in := range []string{`""`, `"  "`} {
-		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), tool.Options{})
+		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"string"}}}`), []byte(`{"a":`+in+`}`), args.Options{})
 		require.Nil(t, f, "AR-28")
 		require.Equal(t, `{"a":`+in+`}`, string(a.Raw()))
 	}
-	a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), tool.Options{IntegerBits: 32})
+	a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer","format":"int64"}}}`), []byte(`{"a":3000000000}`), args.Options{IntegerBits: 32})
 	require.Nil(t, f, "AR-30")
 	n, ok := a.GetInt("a")
 	require.True(t, ok)
@@ -149,9 +149,9 @@ func TestOptional(t *testing.T) {
 
 func TestParsedArgs(t *testing.T) { // S2-ARG-14
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	a, f := p.Parse([]byte(`{"properties":{"s":{"type":"string"},"n":{"type":"number"},"o":{"type":"object"}}}`),
-		[]byte(`{"o":{"b":1.50,"a":"é"},"n":9007199254740993,"s":"x"}`), tool.Options{})
+		[]byte(`{"o":{"b":1.50,"a":"é"},"n":9007199254740993,"s":"x"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"s":"x","n":9007199254740993,"o":{"b":1.50,"a":"é"}}`, string(a.Raw()))
 	require.Equal(t, `{"n":9007199254740993,"o":{"a":"é","b":1.5},"s":"x"}`, string(a.Canonical()))
@@ -165,13 +165,13 @@ func TestParsedArgs(t *testing.T) { // S2-ARG-14
 
 func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values that fit are not touched
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"},"s":{"type":"string"}}}},
 	 "properties":{"list":{"type":"array","items":{"$ref":"#/$defs/item"}},"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"t":{"type":["integer","string"]}}}`
-	a, f := p.Parse([]byte(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), tool.Options{})
+	a, f := p.Parse([]byte(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"list":[{"n":1,"s":"2"},{"n":3}],"u":4,"t":"5"}`, string(a.Raw()))
-	_, f = p.Parse([]byte(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), tool.Options{})
+	_, f = p.Parse([]byte(schema), []byte(`{"list":[{"n":"x"},{}],"u":"y"}`), args.Options{})
 	require.Equal(t, []string{"list:type_mismatch", "list:missing", "u:type_mismatch"}, codes(f))
 	require.Equal(t, "/list/0/n", f.Issues[0].Path)
 	require.Equal(t, "/list/1/n", f.Issues[1].Path)
@@ -180,7 +180,7 @@ func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values
 
 func TestExtended(t *testing.T) { // tools.md 3.4
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	for name, c := range map[string]struct{ schema, in, want string }{
 		"array in a string":     {`{"properties":{"a":{"type":"array","items":{"type":"integer"}}}}`, `{"a":"[1,\"2\"]"}`, `{"a":[1,2]}`},
 		"object in a string":    {`{"properties":{"a":{"type":"object"}}}`, `{"a":"{\"x\":9007199254740993}"}`, `{"a":{"x":9007199254740993}}`},
@@ -195,13 +195,13 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, f := p.Parse([]byte(c.schema), []byte(c.in), tool.Options{Coercion: tool.Extended})
+			a, f := p.Parse([]byte(c.schema), []byte(c.in), args.Options{Coercion: args.Extended})
 			require.Nil(t, f)
 			require.Equal(t, c.want, string(a.Raw()))
 		})
 	}
 	_, f := p.Parse([]byte(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
-		[]byte(`{"b":"q","c":9,"d":[]}`), tool.Options{Coercion: tool.Extended})
+		[]byte(`{"b":"q","c":9,"d":[]}`), args.Options{Coercion: args.Extended})
 	require.ElementsMatch(t, []string{"a:missing", "b:not_allowed", "c:out_of_range", "d:type_mismatch"}, codes(f), "all faults at once")
 	require.Contains(t, f.Error(), `must be one of "x", "y"; got string "q"`)
 	require.Contains(t, f.Error(), "expected string, number or null, got an array of 0")
@@ -209,25 +209,25 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 
 func TestBroken(t *testing.T) { // tolerate anything a model writes
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	def := []byte(`{"properties":{"a":{"type":"integer"}}}`)
 	for in, code := range map[string]string{
 		`{"a":1`: "invalid_json", `[1]`: "type_mismatch", `3`: "type_mismatch", `"x"`: "invalid_json", `{"a":1}{"a":2}`: "invalid_json",
 		strings.Repeat("[", 5000): "invalid_json", `{"a":1e99999999}`: "invalid_json", `{"a":1e1000}`: "type_mismatch",
 	} {
-		_, f := p.Parse(def, []byte(in), tool.Options{})
+		_, f := p.Parse(def, []byte(in), args.Options{})
 		require.NotNil(t, f, in)
-		require.Equal(t, code, f.Issues[0].Code, clip(in))
+		require.Equal(t, code, f.Issues[0].Code, Clip(in))
 		require.Equal(t, messages.InvalidArguments, f.Fault().Code)
 	}
-	a, f := p.Parse(def, []byte(`{"a":1,"a":"2"}`), tool.Options{})
+	a, f := p.Parse(def, []byte(`{"a":1,"a":"2"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"a":2}`, string(a.Raw()), "of a key that comes twice the last counts, for every reader")
 }
 
 func TestCheckSchema(t *testing.T) { // bad schemas are refused with the place
 	t.Parallel()
-	var p tool.Parser
+	var p args.Parser
 	for schema, at := range map[string]string{
 		`{"properties":{"a":{"minimum":"x"}}}`:                       "/properties/a/minimum",
 		`{"properties":{"a":{"$ref":"#/$defs/none"}}}`:               "/$defs/none",
@@ -249,7 +249,7 @@ func TestCheckSchema(t *testing.T) { // bad schemas are refused with the place
 	require.Len(t, p.SchemaWarnings([]byte(`{"properties":{"a":{"type":"date"},"b":{"pattern":"(?!x)"}}}`)), 2)
 }
 
-func clip(s string) string { return s[:min(len(s), 40)] }
+func Clip(s string) string { return s[:min(len(s), 40)] }
 
 var fuzzSchemas = []string{
 	`{"required":["a"],"properties":{"a":{"type":"string"},"b":{"type":"integer"},"c":{"type":"array","items":{"type":"number"}}}}`,
@@ -266,12 +266,12 @@ func FuzzParse(f *testing.F) {
 			f.Add(i, s, false)
 		}
 	}
-	var p tool.Parser
+	var p args.Parser
 	f.Fuzz(func(t *testing.T, schema int, in string, extended bool) {
 		def := []byte(fuzzSchemas[uint(schema)%uint(len(fuzzSchemas))])
-		o := tool.Options{}
+		o := args.Options{}
 		if extended {
-			o.Coercion = tool.Extended
+			o.Coercion = args.Extended
 		}
 		a, faults := p.Parse(def, []byte(in), o)
 		if faults != nil {
@@ -287,14 +287,14 @@ func FuzzParse(f *testing.F) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	var p tool.Parser
+	var p args.Parser
 	def := []byte(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
 	raw := []byte(`{"query":"hotels in Rome","limit":"10","unit":"km","filters":[{"field":"stars","value":4},{"field":"city","value":"Rome"}]}`)
-	for _, c := range []string{tool.Documents, tool.Extended} {
+	for _, c := range []string{args.Documents, args.Extended} {
 		b.Run(c, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, f := p.Parse(def, raw, tool.Options{Coercion: c}); f != nil {
+				if _, f := p.Parse(def, raw, args.Options{Coercion: c}); f != nil {
 					b.Fatal(f)
 				}
 			}
@@ -303,9 +303,9 @@ func BenchmarkParse(b *testing.B) {
 }
 
 func ExampleParser_Parse() {
-	var p tool.Parser
+	var p args.Parser
 	schema := []byte(`{"properties":{"limit":{"type":"integer"}}}`)
-	args, _ := p.Parse(schema, []byte(`{"limit":" 7 ","colour":"red"}`), tool.Options{})
+	args, _ := p.Parse(schema, []byte(`{"limit":" 7 ","colour":"red"}`), args.Options{})
 	fmt.Println(string(args.Raw()), args.Changes[0].Rule, args.Changes[1].Rule)
 	// Output: {"limit":7} to_integer undeclared_dropped
 }

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ const (
 )
 
 // ParsedArgs are arguments that fit their schema. They do not change; safe for concurrent use.
-type ParsedArgs struct {
+type Parsed struct {
 	root    *value
 	Changes []Change
 }
@@ -57,7 +57,7 @@ type ParsedArgs struct {
 // against the schema. raw is the arguments as the model wrote them: a JSON object, nothing or null for none
 // (S2-MCP-1), or a JSON string that holds an object. The second result is nil if they are good. An empty schema takes any
 // object. It never panics and changes neither schema nor raw; the same input gives the same result.
-func (p *Parser) Parse(schema, raw []byte, o Options) (*ParsedArgs, *Faults) {
+func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 	fs := &Faults{Tool: o.Tool}
 	root, err := parseRoot(raw)
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*ParsedArgs, *Faults) {
 		return nil, fs
 	}
 	if len(schema) == 0 {
-		return &ParsedArgs{root: root}, nil
+		return &Parsed{root: root}, nil
 	}
 	s := p.schema(schema)
 	if s.err != nil {
@@ -87,7 +87,7 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*ParsedArgs, *Faults) {
 		fs.finish()
 		return nil, fs
 	}
-	return &ParsedArgs{root: root, Changes: r.changes}, nil
+	return &Parsed{root: root, Changes: r.changes}, nil
 }
 
 func parseRoot(raw []byte) (*value, error) {
@@ -114,14 +114,14 @@ func parseRoot(raw []byte) (*value, error) {
 
 // Raw is the arguments as compact JSON: declared names in the order of the schema, then the others as they came.
 // Numbers and strings that nothing changed keep their own text.
-func (a *ParsedArgs) Raw() []byte { return a.root.write(nil) }
+func (a *Parsed) Raw() []byte { return a.root.write(nil) }
 
 // Canonical is the arguments in one form only: names sorted at every depth, numbers written one way. Equal arguments
 // give equal bytes, and "1" and 1 do not.
-func (a *ParsedArgs) Canonical() []byte { return a.root.canonical(nil) }
+func (a *Parsed) Canonical() []byte { return a.root.canonical(nil) }
 
 // Get returns an argument as raw JSON; ok is false if it is not there.
-func (a *ParsedArgs) Get(name string) (raw json.RawMessage, ok bool) {
+func (a *Parsed) Get(name string) (raw json.RawMessage, ok bool) {
 	v := a.root.get(name)
 	if v == nil {
 		return nil, false
@@ -130,7 +130,7 @@ func (a *ParsedArgs) Get(name string) (raw json.RawMessage, ok bool) {
 }
 
 // GetOrDefault returns an argument as raw JSON, or the given one.
-func (a *ParsedArgs) GetOrDefault(name string, other json.RawMessage) json.RawMessage {
+func (a *Parsed) GetOrDefault(name string, other json.RawMessage) json.RawMessage {
 	if raw, ok := a.Get(name); ok {
 		return raw
 	}
@@ -138,7 +138,7 @@ func (a *ParsedArgs) GetOrDefault(name string, other json.RawMessage) json.RawMe
 }
 
 // GetString returns a text argument; ok is false if it is not there or no string.
-func (a *ParsedArgs) GetString(name string) (s string, ok bool) {
+func (a *Parsed) GetString(name string) (s string, ok bool) {
 	if v := a.root.get(name); v != nil && v.kind == kString {
 		return v.str, true
 	}
@@ -146,7 +146,7 @@ func (a *ParsedArgs) GetString(name string) (s string, ok bool) {
 }
 
 // GetInt returns a whole number of 64 bits; ok is false if it is not there or is none.
-func (a *ParsedArgs) GetInt(name string) (n int64, ok bool) {
+func (a *Parsed) GetInt(name string) (n int64, ok bool) {
 	v := a.root.get(name)
 	if v == nil || v.kind != kNumber {
 		return 0, false
@@ -156,13 +156,13 @@ func (a *ParsedArgs) GetInt(name string) (n int64, ok bool) {
 }
 
 // Has reports whether the argument is there.
-func (a *ParsedArgs) Has(name string) bool { return a.root.get(name) != nil }
+func (a *Parsed) Has(name string) bool { return a.root.get(name) != nil }
 
 // Len is the number of arguments.
-func (a *ParsedArgs) Len() int { return len(a.root.keys) }
+func (a *Parsed) Len() int { return len(a.root.keys) }
 
 // ToMap returns the arguments decoded, numbers as json.Number.
-func (a *ParsedArgs) ToMap() map[string]any { return a.root.plain().(map[string]any) }
+func (a *Parsed) ToMap() map[string]any { return a.root.plain().(map[string]any) }
 
 // Canonical is the canonical form of any JSON; bytes that are none are returned as they are.
 func Canonical(raw []byte) []byte {

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"fmt"
@@ -41,10 +41,10 @@ const maxTrials = 512
 func (r *run) changed(at string, from, to *value, rule string) {
 	c := Change{Path: at, Rule: rule}
 	if from != nil {
-		c.From = clip(string(from.write(nil)))
+		c.From = Clip(string(from.write(nil)))
 	}
 	if to != nil {
-		c.To = clip(string(to.write(nil)))
+		c.To = Clip(string(to.write(nil)))
 	}
 	r.changes = append(r.changes, c)
 }

@@ -1,4 +1,4 @@
-package tool
+package args
 
 import (
 	"encoding/json"
@@ -184,7 +184,7 @@ func fromPlain(x any) *value {
 }
 
 // clip shortens a value for a message.
-func clip(s string) string { return short(s, 60) }
+func Clip(s string) string { return short(s, 60) }
 
 // short is a text of at most n characters; what is cut ends in dots.
 func short(s string, n int) string {
