@@ -73,7 +73,7 @@ func TestLayers(t *testing.T) {
 	for rel, p := range all {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
-			if inside(rel, "messages", "stages", "pipeline/remote") || rel == "pipeline" || rel == "pipeline/pipelinetest" {
+			if inside(rel, "messages", "stages", "pipeline/remotestage") || rel == "pipeline" || rel == "pipeline/pipelinetest" {
 				for _, d := range p.Deps {
 					if rel == "pipeline/pipelinetest" && inside(d, "net/http") {
 						continue // testify's assert brings it
@@ -93,8 +93,8 @@ func TestLayers(t *testing.T) {
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
 				case inside(rel, "stages"):
 					require.True(t, inside(d, "messages", "stages", "pipeline/tool") || d == "pipeline", "stages reaches %s", d)
-				case inside(rel, "pipeline/remote"):
-					require.True(t, inside(d, "messages", "pipeline/remote") || d == "pipeline", "pipeline/remote reaches %s", d)
+				case inside(rel, "pipeline/remotestage"):
+					require.True(t, inside(d, "messages", "pipeline/remotestage") || d == "pipeline", "pipeline/remotestage reaches %s", d)
 				case inside(rel, siblings...):
 					require.False(t, inside(d, "pipeline/host", "cmd"), "%s reaches %s: the arrow points the other way", rel, d)
 					for _, s := range siblings {

@@ -14,7 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
-	remotestage "github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // program serves a stage's program on a subject, from a connection of its own.

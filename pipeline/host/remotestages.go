@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/config"
-	remotestage "github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // remoteStage makes the stage of an entry of the key stages. Its program is asked by the process that hosts the stage.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // Remotely returns the stages with their work in the hands of programs elsewhere, so that the cases of the Runner suite
@@ -18,12 +18,12 @@ import (
 func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
-		spec := remote.Spec{
-			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remote.OpenErr,
+		spec := remotestage.Spec{
+			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remotestage.OpenErr,
 			Again: s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
 		}
 		if s.FailClosed {
-			spec.OnError = remote.CloseErr
+			spec.OnError = remotestage.CloseErr
 		}
 		if s.Before != nil {
 			spec.Phases = append(spec.Phases, messages.Before)
@@ -31,7 +31,7 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
 		if s.After != nil {
 			spec.Phases = append(spec.Phases, messages.After)
 		}
-		out[i] = remote.Stage(spec, ask, nil)
+		out[i] = remotestage.Stage(spec, ask, nil)
 		out[i].Rewrites = s.Rewrites
 	}
 	return out

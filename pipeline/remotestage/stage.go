@@ -1,7 +1,7 @@
-// Package remote makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON, and its
+// Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON, and its
 // answer is a verdict with edits. docs/writing-a-stage.md has the wire for the one who writes such a program. The program
 // gets no lease, no reply address and no credentials, and is asked by whichever process hosts the stage.
-package remote
+package remotestage
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package remote_test
+package remotestage_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // What a program is told, and what it is not.
@@ -73,7 +73,7 @@ func TestQuestion(t *testing.T) {
 		ask := &recorder{}
 		s := spec()
 		s.Reads, s.Writes = r.reads, nil
-		require.Equal(t, r.blind, remote.Stage(s, ask, nil).Blind, "%v: claim checks are not fetched for a stage that looks at no body", r.reads)
+		require.Equal(t, r.blind, remotestage.Stage(s, ask, nil).Blind, "%v: claim checks are not fetched for a stage that looks at no body", r.reads)
 		_, _ = run(t, s, ask)
 		require.Equal(t, r.request, strings.Contains(ask.bodies[1], `"request":`), "%v", r.reads)
 		require.Equal(t, r.reply, strings.Contains(ask.bodies[1], `"reply":`), "%v", r.reads)
@@ -170,7 +170,7 @@ func TestTries(t *testing.T) {
 	for dead := range 4 {
 		synctest.Test(t, func(t *testing.T) {
 			s := spec()
-			s.Tries, s.OnError, s.Phases = 3, remote.CloseErr, []messages.Phase{messages.Before}
+			s.Tries, s.OnError, s.Phases = 3, remotestage.CloseErr, []messages.Phase{messages.Before}
 			var keys []string
 			begin := time.Now()
 			c, _ := run(t, s, asker(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {

@@ -1,4 +1,4 @@
-package remote
+package remotestage
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package remote_test
+package remotestage_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // asker is a program in this process.
@@ -36,8 +36,8 @@ func says(phase, answer string) asker {
 	}
 }
 
-func spec() remote.Spec {
-	return remote.Spec{Name: "mine", Kind: messages.Model, Order: 20, Subject: "shallot.v1.stage.model.mine", Timeout: 5 * time.Second,
+func spec() remotestage.Spec {
+	return remotestage.Spec{Name: "mine", Kind: messages.Model, Order: 20, Subject: "shallot.v1.stage.model.mine", Timeout: 5 * time.Second,
 		Again: true, Jumps: []string{"end"}, Writes: []string{"request", "reply"}}
 }
 
@@ -47,7 +47,7 @@ const (
 )
 
 // run passes a call through the stage, between an outer one and a target that gives reply and notes the request.
-func run(t testing.TB, s remote.Spec, ask pipeline.Asker, change ...func(*messages.Call)) (c *messages.Call, asked []string) {
+func run(t testing.TB, s remotestage.Spec, ask pipeline.Asker, change ...func(*messages.Call)) (c *messages.Call, asked []string) {
 	t.Helper()
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		asked = append(asked, string(c.Request()))
@@ -61,7 +61,7 @@ func run(t testing.TB, s remote.Spec, ask pipeline.Asker, change ...func(*messag
 	for _, f := range change {
 		f(c)
 	}
-	c, err := pipeline.Chain([]pipeline.Stage{outer, remote.Stage(s, ask, nil)}, target).Call(t.Context(), c)
+	c, err := pipeline.Chain([]pipeline.Stage{outer, remotestage.Stage(s, ask, nil)}, target).Call(t.Context(), c)
 	if err != nil {
 		require.ErrorIs(t, err, pipeline.ErrHeld)
 	}
@@ -141,7 +141,7 @@ func TestBadAnswers(t *testing.T) {
 	mute.Writes, mute.Again, mute.Jumps = nil, false, nil
 	for _, r := range []struct {
 		name, phase, answer, says string
-		spec                      *remote.Spec
+		spec                      *remotestage.Spec
 	}{
 		{name: "no JSON", answer: "OK", says: "no JSON"},
 		{name: "cut off", answer: `{"verdict":"continue"`, says: "no JSON"},
@@ -240,7 +240,7 @@ func TestAfterOnFaultAndOnText(t *testing.T) {
 	t.Parallel()
 	after := func(answer string, target func(c *messages.Call) error) *messages.Call {
 		var question map[string]json.RawMessage
-		s := remote.Stage(spec(), asker(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+		s := remotestage.Stage(spec(), asker(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
 			if string(q["phase"]) != `"after"` {
 				return pipeline.Asked{}, nil
 			}

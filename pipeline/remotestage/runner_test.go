@@ -1,4 +1,4 @@
-package remote_test
+package remotestage_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package remote_test
+package remotestage_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // The question that the documentation shows has the keys of a real one with everything in it, and no other.
@@ -26,7 +26,7 @@ func TestDocumentedQuestion(t *testing.T) {
 	require.NotNil(t, shown)
 
 	ask := &recorder{}
-	s := remote.Stage(spec(), ask, nil)
+	s := remotestage.Stage(spec(), ask, nil)
 	c := messages.NewCall(messages.Model, "t", []byte(`{}`))
 	c.Session, c.Run, c.User, c.Agent, c.Tool, c.RequestID, c.Parent = "s", "r", "u", "a", "x", "q", "p"
 	c.Stream, c.Deadline, c.Generation = true, time.Now().Add(time.Minute), 2
