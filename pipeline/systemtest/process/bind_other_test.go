@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package systemtest
+package process
 
 import "os/exec"
 

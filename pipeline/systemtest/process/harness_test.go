@@ -1,6 +1,6 @@
 //go:build unix
 
-package systemtest
+package process
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package systemtest
+package process
 
 import (
 	"os/exec"

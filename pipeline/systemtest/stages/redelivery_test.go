@@ -1,4 +1,4 @@
-package stagebus
+package stages
 
 import (
 	"context"
