@@ -13,7 +13,7 @@ import (
 	"github.com/yosida95/uritemplate/v3"
 
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // behind passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
@@ -98,14 +98,14 @@ func ask[R any](ctx context.Context, b *behind, server, method string, params an
 }
 
 func (b *behind) listPrompts(ctx context.Context, server, prefix string) error {
-	list, err := ask[[]*mcp.Prompt](ctx, b, server, toolbox.MCPPrompts, nil)
+	list, err := ask[[]*mcp.Prompt](ctx, b, server, tool.MCPPrompts, nil)
 	if err != nil {
 		return err
 	}
 	now := map[string]place{}
 	for _, p := range list {
 		at := place{server, p.Name}
-		p.Name = toolbox.MCPName(prefix, p.Name)
+		p.Name = tool.MCPName(prefix, p.Name)
 		if b.taken(b.prompts, p.Name, server) {
 			continue
 		}
@@ -113,7 +113,7 @@ func (b *behind) listPrompts(ctx context.Context, server, prefix string) error {
 		b.f.server.AddPrompt(p, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 			params := *req.Params
 			params.Name, params.Meta = at.name, capabilitiesOnly(params.Meta)
-			return ask[*mcp.GetPromptResult](ctx, b, at.server, toolbox.MCPPrompt, &params)
+			return ask[*mcp.GetPromptResult](ctx, b, at.server, tool.MCPPrompt, &params)
 		})
 	}
 	b.f.server.RemovePrompts(b.replace(b.prompts, server, now)...)
@@ -121,18 +121,18 @@ func (b *behind) listPrompts(ctx context.Context, server, prefix string) error {
 }
 
 func (b *behind) listResources(ctx context.Context, server string) error {
-	list, err := ask[[]*mcp.Resource](ctx, b, server, toolbox.MCPResources, nil)
+	list, err := ask[[]*mcp.Resource](ctx, b, server, tool.MCPResources, nil)
 	if err != nil {
 		return err
 	}
-	templates, err := ask[[]*mcp.ResourceTemplate](ctx, b, server, toolbox.MCPTemplates, nil)
+	templates, err := ask[[]*mcp.ResourceTemplate](ctx, b, server, tool.MCPTemplates, nil)
 	if err != nil {
 		return err
 	}
 	read := func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		params := *req.Params
 		params.Meta = capabilitiesOnly(params.Meta)
-		return ask[*mcp.ReadResourceResult](ctx, b, server, toolbox.MCPRead, &params)
+		return ask[*mcp.ReadResourceResult](ctx, b, server, tool.MCPRead, &params)
 	}
 	now := map[string]place{}
 	for _, r := range list {
@@ -218,7 +218,7 @@ func (b *behind) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.C
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no such prompt or resource"}
 	}
 	params.Ref, params.Meta = &ref, nil
-	return ask[*mcp.CompleteResult](ctx, b, at.server, toolbox.MCPComplete, &params)
+	return ask[*mcp.CompleteResult](ctx, b, at.server, tool.MCPComplete, &params)
 }
 
 // owner finds the server of a resource, by its URI or by a template.
@@ -250,7 +250,7 @@ func (b *behind) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error
 	if !ok {
 		return mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	_, err := ask[struct{}](ctx, b, server, toolbox.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
+	_, err := ask[struct{}](ctx, b, server, tool.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		err = nil // it sends no news; there will be none
@@ -279,7 +279,7 @@ func (b *behind) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) e
 	if !last {
 		return nil
 	}
-	_, err := ask[struct{}](ctx, b, server, toolbox.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
+	_, err := ask[struct{}](ctx, b, server, tool.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		return nil

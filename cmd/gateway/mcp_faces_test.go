@@ -20,7 +20,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // withServer is a registry with one MCP server behind, "files", that has a prompt, a resource and a template.
@@ -30,15 +29,15 @@ func (withServer) MCPNames() (names, prefixes []string) { return []string{"files
 
 func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMessage, error) {
 	switch method {
-	case toolbox.MCPPrompts:
+	case tool.MCPPrompts:
 		return json.RawMessage(`[{"name":"sum"}]`), nil
-	case toolbox.MCPResources:
+	case tool.MCPResources:
 		return json.RawMessage(`[{"uri":"file:///etc/secret","name":"s"}]`), nil
-	case toolbox.MCPTemplates:
+	case tool.MCPTemplates:
 		return json.RawMessage(`[{"uriTemplate":"file:///tmp/{name}","name":"t"}]`), nil
-	case toolbox.MCPRead:
+	case tool.MCPRead:
 		return json.RawMessage(`{"contents":[{"uri":"file:///etc/secret","text":"read"}]}`), nil
-	case toolbox.MCPPrompt:
+	case tool.MCPPrompt:
 		return json.RawMessage(`{"messages":[]}`), nil
 	}
 	return json.RawMessage(`{}`), nil

@@ -337,11 +337,11 @@ func TestMCPAbsent(t *testing.T) {
 
 func TestMCPName(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "fs_read_file", toolbox.MCPName("fs_", "read_file"))
-	require.Equal(t, "read_file", toolbox.MCPName("", "read.file"), "a dot parts NATS subjects and is refused by model APIs")
-	long := toolbox.MCPName("server_", strings.Repeat("x", 100)+"1")
+	require.Equal(t, "fs_read_file", tool.MCPName("fs_", "read_file"))
+	require.Equal(t, "read_file", tool.MCPName("", "read.file"), "a dot parts NATS subjects and is refused by model APIs")
+	long := tool.MCPName("server_", strings.Repeat("x", 100)+"1")
 	require.Len(t, long, 64)
-	require.NotEqual(t, long, toolbox.MCPName("server_", strings.Repeat("x", 100)+"2"))
+	require.NotEqual(t, long, tool.MCPName("server_", strings.Repeat("x", 100)+"2"))
 }
 
 func TestMCPAsksForInput(t *testing.T) {

@@ -3,13 +3,10 @@ package toolbox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,24 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-const (
-	maxPages = 1000
-	maxName  = 64 // what the model APIs take
-)
-
-var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
-
-// MCPName is the name under which a server's tool or prompt is offered: the configured prefix, and the name with every
-// character that a model API refuses made an underscore. A name above 64 characters ends in eight characters of its
-// hash instead, so that two long names stay two.
-func MCPName(prefix, name string) string {
-	out := notInNames.ReplaceAllString(prefix+name, "_")
-	if len(out) <= maxName {
-		return out
-	}
-	sum := sha256.Sum256([]byte(name))
-	return out[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
-}
+const maxPages = 1000
 
 // list registers the server's tools and withdraws those that it no longer has.
 func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error {
@@ -157,7 +137,7 @@ func globs(pattern, s string) bool {
 
 func (s *mcpServer) definition(theirs string, t []byte) tool.Definition {
 	d := tool.Definition{
-		Name: MCPName(s.Prefix, theirs), Source: tool.Discovered,
+		Name: tool.MCPName(s.Prefix, theirs), Source: tool.Discovered,
 		Executor: tool.Executor{Kind: tool.ExecMCP, Name: s.Name, Tool: theirs},
 	}
 	d.Description, _ = messages.FieldString(t, "description")
@@ -182,18 +162,6 @@ func (s *mcpServer) definition(theirs string, t []byte) tool.Definition {
 	return d
 }
 
-// Methods that Do passes on.
-const (
-	MCPPrompts     = "prompts/list"
-	MCPPrompt      = "prompts/get"
-	MCPResources   = "resources/list"
-	MCPTemplates   = "resources/templates/list"
-	MCPRead        = "resources/read"
-	MCPComplete    = "completion/complete"
-	MCPSubscribe   = "resources/subscribe"
-	MCPUnsubscribe = "resources/unsubscribe"
-)
-
 // Do asks a server for something that is no tool call: its prompts, its resources, a completion. Lists are given whole,
 // as an array of their elements; one that the server does not offer is empty. The error of the server is a
 // *jsonrpc.Error.
@@ -215,23 +183,23 @@ func (m *MCPClients) Do(ctx context.Context, server, method string, params json.
 		caps = &mcp.ServerCapabilities{}
 	}
 	switch method {
-	case MCPPrompts:
+	case tool.MCPPrompts:
 		return everything(caps.Prompts != nil, session.Prompts(ctx, nil))
-	case MCPResources:
+	case tool.MCPResources:
 		return everything(caps.Resources != nil, session.Resources(ctx, nil))
-	case MCPTemplates:
+	case tool.MCPTemplates:
 		return everything(caps.Resources != nil, session.ResourceTemplates(ctx, nil))
-	case MCPPrompt:
+	case tool.MCPPrompt:
 		return ask(ctx, params, session.GetPrompt)
-	case MCPRead:
+	case tool.MCPRead:
 		return ask(ctx, params, session.ReadResource)
-	case MCPComplete:
+	case tool.MCPComplete:
 		return ask(ctx, params, session.Complete)
-	case MCPSubscribe:
+	case tool.MCPSubscribe:
 		return ask(ctx, params, func(ctx context.Context, p *mcp.SubscribeParams) (struct{}, error) {
 			return struct{}{}, session.Subscribe(ctx, p)
 		})
-	case MCPUnsubscribe:
+	case tool.MCPUnsubscribe:
 		return ask(ctx, params, func(ctx context.Context, p *mcp.UnsubscribeParams) (struct{}, error) {
 			return struct{}{}, session.Unsubscribe(ctx, p)
 		})

@@ -117,7 +117,7 @@ func controlRows(t *testing.T, s site) {
 		_, err := s.controls[0].Switch(t.Context(), name, on, "", "test")
 		return err
 	}
-	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest; a loaded
+	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest/process; a loaded
 	// machine that runs all tests at once may take longer.
 	everywhere := func(t *testing.T, on bool) {
 		t.Helper()

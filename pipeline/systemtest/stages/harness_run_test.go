@@ -24,7 +24,7 @@ import (
 func newWorld(t testing.TB, cfg bus.Config) *world {
 	t.Helper()
 	cfg.ModelClasses, cfg.ToolClasses = []string{"default"}, []string{"default"}
-	dir, err := os.MkdirTemp("", "shallot-stagebus-")
+	dir, err := os.MkdirTemp("", "shallot-stages-")
 	require.NoError(t, err)
 	srv, err := embed.Start(embed.Options{Dir: dir, Sync: time.Minute})
 	require.NoError(t, err)
