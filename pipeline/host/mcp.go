@@ -14,11 +14,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/tool"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
 // mcpServers are the configured MCP servers as the tool box takes them.
-func mcpServers(servers []config.MCPServer) []toolbox.MCPServer {
+func mcpServers(servers []config.MCPServer) []mcp.Server {
 	reveal := func(in map[string]config.Secret) map[string]string {
 		out := map[string]string{}
 		for k, v := range in {
@@ -26,9 +26,9 @@ func mcpServers(servers []config.MCPServer) []toolbox.MCPServer {
 		}
 		return out
 	}
-	out := make([]toolbox.MCPServer, 0, len(servers))
+	out := make([]mcp.Server, 0, len(servers))
 	for _, s := range servers {
-		out = append(out, toolbox.MCPServer{
+		out = append(out, mcp.Server{
 			Name: s.Name, Command: s.Command, Env: reveal(s.Env), URL: s.URL.Reveal(), Headers: reveal(s.Headers),
 			Tools: s.Tools, Prefix: mcpPrefix(s), Timeout: s.Timeout, OnCancel: s.OnCancel,
 		})
@@ -129,7 +129,7 @@ func (h *Host) MCPNames() (names, prefixes []string) {
 	return names, prefixes
 }
 
-// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see toolbox.MCPClients.Do.
+// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see mcp.Clients.Do.
 // These requests do not pass the chain. The server's own error is a *jsonrpc.Error.
 func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
 	raw, err := json.Marshal(params)

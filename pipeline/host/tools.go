@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -35,7 +36,7 @@ type tools struct {
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
-	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
+	mcp        *mcp.Clients // nil where no tools run, or no server is configured
 	desk       *stages.ApprovalDesk
 	asked      gate // what is asked of those servers beside tool calls
 }
@@ -80,7 +81,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
-		t.mcp = toolbox.NewMCPClients(servers, t.registry, Version(), o.Log)
+		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
 		t.target.Executors["mcp"] = t.mcp
 	}
 	maps.Copy(t.target.Executors, o.Executors)

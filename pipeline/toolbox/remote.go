@@ -71,7 +71,7 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	case r.ErrorCode != "" || r.ErrorText != "":
 		code, err := strconv.Atoi(r.ErrorCode)
 		if err != nil {
-			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, short(r.ErrorCode), short(r.ErrorText))
+			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, Short(r.ErrorCode), Short(r.ErrorText))
 		}
 		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	case r.Chunked:

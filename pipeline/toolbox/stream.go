@@ -120,7 +120,7 @@ func (s *stream) settle(tool string, r *Result) error {
 		s.add(rest)
 		r.Content, r.streamed = []byte(whole), true
 	case s.shown && r.IsError:
-		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, short(whole))
+		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, Short(whole))
 	case s.shown:
 		return messages.NewFault(messages.ToolError, "the result of tool '%s' does not begin with the chunks that it gave before; give chunks only, or the whole text too", tool)
 	default:

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package toolbox
+package mcp
 
 import (
 	"os/exec"

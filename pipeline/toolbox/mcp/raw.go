@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/tidwall/gjson"
 )
 
@@ -191,7 +192,7 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		for k, v := range t.headers {
 			req.Header.Set(k, v)
 		}
-		sendOnce(req.Header)
+		toolbox.SendOnce(req.Header)
 	}
 	resp, err := t.base.RoundTrip(req)
 	if err != nil || mark == "" {

@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"bytes"
@@ -9,20 +9,21 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // maxBeside is how large the native form of a result may be to travel beside the reply; a larger one is the reply.
 const maxBeside = 16 << 10
 
-// mcpResult makes a result of what tools/call gave, byte for byte (S2-MCP-1: the content is the text of the result).
+// resultOf makes a result of what tools/call gave, byte for byte (S2-MCP-1: the content is the text of the result).
 //
 // A result of text alone has its text as content, one with a structured object that object. Any other (images, links,
 // a request for input) has the native object as content, so that every stage sees all of it. Where the content is not
 // all of the native form, that form travels in the metadata, together with the hash of the content that it belongs to:
 // a stage that edits the reply makes it void (see [NativeMCP]).
-func mcpResult(raw json.RawMessage) Result {
+func resultOf(raw json.RawMessage) toolbox.Result {
 	at := func(path string) gjson.Result { return gjson.GetBytes(raw, path) }
-	r := Result{IsError: at("isError").Bool(), Metadata: map[string]any{}}
+	r := toolbox.Result{IsError: at("isError").Bool(), Metadata: map[string]any{}}
 	native := slim(raw)
 	texts, only := textsOf(at("content"))
 	structured := at("structuredContent")

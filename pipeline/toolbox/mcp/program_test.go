@@ -1,6 +1,6 @@
 //go:build unix
 
-package toolbox_test
+package mcp_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -24,6 +24,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
 // TestMain lets this test binary be an MCP server with bad manners.
@@ -50,11 +51,11 @@ func rude(dir string) {
 		note("child", strconv.Itoa(child.Process.Pid))
 	}
 	fmt.Print("Starting the server...\n[INFO] it listens\n{\"level\":\"info\",\"msg\":\"hello\"}\n{\n[\n\n")
-	s := mcp.NewServer(&mcp.Implementation{Name: "rude", Version: "1"}, nil)
+	s := sdk.NewServer(&sdk.Implementation{Name: "rude", Version: "1"}, nil)
 	add := func(name string, h func(context.Context) string) {
-		s.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			fmt.Println("a tool is called") // on stdout, where it does not belong
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: h(ctx)}}}, nil
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: h(ctx)}}}, nil
 		})
 	}
 	add("pid", func(context.Context) string { return pid })
@@ -75,11 +76,11 @@ func rude(dir string) {
 			time.Sleep(time.Millisecond) // simulated: work
 		}
 	})
-	_ = s.Run(context.Background(), &mcp.StdioTransport{})
+	_ = s.Run(context.Background(), &sdk.StdioTransport{})
 }
 
-func rudeServer(dir, manners string) toolbox.MCPServer {
-	return toolbox.MCPServer{Name: "rude", Command: []string{os.Args[0]}, Timeout: 20 * time.Second,
+func rudeServer(dir, manners string) mcp.Server {
+	return mcp.Server{Name: "rude", Command: []string{os.Args[0]}, Timeout: 20 * time.Second,
 		Env: map[string]string{"SHALLOT_TEST_MCP": dir, "SHALLOT_TEST_MANNERS": manners, "PATH": os.Getenv("PATH")}}
 }
 
@@ -159,7 +160,7 @@ func TestMCPProgramThatNeverAnswers(t *testing.T) {
 	dir := t.TempDir()
 	s := rudeServer(dir, "mute")
 	s.Timeout = 300 * time.Millisecond
-	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil), "test", nil)
+	m := mcp.NewClients([]mcp.Server{s}, tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil), "test", nil)
 	m.Start()
 	defer m.Close()
 	first := number(t, filepath.Join(dir, "mute"))
@@ -205,7 +206,7 @@ func TestMCPOnCancelRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := rudeServer(dir, "")
-	s.OnCancel = toolbox.CancelRestart
+	s.OnCancel = mcp.CancelRestart
 	m, reg := connected(t, s)
 	first := string(run(t, m, reg, "pid", `{}`).Content)
 	other := make(chan string, 1)

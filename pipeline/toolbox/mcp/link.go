@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type link struct {
 
 // enter takes part in the current connection, and waits for one as long as ctx and the server's time allow. Who has
 // entered leaves.
-func (s *mcpServer) enter(ctx context.Context) (*link, error) {
+func (s *server) enter(ctx context.Context) (*link, error) {
 	limit := time.NewTimer(s.Timeout)
 	defer limit.Stop()
 	for {
@@ -51,7 +51,7 @@ func (s *mcpServer) enter(ctx context.Context) (*link, error) {
 
 // leave ends what enter began. A program that may ignore its cancellation is started again where the operator says so,
 // but only when nothing else runs on it: until then new calls go to it as before.
-func (s *mcpServer) leave(l *link, givenUp bool) {
+func (s *server) leave(l *link, givenUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.using--

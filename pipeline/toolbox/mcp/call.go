@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"context"
@@ -14,14 +14,15 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // Execute calls the tool. Arguments and result keep their bytes; the caller's end of ctx cancels the call at the server.
-func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error) {
+func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 	x, name := inv.Tool.Executor, inv.Tool.Name
 	s := m.servers[x.Name]
 	if s == nil {
-		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
+		return toolbox.Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
 	}
 	patience := 5 * time.Second
 	if s.OnCancel == CancelRestart { // it may be on its way up again by our own doing
@@ -32,11 +33,11 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	cancel()
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return Result{}, ctx.Err()
+			return toolbox.Result{}, ctx.Err()
 		}
 		f := messages.NewFault(messages.TargetAbsent, "tool '%s': the MCP server %s is not connected; it is tried again", name, x.Name)
 		f.Unsent = true
-		return Result{}, f
+		return toolbox.Result{}, f
 	}
 	givenUp := false
 	defer func() { s.leave(l, givenUp) }()
@@ -52,7 +53,7 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 		params.Meta["traceparent"] = inv.Trace.Parent
 	}
 	if err := callerSays(params, inv.MCP); err != nil {
-		return Result{}, messages.NewFault(messages.InvalidRequest, "tool '%s': %v", name, err)
+		return toolbox.Result{}, messages.NewFault(messages.InvalidRequest, "tool '%s': %v", name, err)
 	}
 	if inv.MCP != nil && inv.MCP.Progress {
 		params.Meta["progressToken"] = mark
@@ -65,15 +66,15 @@ func (m *MCPClients) Execute(ctx context.Context, inv Invocation) (Result, error
 	res, err := l.session.CallTool(ctx, params)
 	if err != nil {
 		givenUp = ctx.Err() != nil
-		return Result{}, s.failed(ctx, l, name, err)
+		return toolbox.Result{}, s.failed(ctx, l, name, err)
 	}
 	raw := s.seen.take(mark)
 	if raw == nil {
 		if raw, err = json.Marshal(res); err != nil {
-			return Result{}, err
+			return toolbox.Result{}, err
 		}
 	}
-	return mcpResult(raw), nil
+	return resultOf(raw), nil
 }
 
 // callerSays passes on what the caller gave beside the arguments. Of his capabilities only those travel that a result
@@ -105,7 +106,7 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 }
 
 // failed reads the error of a call.
-func (s *mcpServer) failed(ctx context.Context, l *link, name string, err error) error {
+func (s *server) failed(ctx context.Context, l *link, name string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -147,7 +148,7 @@ const (
 	requestTimeout   = -32001
 )
 
-func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
+func (s *server) listen(token string, f func(json.RawMessage)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f == nil {
@@ -157,7 +158,7 @@ func (s *mcpServer) listen(token string, f func(json.RawMessage)) {
 	s.progress[token] = f
 }
 
-func (s *mcpServer) heardProgress(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+func (s *server) heardProgress(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 	token, _ := r.Params.ProgressToken.(string)
 	s.mu.Lock()
 	f := s.progress[token]

@@ -1,4 +1,4 @@
-package toolbox_test
+package mcp_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -21,46 +21,47 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
 const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
 
 // upstream is an MCP server with a tool of each kind.
 type upstream struct {
-	*mcp.Server
+	*sdk.Server
 	started, stopped chan struct{}
 	got              atomic.Value // string: the arguments as they came
-	meta             atomic.Value // mcp.Meta
+	meta             atomic.Value // sdk.Meta
 }
 
 func newUpstream() *upstream {
 	u := &upstream{
-		Server:  mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, nil),
+		Server:  sdk.NewServer(&sdk.Implementation{Name: "up", Version: "1"}, nil),
 		started: make(chan struct{}, 8), stopped: make(chan struct{}, 8),
 	}
-	u.tool("exact", orderedSchema, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{
+	u.tool("exact", orderedSchema, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{
 			StructuredContent: json.RawMessage(`{"z":9007199254740993,"a":1.50}`),
-			Content:           []mcp.Content{&mcp.TextContent{Text: `{"z": 9007199254740993, "a": 1.50}`}},
+			Content:           []sdk.Content{&sdk.TextContent{Text: `{"z": 9007199254740993, "a": 1.50}`}},
 		}, nil
 	})
-	u.tool("words", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "plain words"}}}, nil
+	u.tool("words", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "plain words"}}}, nil
 	})
-	u.tool("picture", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "look"}, &mcp.ImageContent{MIMEType: "image/png", Data: []byte("png")}}}, nil
+	u.tool("picture", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "look"}, &sdk.ImageContent{MIMEType: "image/png", Data: []byte("png")}}}, nil
 	})
-	u.tool("refuses", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: "no such city"}}}, nil
+	u.tool("refuses", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no such city"}}}, nil
 	})
-	u.tool("errs", `{"type":"object","properties":{"code":{"type":"integer"}}}`, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	u.tool("errs", `{"type":"object","properties":{"code":{"type":"integer"}}}`, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		var in struct{ Code int64 }
 		_ = json.Unmarshal(r.Params.Arguments, &in)
 		return nil, &jsonrpc.Error{Code: in.Code, Message: "said by the server"}
 	})
-	u.tool("slow", "", func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	u.tool("slow", "", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		if token := r.Params.GetProgressToken(); token != nil {
-			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2, Message: "half"})
+			_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2, Message: "half"})
 		}
 		u.started <- struct{}{}
 		<-ctx.Done()
@@ -70,11 +71,11 @@ func newUpstream() *upstream {
 	return u
 }
 
-func (u *upstream) tool(name, schema string, h mcp.ToolHandler) {
+func (u *upstream) tool(name, schema string, h sdk.ToolHandler) {
 	if schema == "" {
 		schema = `{"type":"object"}`
 	}
-	u.AddTool(&mcp.Tool{Name: name, Description: "d", InputSchema: json.RawMessage(schema)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	u.AddTool(&sdk.Tool{Name: name, Description: "d", InputSchema: json.RawMessage(schema)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		u.got.Store(string(r.Params.Arguments))
 		u.meta.Store(r.Params.Meta)
 		return h(ctx, r)
@@ -82,11 +83,11 @@ func (u *upstream) tool(name, schema string, h mcp.ToolHandler) {
 }
 
 // memory connects in memory; kill ends the newest connection as a dying server would.
-func (u *upstream) memory(t *testing.T) (transport func() mcp.Transport, kill func()) {
+func (u *upstream) memory(t *testing.T) (transport func() sdk.Transport, kill func()) {
 	var mu sync.Mutex
-	var newest *mcp.ServerSession
-	return func() mcp.Transport {
-			ours, theirs := mcp.NewInMemoryTransports()
+	var newest *sdk.ServerSession
+	return func() sdk.Transport {
+			ours, theirs := sdk.NewInMemoryTransports()
 			s, err := u.Connect(context.Background(), theirs, nil)
 			require.NoError(t, err)
 			mu.Lock()
@@ -100,10 +101,10 @@ func (u *upstream) memory(t *testing.T) (transport func() mcp.Transport, kill fu
 		}
 }
 
-func connected(t *testing.T, s toolbox.MCPServer) (*toolbox.MCPClients, *tool.Registry) {
+func connected(t *testing.T, s mcp.Server) (*mcp.Clients, *tool.Registry) {
 	t.Helper()
 	reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil)
-	m := toolbox.NewMCPClients([]toolbox.MCPServer{s}, reg, "test", nil)
+	m := mcp.NewClients([]mcp.Server{s}, reg, "test", nil)
 	m.Start()
 	t.Cleanup(m.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -112,7 +113,7 @@ func connected(t *testing.T, s toolbox.MCPServer) (*toolbox.MCPClients, *tool.Re
 	return m, reg
 }
 
-func run(t *testing.T, m *toolbox.MCPClients, reg *tool.Registry, tool, args string) toolbox.Result {
+func run(t *testing.T, m *mcp.Clients, reg *tool.Registry, tool, args string) toolbox.Result {
 	t.Helper()
 	d, err := reg.Get(t.Context(), tool)
 	require.NoError(t, err)
@@ -125,16 +126,16 @@ func TestMCPResults(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, _ := u.memory(t)
-	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(r *http.Request) *sdk.Server {
 		if r.Header.Get("Authorization") != "Bearer secret" {
 			return nil
 		}
 		return u.Server
-	}, &mcp.StreamableHTTPOptions{Stateless: true}))
+	}, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	older := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return u.Server }, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+	older := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return u.Server }, &sdk.StreamableHTTPOptions{JSONResponse: true}))
 	t.Cleanup(older.Close)
-	for name, server := range map[string]toolbox.MCPServer{
+	for name, server := range map[string]mcp.Server{
 		"in memory":                {Name: "up", Prefix: "up_", Transport: transport},
 		"HTTP 2026-07-28, stream":  {Name: "up", Prefix: "up_", URL: web.URL, Headers: map[string]string{"Authorization": "Bearer secret"}},
 		"HTTP with sessions, JSON": {Name: "up", Prefix: "up_", URL: older.URL},
@@ -150,7 +151,7 @@ func TestMCPResults(t *testing.T) {
 
 			r := run(t, m, reg, "up_exact", `{"zeta":9007199254740993}`)
 			require.Equal(t, `{"zeta":9007199254740993}`, u.got.Load(), "exact integers to the server")
-			require.Equal(t, "k1", u.meta.Load().(mcp.Meta)["shallot/idempotency-key"])
+			require.Equal(t, "k1", u.meta.Load().(sdk.Meta)["shallot/idempotency-key"])
 			require.Equal(t, `{"z":9007199254740993,"a":1.50}`, string(r.Content), "and back, in the order of keys")
 			require.Equal(t, string(r.Content), string(r.Structured))
 
@@ -174,7 +175,7 @@ func TestMCPErrors(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, _ := u.memory(t)
-	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport})
 	d, err := reg.Get(t.Context(), "errs")
 	require.NoError(t, err)
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
@@ -202,7 +203,7 @@ func TestMCPNative(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, _ := u.memory(t)
-	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport})
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	c := call("exact", `{"zeta":1}`)
 	require.NoError(t, target.Do(t.Context(), c, noEmit))
@@ -218,7 +219,7 @@ func TestMCPCancelAndProgress(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, _ := u.memory(t)
-	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport})
+	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport})
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := call("slow", `{}`)
@@ -237,7 +238,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, kill := u.memory(t)
-	m, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport, Tools: []string{"w*", "new"}, Timeout: 5 * time.Second})
+	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"w*", "new"}, Timeout: 5 * time.Second})
 	list, err := reg.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1, "only what the operator offers")
@@ -248,8 +249,8 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 		r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: words, Arguments: []byte(`{}`)})
 		return err == nil && string(r.Content) == "plain words"
 	}, 10*time.Second, time.Millisecond)
-	u.tool("new", "", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{}, nil
+	u.tool("new", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{}, nil
 	})
 	u.RemoveTools("words")
 	require.Eventually(t, func() bool {
@@ -257,8 +258,8 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 		_, gone := reg.Get(t.Context(), "words")
 		return err == nil && gone != nil
 	}, 10*time.Second, 10*time.Millisecond)
-	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return &mcp.CallToolResult{}, nil
+	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{}, nil
 	})
 	var back *tool.Definition
 	require.Eventually(t, func() bool {
@@ -275,11 +276,11 @@ func TestMCPChangedTool(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, kill := u.memory(t)
-	_, reg := connected(t, toolbox.MCPServer{Name: "up", Transport: transport, Tools: []string{"words"}})
+	_, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"words"}})
 	says := func(description string) {
-		u.AddTool(&mcp.Tool{Name: "words", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-				return &mcp.CallToolResult{}, nil
+		u.AddTool(&sdk.Tool{Name: "words", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{}, nil
 			})
 	}
 	get := func(ok func(d *tool.Definition, err error) bool) *tool.Definition {
@@ -324,7 +325,7 @@ func TestMCPChangedTool(t *testing.T) {
 func TestMCPAbsent(t *testing.T) {
 	t.Parallel()
 	reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil)
-	m := toolbox.NewMCPClients([]toolbox.MCPServer{{Name: "gone", Command: []string{"/nonexistent/program"}, Timeout: 50 * time.Millisecond}}, reg, "test", nil)
+	m := mcp.NewClients([]mcp.Server{{Name: "gone", Command: []string{"/nonexistent/program"}, Timeout: 50 * time.Millisecond}}, reg, "test", nil)
 	m.Start()
 	defer m.Close()
 	d := goTool("x", tool.Policy{})

@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/tidwall/gjson"
 )
 
@@ -160,7 +161,7 @@ func (m *messageLines) take(line []byte) {
 		m.part = append(m.part, line...)
 		return
 	}
-	m.log.Debug("an MCP server wrote something on stdout that is no message; it is left out", "line", short(string(text[:min(len(text), 1000)])))
+	m.log.Debug("an MCP server wrote something on stdout that is no message; it is left out", "line", toolbox.Short(string(text[:min(len(text), 1000)])))
 }
 
 // isMessage reports whether a line is a JSON-RPC message, or a batch of them.

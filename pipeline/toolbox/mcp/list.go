@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"bytes"
@@ -16,12 +16,13 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 const maxPages = 1000
 
 // list registers the server's tools and withdraws those that it no longer has.
-func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error {
+func (s *server) list(ctx context.Context, session *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	if c := session.InitializeResult().Capabilities; c == nil || c.Tools == nil {
@@ -70,13 +71,13 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 }
 
 // takenByAnother reports whether a name is that of another server's or service's tool, which nobody wanted.
-func (s *mcpServer) takenByAnother(ctx context.Context, name string) bool {
+func (s *server) takenByAnother(ctx context.Context, name string) bool {
 	known, _ := s.all.registry.List(ctx)
 	return slices.ContainsFunc(known, func(d *tool.Definition) bool { return d.Name == name && d.Source == tool.Discovered })
 }
 
 // tools lists all pages, each tool as it was written.
-func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out [][]byte, err error) {
+func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][]byte, err error) {
 	cursor := ""
 	for range maxPages {
 		mark := messages.NewID()
@@ -111,7 +112,7 @@ func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out 
 	return out, nil
 }
 
-func (s *mcpServer) offers(tool string) bool {
+func (s *server) offers(tool string) bool {
 	return tool != "" && (len(s.Tools) == 0 || slices.ContainsFunc(s.Tools, func(p string) bool { return globs(p, tool) }))
 }
 
@@ -135,7 +136,7 @@ func globs(pattern, s string) bool {
 	return strings.HasSuffix(s, parts[len(parts)-1])
 }
 
-func (s *mcpServer) definition(theirs string, t []byte) tool.Definition {
+func (s *server) definition(theirs string, t []byte) tool.Definition {
 	d := tool.Definition{
 		Name: tool.MCPName(s.Prefix, theirs), Source: tool.Discovered,
 		Executor: tool.Executor{Kind: tool.ExecMCP, Name: s.Name, Tool: theirs},
@@ -165,7 +166,7 @@ func (s *mcpServer) definition(theirs string, t []byte) tool.Definition {
 // Do asks a server for something that is no tool call: its prompts, its resources, a completion. Lists are given whole,
 // as an array of their elements; one that the server does not offer is empty. The error of the server is a
 // *jsonrpc.Error.
-func (m *MCPClients) Do(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error) {
+func (m *Clients) Do(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error) {
 	s := m.servers[server]
 	if s == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no such MCP server: " + server}
@@ -253,7 +254,7 @@ func (l *lineLog) Write(p []byte) (int, error) {
 		if !ok {
 			break
 		}
-		l.log.Debug("MCP server says", "line", short(string(line)))
+		l.log.Debug("MCP server says", "line", toolbox.Short(string(line)))
 		l.tail = rest
 	}
 	if len(l.tail) > 4096 {

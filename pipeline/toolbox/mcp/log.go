@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 //lint:file-ignore SA1019 logging is deprecated since 2026-07-28 and kept for at least a year
 
@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // Log messages name no request. On HTTP one that comes on the stream of a request's answer is about that request, and so
@@ -25,7 +26,7 @@ const maxLog = 32 << 10
 
 // askLogs asks for the log messages of one call, at the level that its caller wants, where they can be told from those of
 // others. Stop ends the listening.
-func (s *mcpServer) askLogs(params *mcp.CallToolParams, mark string, inv Invocation) (stop func()) {
+func (s *server) askLogs(params *mcp.CallToolParams, mark string, inv toolbox.Invocation) (stop func()) {
 	if inv.MCP == nil || inv.MCP.LogLevel == "" || s.URL == "" {
 		return func() {}
 	}
@@ -35,7 +36,7 @@ func (s *mcpServer) askLogs(params *mcp.CallToolParams, mark string, inv Invocat
 }
 
 // heardLog passes a log message on to the call whose stream it came on.
-func (s *mcpServer) heardLog(mark string, message json.RawMessage) {
+func (s *server) heardLog(mark string, message json.RawMessage) {
 	s.mu.Lock()
 	f := s.progress[logMark+mark]
 	s.mu.Unlock()
@@ -47,7 +48,7 @@ func (s *mcpServer) heardLog(mark string, message json.RawMessage) {
 
 // wantLogs asks a server of a revision with sessions for all its messages, because callers with other levels share the
 // session; since 2026-07-28 each request says what it wants.
-func (s *mcpServer) wantLogs(ctx context.Context, session *mcp.ClientSession) {
+func (s *server) wantLogs(ctx context.Context, session *mcp.ClientSession) {
 	info := session.InitializeResult()
 	if s.URL == "" || info == nil || info.ProtocolVersion >= "2026-07-28" || info.Capabilities == nil || info.Capabilities.Logging == nil {
 		return

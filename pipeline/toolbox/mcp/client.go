@@ -1,4 +1,4 @@
-package toolbox
+package mcp
 
 import (
 	"context"
@@ -13,11 +13,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// MCPServer is an MCP server of the operator's configuration: a program or an address. No API and no other server can
+// Server is an MCP server of the operator's configuration: a program or an address. No API and no other server can
 // name one.
-type MCPServer struct {
+type Server struct {
 	Name    string
 	Command []string
 	Env     map[string]string
@@ -36,19 +37,19 @@ type MCPServer struct {
 	Transport func() mcp.Transport
 }
 
-// MCPRegistry is where discovered tools go; a tool.Registry is one.
-type MCPRegistry interface {
+// Registry is where discovered tools go; a tool.Registry is one.
+type Registry interface {
 	Register(ctx context.Context, d tool.Definition) (*tool.Definition, error)
 	Withdraw(ctx context.Context, name string) error
 	List(ctx context.Context) ([]*tool.Definition, error)
 }
 
-// MCPClients holds the connections to MCP servers and runs their tools. A server that dies is connected again with a
+// Clients holds the connections to MCP servers and runs their tools. A server that dies is connected again with a
 // growing delay; meanwhile its tools stay in the registry and fail as target_absent, which proves that they did not
 // run. It is safe for concurrent use.
-type MCPClients struct {
-	servers  map[string]*mcpServer
-	registry MCPRegistry
+type Clients struct {
+	servers  map[string]*server
+	registry Registry
 	log      *slog.Logger
 	stop     context.CancelFunc
 	work     sync.WaitGroup
@@ -57,11 +58,11 @@ type MCPClients struct {
 	Changed func(server, what, uri string)
 }
 
-var _ Executor = (*MCPClients)(nil)
+var _ toolbox.Executor = (*Clients)(nil)
 
-type mcpServer struct {
-	MCPServer
-	all     *MCPClients
+type server struct {
+	Server
+	all     *Clients
 	client  *mcp.Client
 	seen    rawResults
 	log     *slog.Logger
@@ -77,18 +78,18 @@ type mcpServer struct {
 	progress map[string]func(json.RawMessage) // by the mark of the request; that of its log messages with logMark before
 }
 
-// NewMCPClients returns clients for the servers; Start connects them.
-func NewMCPClients(servers []MCPServer, registry MCPRegistry, version string, log *slog.Logger) *MCPClients {
+// NewClients returns clients for the servers; Start connects them.
+func NewClients(servers []Server, registry Registry, version string, log *slog.Logger) *Clients {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	m := &MCPClients{servers: map[string]*mcpServer{}, registry: registry, log: log}
+	m := &Clients{servers: map[string]*server{}, registry: registry, log: log}
 	for _, c := range servers {
 		if c.Timeout <= 0 {
 			c.Timeout = 30 * time.Second
 		}
-		s := &mcpServer{
-			MCPServer: c, all: m, log: log.With("mcp_server", c.Name), relist: make(chan struct{}, 1), spoiled: make(chan *link, 1),
+		s := &server{
+			Server: c, all: m, log: log.With("mcp_server", c.Name), relist: make(chan struct{}, 1), spoiled: make(chan *link, 1),
 			up: make(chan struct{}), why: errors.New("not connected yet"), progress: map[string]func(json.RawMessage){},
 		}
 		s.client = mcp.NewClient(&mcp.Implementation{Name: "shallot", Version: version}, &mcp.ClientOptions{
@@ -113,14 +114,14 @@ func NewMCPClients(servers []MCPServer, registry MCPRegistry, version string, lo
 	return m
 }
 
-func (m *MCPClients) changed(server, what, uri string) {
+func (m *Clients) changed(server, what, uri string) {
 	if m.Changed != nil {
 		m.Changed(server, what, uri)
 	}
 }
 
 // Start connects every server in the background, until Close.
-func (m *MCPClients) Start() {
+func (m *Clients) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	for _, s := range m.servers {
@@ -129,7 +130,7 @@ func (m *MCPClients) Start() {
 }
 
 // Close ends the connections and the programs, and returns when they have ended.
-func (m *MCPClients) Close() {
+func (m *Clients) Close() {
 	if m.stop != nil {
 		m.stop()
 	}
@@ -137,7 +138,7 @@ func (m *MCPClients) Close() {
 }
 
 // Wait returns when every server is connected and its tools are registered, or ctx ends.
-func (m *MCPClients) Wait(ctx context.Context) error {
+func (m *Clients) Wait(ctx context.Context) error {
 	for _, s := range m.servers {
 		l, err := s.enter(ctx)
 		if err != nil {
@@ -154,7 +155,7 @@ const (
 )
 
 // run keeps the server connected.
-func (s *mcpServer) run(ctx context.Context) {
+func (s *server) run(ctx context.Context) {
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		begin := time.Now()
 		err := s.serve(ctx)
@@ -178,7 +179,7 @@ func (s *mcpServer) run(ctx context.Context) {
 }
 
 // serve connects, lists the tools, and returns when the connection has ended.
-func (s *mcpServer) serve(ctx context.Context) error {
+func (s *server) serve(ctx context.Context) error {
 	session, err := s.connect(ctx)
 	if err != nil {
 		s.down(err)
@@ -224,7 +225,7 @@ func (s *mcpServer) serve(ctx context.Context) error {
 	}
 }
 
-func (s *mcpServer) down(err error) {
+func (s *server) down(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link != nil {
@@ -237,7 +238,7 @@ func (s *mcpServer) down(err error) {
 	}
 }
 
-func (s *mcpServer) listAgain() {
+func (s *server) listAgain() {
 	select {
 	case s.relist <- struct{}{}:
 	default:
@@ -245,7 +246,7 @@ func (s *mcpServer) listAgain() {
 }
 
 // connect starts the program or finds the address, within the server's time.
-func (s *mcpServer) connect(ctx context.Context) (*mcp.ClientSession, error) {
+func (s *server) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(s.Timeout, func() { cancel(fmt.Errorf("no answer within %s", s.Timeout)) })
 	transport, kill := s.transport()
@@ -266,7 +267,7 @@ func (s *mcpServer) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	return session, nil
 }
 
-func (s *mcpServer) transport() (t mcp.Transport, kill func()) {
+func (s *server) transport() (t mcp.Transport, kill func()) {
 	switch {
 	case s.Transport != nil:
 		t = s.Transport()
