@@ -23,7 +23,7 @@ type mcpSource interface {
 	Tools(ctx context.Context) ([]*tool.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
-	OnMCPChange(f func(host.MCPChange)) (stop func(), err error)
+	OnMCPChange(f func(tool.MCPChange)) (stop func(), err error)
 }
 
 // mcpFace is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
@@ -114,7 +114,7 @@ func (f *mcpFace) endSessions() {
 }
 
 // changed takes the news from an MCP server.
-func (f *mcpFace) changed(c host.MCPChange) {
+func (f *mcpFace) changed(c tool.MCPChange) {
 	if c.What == "tools" {
 		f.mu.Lock()
 		f.touched[c.Server] = true

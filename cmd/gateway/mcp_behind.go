@@ -12,7 +12,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/yosida95/uritemplate/v3"
 
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -49,7 +48,7 @@ func newBehind(f *mcpFace, names, prefixes []string) *behind {
 }
 
 // changed takes the news from a server.
-func (b *behind) changed(c host.MCPChange) {
+func (b *behind) changed(c tool.MCPChange) {
 	if c.What == "resource" {
 		_ = b.f.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: c.URI})
 		return

@@ -16,7 +16,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
@@ -36,7 +35,7 @@ func (f *fakeTools) MCPNames() (names, prefixes []string) { return nil, nil }
 func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessage, error) {
 	return nil, errors.New("none")
 }
-func (f *fakeTools) OnMCPChange(func(host.MCPChange)) (func(), error) { return func() {}, nil }
+func (f *fakeTools) OnMCPChange(func(tool.MCPChange)) (func(), error) { return func() {}, nil }
 
 func toolDef(name, kind string) *tool.Definition {
 	return &tool.Definition{Name: name, Version: "1", Description: "d", Executor: tool.Executor{Kind: kind},

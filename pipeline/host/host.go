@@ -172,7 +172,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
 	if o.Roles.Tool {
-		h.loops.Go(func() { h.discoverTools(loop, stores["limits"]) })
+		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
 	if err := h.startMCP(); err != nil {
 		return h, err
@@ -194,7 +194,7 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.stopLoops()
 		if h.tools.mcp != nil {
 			h.tools.mcp.Close()
-			h.tools.asked.close()
+			h.tools.mcpBus.Close()
 		}
 		h.loops.Wait()
 	}

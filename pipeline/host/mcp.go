@@ -3,15 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"sync"
-	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	"github.com/nats-io/nats.go"
-
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
@@ -50,75 +42,12 @@ func (h *Host) startMCP() error {
 	if m == nil {
 		return nil
 	}
-	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	m.Changed = func(server, what, uri string) {
-		note := MCPChange{Server: server, What: what, URI: uri}
-		_ = h.Conn.Publish(subjects.Control("event", "mcp", messages.Token(server)), messages.Encode(note))
+		_ = h.tools.mcpBus.Publish(tool.MCPChange{Server: server, What: what, URI: uri})
 	}
 	m.Start()
-	for _, s := range h.Config.Tool.MCPServers {
-		subject := subjects.Control("mcp", messages.Token(s.Name))
-		_, err := h.Conn.QueueSubscribe(subject, "mcp", func(msg *nats.Msg) {
-			h.tools.asked.do(func() { h.answerMCP(s.Name, msg) }) // one slow server must not hold up the others
-		})
-		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", subject, err)
-		}
-	}
-	return nil
-}
-
-// gate runs work at once until it is closed, which waits for what runs.
-type gate struct {
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup
-}
-
-func (g *gate) do(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.work.Go(f)
-	}
-}
-
-func (g *gate) close() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.work.Wait()
-}
-
-type mcpQuestion struct {
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params,omitempty"`
-}
-
-type mcpAnswer struct {
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *tool.MCPError  `json:"error,omitempty"`
-}
-
-func (h *Host) answerMCP(server string, msg *nats.Msg) {
-	var q mcpQuestion
-	var a mcpAnswer
-	err := json.Unmarshal(msg.Data, &q)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		a.Result, err = h.tools.mcp.Do(ctx, server, q.Method, q.Params)
-		cancel()
-	}
-	var wire *jsonrpc.Error
-	switch {
-	case errors.As(err, &wire):
-		a.Error = &tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
-	case err != nil:
-		a.Error = &tool.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
-	}
-	if err := msg.Respond(messages.Encode(a)); err != nil {
-		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
-	}
+	names, _ := h.MCPNames()
+	return h.tools.mcpBus.Serve(names, m.Do)
 }
 
 // MCPNames are the configured MCP servers and the prefixes of their tools and prompts, in order.
@@ -129,48 +58,14 @@ func (h *Host) MCPNames() (names, prefixes []string) {
 	return names, prefixes
 }
 
-// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see mcp.Clients.Do.
-// These requests do not pass the chain. The server's own error is a *jsonrpc.Error.
+// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see natstool.MCP.Ask.
 func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
-	raw, err := json.Marshal(params)
-	if err != nil {
-		return nil, err
-	}
-	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("mcp", messages.Token(server))
-	msg, err := h.Conn.RequestWithContext(ctx, subject, messages.Encode(mcpQuestion{Method: method, Params: raw}))
-	if err != nil {
-		return nil, fmt.Errorf("MCP server %s: %w", server, err)
-	}
-	var a mcpAnswer
-	if err := json.Unmarshal(msg.Data, &a); err != nil {
-		return nil, fmt.Errorf("MCP server %s: %w", server, err)
-	}
-	if a.Error != nil {
-		return nil, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data}
-	}
-	return a.Result, nil
-}
-
-// MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
-type MCPChange struct {
-	Server string `json:"server"`
-	What   string `json:"what"` // tools | prompts | resources | resource
-	URI    string `json:"uri,omitempty"`
+	return h.tools.mcpBus.Ask(ctx, server, method, params)
 }
 
 // OnMCPChange calls f, from one goroutine, whenever an MCP server says that something changed. stop ends it.
-func (h *Host) OnMCPChange(f func(MCPChange)) (stop func(), err error) {
-	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("event", "mcp", "*")
-	sub, err := h.Conn.Subscribe(subject, func(m *nats.Msg) {
-		var c MCPChange
-		if json.Unmarshal(m.Data, &c) == nil {
-			f(c)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return func() { _ = sub.Unsubscribe() }, nil
+func (h *Host) OnMCPChange(f func(tool.MCPChange)) (stop func(), err error) {
+	return h.tools.mcpBus.OnChange(f)
 }
 
 // Tools lists the newest version of each tool in order of name.

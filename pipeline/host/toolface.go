@@ -13,8 +13,10 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
 )
 
 // FunctionTool is a tool as the OpenAI API writes it, so that a list of them can stand in a chat request as it is.
@@ -216,6 +218,12 @@ func bareURL(s string) string {
 	}
 	u.User, u.RawQuery, u.Fragment = nil, "", ""
 	return u.String()
+}
+
+// discovery looks for the tools of micro services.
+func (h *Host) discovery(lease pipeline.Store) *natstool.Discovery {
+	event := func(ctx context.Context, what string, d *tool.Definition) { h.toolEvent(ctx, what, d, "discovery") }
+	return &natstool.Discovery{Conn: h.Conn, Registry: h.tools.registry, Lease: lease, Check: h.reachable, Event: event, Log: h.log}
 }
 
 // toolEvent records who changed the registry.

@@ -18,6 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -38,7 +39,7 @@ type tools struct {
 	networks   []netip.Prefix
 	mcp        *mcp.Clients // nil where no tools run, or no server is configured
 	desk       *stages.ApprovalDesk
-	asked      gate // what is asked of those servers beside tool calls
+	mcpBus     *natstool.MCP // what is asked of MCP servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -74,9 +75,11 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
 		return fmt.Errorf("agent.interceptor.approval: %w", err)
 	}
+	subjects := messages.Subjects{Root: h.Config.Bus.Root}
+	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
 	t.target = &toolbox.Target{
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
-		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &remote{nc: h.Conn, subjects: messages.Subjects{Root: h.Config.Bus.Root}}}},
+		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
 		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
 	}

@@ -28,3 +28,10 @@ const (
 	MCPSubscribe   = "resources/subscribe"
 	MCPUnsubscribe = "resources/unsubscribe"
 )
+
+// MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
+type MCPChange struct {
+	Server string `json:"server"`
+	What   string `json:"what"` // tools | prompts | resources | resource
+	URI    string `json:"uri,omitempty"`
+}

@@ -1,4 +1,4 @@
-package host
+package natstool
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,7 +25,7 @@ const (
 	discoverEvery = 3 * time.Second
 	discoverWait  = time.Second // services that are here answer at once
 	discoverLease = 10 * time.Second
-	discoverMost  = 4096 // answers of one poll; more are another installation's, or an attack
+	maxServices   = 4096 // answers of one poll; more are another installation's, or an attack
 )
 
 // advertised is what an endpoint says about its tool. The policy is a hint: it is believed as far as
@@ -55,22 +56,36 @@ func definition(subject, meta string) (tool.Definition, error) {
 	return d, nil
 }
 
-// discoverer registers the tools of micro services. One process of an installation does it at a time: the one that
+// Discovery registers the tools of micro services. One process of an installation does it at a time: the one that
 // holds the lease.
-type discoverer struct {
-	h     *Host
-	lease pipeline.Store
+type Discovery struct {
+	Conn     *nats.Conn
+	Registry Registry
+	Lease    pipeline.Store
+	// Check refuses a definition that may not be reached; nil in its result: it is good.
+	Check func(d *tool.Definition) *messages.Fault
+	// Event is told what became of a tool that was registered: "discovered", or "held".
+	Event func(ctx context.Context, what string, d *tool.Definition)
+	Log   *slog.Logger
+
 	me    string
 	rev   uint64
 	known map[string]seen   // by subject: what has been registered
 	said  map[string]string // subject -> the last complaint, so that each is logged once
 }
 
+// Registry is where discovered tools go; a tool.Registry is one.
+type Registry interface {
+	Register(ctx context.Context, d tool.Definition) (*tool.Definition, error)
+	Get(ctx context.Context, name string) (*tool.Definition, error)
+}
+
 // seen is an endpoint's metadata and the name of its tool.
 type seen struct{ meta, tool string }
 
-func (h *Host) discoverTools(ctx context.Context, lease pipeline.Store) {
-	d := &discoverer{h: h, lease: lease, me: nuid.Next(), known: map[string]seen{}, said: map[string]string{}}
+// Run looks for tools until ctx ends, and gives the lease back then. It is called once.
+func (d *Discovery) Run(ctx context.Context) {
+	d.me, d.known, d.said = nuid.Next(), map[string]seen{}, map[string]string{}
 	t := time.NewTicker(discoverEvery)
 	defer t.Stop()
 	for {
@@ -90,20 +105,20 @@ func (h *Host) discoverTools(ctx context.Context, lease pipeline.Store) {
 const leaseKey = "tools.discovery"
 
 // holds takes or renews the lease. What cannot be known counts as not held.
-func (d *discoverer) holds(ctx context.Context) bool {
+func (d *Discovery) holds(ctx context.Context) bool {
 	try, cancel := context.WithTimeout(ctx, discoverEvery)
 	defer cancel()
 	when := pipeline.IfRevision(d.rev)
 	if d.rev == 0 {
 		when = pipeline.IfAbsent()
 	}
-	rev, err := d.lease.Put(try, leaseKey, []byte(d.me), discoverLease, when)
+	rev, err := d.Lease.Put(try, leaseKey, []byte(d.me), discoverLease, when)
 	if err != nil {
 		d.rev = 0
 		if !errors.Is(err, pipeline.ErrExists) && !errors.Is(err, pipeline.ErrChanged) && ctx.Err() == nil {
-			d.h.log.Debug("tool discovery: the lease cannot be renewed", "err", err)
+			d.Log.Debug("tool discovery: the lease cannot be renewed", "err", err)
 		}
-		if e, err := d.lease.Get(try, leaseKey); err == nil && string(e.Value) == d.me {
+		if e, err := d.Lease.Get(try, leaseKey); err == nil && string(e.Value) == d.me {
 			d.rev = e.Revision // ours: the answer to an earlier write was lost
 		}
 		return false
@@ -112,29 +127,29 @@ func (d *discoverer) holds(ctx context.Context) bool {
 	return true
 }
 
-func (d *discoverer) leave() {
+func (d *Discovery) leave() {
 	if d.rev == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = d.lease.Delete(ctx, leaseKey) // else it ends by itself
+	_ = d.Lease.Delete(ctx, leaseKey) // else it ends by itself
 }
 
 // poll asks all services who they are and registers the tools among them.
-func (d *discoverer) poll(ctx context.Context) {
-	inbox := d.h.Conn.NewInbox()
-	sub, err := d.h.Conn.SubscribeSync(inbox)
+func (d *Discovery) poll(ctx context.Context) {
+	inbox := d.Conn.NewInbox()
+	sub, err := d.Conn.SubscribeSync(inbox)
 	if err != nil {
 		return
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := d.h.Conn.PublishRequest(micro.APIPrefix+"."+micro.InfoVerb.String(), inbox, nil); err != nil {
+	if err := d.Conn.PublishRequest(micro.APIPrefix+"."+micro.InfoVerb.String(), inbox, nil); err != nil {
 		return
 	}
 	limit, cancel := context.WithTimeout(ctx, discoverWait)
 	defer cancel()
-	for range discoverMost {
+	for range maxServices {
 		m, err := sub.NextMsgWithContext(limit)
 		if err != nil {
 			return // the time is over, or nobody is there
@@ -143,7 +158,7 @@ func (d *discoverer) poll(ctx context.Context) {
 	}
 }
 
-func (d *discoverer) read(ctx context.Context, m *nats.Msg) {
+func (d *Discovery) read(ctx context.Context, m *nats.Msg) {
 	if !bytes.Contains(m.Data, []byte(toolMetadata)) {
 		return
 	}
@@ -159,41 +174,41 @@ func (d *discoverer) read(ctx context.Context, m *nats.Msg) {
 }
 
 // has reports whether that was registered, and is still there: a tool that an operator removed comes back held.
-func (d *discoverer) has(ctx context.Context, subject, meta string) bool {
+func (d *Discovery) has(ctx context.Context, subject, meta string) bool {
 	old := d.known[subject]
 	if old.meta != meta {
 		return false
 	}
-	_, err := d.h.tools.registry.Get(ctx, old.tool)
+	_, err := d.Registry.Get(ctx, old.tool)
 	return err == nil || messages.AsFault(err, "registry").Code != messages.ToolNotFound
 }
 
-func (d *discoverer) register(ctx context.Context, subject, meta string) error {
+func (d *Discovery) register(ctx context.Context, subject, meta string) error {
 	def, err := definition(subject, meta)
 	if err != nil {
 		return err
 	}
-	if f := d.h.reachable(&def); f != nil {
+	if f := d.Check(&def); f != nil {
 		return f
 	}
-	stored, err := d.h.tools.registry.Register(ctx, def)
+	stored, err := d.Registry.Register(ctx, def)
 	if err != nil {
 		return err
 	}
-	if len(d.known) > discoverMost {
+	if len(d.known) > maxServices {
 		clear(d.known)
 	}
 	d.known[subject] = seen{meta, def.Name}
 	if stored.Held != "" {
-		d.h.toolEvent(ctx, "held", stored, "discovery")
+		d.Event(ctx, "held", stored)
 		return nil
 	}
-	d.h.toolEvent(ctx, "discovered", stored, "discovery")
+	d.Event(ctx, "discovered", stored)
 	return nil
 }
 
 // complain logs why a service's tool is not offered, once for each reason.
-func (d *discoverer) complain(subject, service string, err error) {
+func (d *Discovery) complain(subject, service string, err error) {
 	if err == nil {
 		delete(d.said, subject)
 		return
@@ -202,9 +217,9 @@ func (d *discoverer) complain(subject, service string, err error) {
 	if d.said[subject] == text {
 		return
 	}
-	if len(d.said) > discoverMost {
+	if len(d.said) > maxServices {
 		clear(d.said)
 	}
 	d.said[subject] = text
-	d.h.log.Warn("a micro service's tool is not offered", "service", service, "subject", subject, "reason", text)
+	d.Log.Warn("a micro service's tool is not offered", "service", service, "subject", subject, "reason", text)
 }

@@ -1,4 +1,6 @@
-package host
+// Package natstool is tools as NATS services: it sends their calls, finds the services that say they are tools, and
+// carries what MCP servers are asked from one process to another. It is the only package of the tool box that knows NATS.
+package natstool
 
 import (
 	"context"
@@ -22,19 +24,19 @@ const (
 	hdrChunks = "Shallot-Chunks"
 )
 
-// remote sends tool requests over NATS. A request that is given up is cancelled by a message. One inbox takes all
-// answers: a worker's chunks and its answer come in the order in which it sent them.
-type remote struct {
-	nc       *nats.Conn
-	subjects messages.Subjects
+// Client sends tool requests over NATS. A request that is given up is cancelled by a message. One inbox takes all
+// answers: a worker's chunks and its answer come in the order in which it sent them. It is safe for concurrent use.
+type Client struct {
+	Conn     *nats.Conn
+	Subjects messages.Subjects
 
 	mu      sync.Mutex
 	inbox   string
-	waiting map[string]*remoteCall // by the last token of the reply subject
+	waiting map[string]*request // by the last token of the reply subject
 }
 
-// remoteCall is one request under way.
-type remoteCall struct {
+// request is one request under way.
+type request struct {
 	mu    sync.Mutex
 	chunk func(text string)
 	next  int  // number of the chunk that is expected
@@ -42,26 +44,26 @@ type remoteCall struct {
 	end   chan *nats.Msg
 }
 
-// remoteBytes bounds what waits in this process for a handler that is slower than the workers.
-const remoteBytes = 256 << 20
+// maxPending bounds what waits in this process for a handler that is slower than the workers.
+const maxPending = 256 << 20
 
 // Request implements toolbox.Remote. The header Shallot-Cancel names the subject on which the tool hears that this one
 // request is given up, because its time is over or this process stops; the call goes on then, perhaps with another
 // attempt, so that is no cancel of the call: that one comes on shallot.v1.cancel.<call>, from whoever lost the caller.
-func (r *remote) Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (toolbox.RemoteReply, error) {
+func (c *Client) Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (toolbox.RemoteReply, error) {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for k, v := range header {
 		m.Header[k] = []string{v}
 	}
-	if int64(len(body)) > r.nc.MaxPayload()-8<<10 {
-		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), r.nc.MaxPayload())
+	if int64(len(body)) > c.Conn.MaxPayload()-8<<10 {
+		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), c.Conn.MaxPayload())
 		f.Unsent = true
 		return toolbox.RemoteReply{}, f
 	}
 	call := header["Shallot-Call"]
-	giveUp := r.subjects.GiveUp(call, nuid.Next())
-	w := &remoteCall{chunk: chunk, next: 1, end: make(chan *nats.Msg, 1)}
-	reply, leave, err := r.enter(w)
+	giveUp := c.Subjects.GiveUp(call, nuid.Next())
+	w := &request{chunk: chunk, next: 1, end: make(chan *nats.Msg, 1)}
+	reply, leave, err := c.enter(w)
 	if err != nil {
 		return toolbox.RemoteReply{}, err
 	}
@@ -69,16 +71,16 @@ func (r *remote) Request(ctx context.Context, subject string, header map[string]
 	m.Reply = reply
 	m.Header["Shallot-Cancel"] = []string{giveUp}
 	m.Header[hdrChunks] = []string{reply}
-	if err := r.nc.PublishMsg(m); err != nil {
+	if err := c.Conn.PublishMsg(m); err != nil {
 		return toolbox.RemoteReply{}, err
 	}
 	select {
 	case m = <-w.end:
 	case <-ctx.Done():
 		if errors.Is(context.Cause(ctx), pipeline.ErrCancelled) {
-			giveUp = r.subjects.Cancel(call)
+			giveUp = c.Subjects.Cancel(call)
 		}
-		_ = r.nc.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
+		_ = c.Conn.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
 		return toolbox.RemoteReply{}, ctx.Err()
 	}
 	return w.answer(m, header["Shallot-Tool"])
@@ -86,36 +88,36 @@ func (r *remote) Request(ctx context.Context, subject string, header map[string]
 
 // enter makes an address for the answers of one request. The one subscription is made with the first; it lives as long
 // as the connection.
-func (r *remote) enter(w *remoteCall) (reply string, leave func(), err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.inbox == "" {
-		inbox := r.nc.NewInbox()
-		sub, err := r.nc.Subscribe(inbox+".*", r.heard)
+func (c *Client) enter(w *request) (reply string, leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inbox == "" {
+		inbox := c.Conn.NewInbox()
+		sub, err := c.Conn.Subscribe(inbox+".*", c.onReply)
 		if err != nil {
 			return "", nil, err
 		}
-		if err := sub.SetPendingLimits(-1, remoteBytes); err != nil {
+		if err := sub.SetPendingLimits(-1, maxPending); err != nil {
 			return "", nil, err
 		}
-		r.inbox, r.waiting = inbox, map[string]*remoteCall{}
+		c.inbox, c.waiting = inbox, map[string]*request{}
 	}
 	token := nuid.Next()
-	r.waiting[token] = w
-	return r.inbox + "." + token, func() {
-		r.mu.Lock()
-		delete(r.waiting, token)
-		r.mu.Unlock()
+	c.waiting[token] = w
+	return c.inbox + "." + token, func() {
+		c.mu.Lock()
+		delete(c.waiting, token)
+		c.mu.Unlock()
 		w.mu.Lock()
 		w.chunk = nil
 		w.mu.Unlock()
 	}, nil
 }
 
-func (r *remote) heard(m *nats.Msg) {
-	r.mu.Lock()
-	w := r.waiting[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]
-	r.mu.Unlock()
+func (c *Client) onReply(m *nats.Msg) {
+	c.mu.Lock()
+	w := c.waiting[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]]
+	c.mu.Unlock()
 	if w == nil {
 		return // a late answer
 	}
@@ -130,7 +132,7 @@ func (r *remote) heard(m *nats.Msg) {
 }
 
 // take passes on a chunk, if it is the next.
-func (w *remoteCall) take(number string, data []byte) {
+func (w *request) take(number string, data []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n, err := strconv.Atoi(number)
@@ -146,7 +148,7 @@ func (w *remoteCall) take(number string, data []byte) {
 }
 
 // answer reads the answer, after which no chunk counts.
-func (w *remoteCall) answer(m *nats.Msg, tool string) (toolbox.RemoteReply, error) {
+func (w *request) answer(m *nats.Msg, tool string) (toolbox.RemoteReply, error) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return toolbox.RemoteReply{}, toolbox.ErrNobody
 	}
