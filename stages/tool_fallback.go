@@ -129,7 +129,7 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		fault = tool.AfterStart(name, fault, e.Check)
 		c.Fail(fault)
 	}
-	class := tool.ClassOf(fault)
+	class := tool.ErrorClassOf(fault)
 	if class == "" {
 		return pipeline.Continue(), nil
 	}
@@ -148,7 +148,7 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 }
 
 // climb returns the first rung that holds, with its mark; no mark if none does.
-func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.Class) (reply []byte, mark string) {
+func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.ErrorClass) (reply []byte, mark string) {
 	def, e, err := t.tools.of(ctx, c)
 	if err != nil {
 		def, e = nil, tool.Effective{} // an unknown tool has no data to stand in

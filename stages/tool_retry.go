@@ -204,7 +204,7 @@ func (r *toolRetry) delay(c *messages.Call, st toolRetryState, f *messages.Fault
 // exhaust says that every attempt failed. An error result has words of its own and keeps them (contracts 13), and so
 // does a fault that is more than a failure: an unknown outcome must be read as one.
 func (r *toolRetry) exhaust(c *messages.Call, last *messages.Fault, attempts int) {
-	if c.Fault == nil || tool.ClassOf(last) == "" {
+	if c.Fault == nil || tool.ErrorClassOf(last) == "" {
 		return
 	}
 	g := *last

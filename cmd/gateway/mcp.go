@@ -161,7 +161,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 	f.mu.Unlock()
 	now := map[string]bool{}
 	for _, d := range defs {
-		if d.Held != "" {
+		if d.Quarantined != "" {
 			continue
 		}
 		now[d.Name] = true

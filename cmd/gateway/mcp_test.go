@@ -232,7 +232,7 @@ func TestMCPGuards(t *testing.T) {
 func TestMCPListFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
 	held := toolDef("held", "go")
-	held.Held = "changed"
+	held.Quarantined = "changed"
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), held}}
 	g := withMCP(t, &localDoor{}, source, nil)
 	changed := make(chan struct{}, 8)

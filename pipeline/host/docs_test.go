@@ -227,7 +227,7 @@ func TestDocsFaults(t *testing.T) {
 		i := code.Info()
 		row := rows[string(code)]
 		require.NotNil(t, row, "docs/api.md lacks a row of fault %s", code)
-		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"), pick(i.Fallback, "yes", "no"), string(i.Class)}
+		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"), pick(i.Fallback, "yes", "no"), string(i.ErrorClass)}
 		if want[2] == "" {
 			want[2] = "null"
 		}

@@ -326,7 +326,7 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.doubt, Longest: h.longest,
+		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.reviseFault, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {

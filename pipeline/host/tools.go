@@ -79,9 +79,9 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
 	t.target = &toolbox.Target{
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
-		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
+		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
-		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
+		Runs:      &toolbox.RunRecords{Store: prefixed{stores["intents"], "tool."}},
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
 		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
@@ -181,12 +181,12 @@ func (h *Host) checkTime(d *tool.Definition) {
 	}
 }
 
-// doubt says of a tool call's fault what the tool's own record knows (contracts 10).
-func (h *Host) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+// reviseFault says of a tool call's fault what the tool's own record knows (contracts 10).
+func (h *Host) reviseFault(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
 	if c.Kind != messages.Tool {
 		return f
 	}
-	return h.tools.target.Doubt(ctx, c, f)
+	return h.tools.target.OutcomeOf(ctx, c, f)
 }
 
 // prefixed is a store whose keys begin with a prefix, so that two users of one bucket cannot meet.

@@ -236,15 +236,15 @@ func millis(raw []byte) (*time.Duration, error) {
 
 // clip shortens what a program wrote for an error text.
 func clip(b []byte) string {
-	const most = 80
-	s := strings.ToValidUTF8(string(b[:min(len(b), most)]), "?")
+	const maxShown = 80
+	s := strings.ToValidUTF8(string(b[:min(len(b), maxShown)]), "?")
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
 	}, s)
-	if len(b) > most {
+	if len(b) > maxShown {
 		return s + "..."
 	}
 	return s

@@ -43,7 +43,7 @@ type Definition struct {
 	Annotations *Annotations `yaml:"annotations" json:"annotations,omitempty"`
 	Source      Source       `yaml:"-" json:"source,omitempty"`
 	// Held says why the tool must not run until somebody approves it; empty: it runs.
-	Held string `yaml:"-" json:"held,omitempty"`
+	Quarantined string `yaml:"-" json:"held,omitempty"`
 	// Hash covers what a model and a person read: see [Definition.Fingerprint].
 	Hash string `yaml:"-" json:"hash,omitempty"`
 }
@@ -211,7 +211,7 @@ func DecodeAPI(raw []byte) (Definition, error) {
 	if err != nil {
 		return d, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
 	}
-	d.Source, d.Held, d.Hash = API, "", ""
+	d.Source, d.Quarantined, d.Hash = API, "", ""
 	return d, nil
 }
 

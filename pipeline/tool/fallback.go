@@ -20,19 +20,19 @@ const (
 	StaleMax = 5000
 )
 
-// ClassOf is the documents' class of a fault (S2-FALL-5); where the ladder does not act it is empty.
-func ClassOf(f *messages.Fault) messages.Class {
+// ErrorClassOf is the documents' class of a fault (S2-FALL-5); where the ladder does not act it is empty.
+func ErrorClassOf(f *messages.Fault) messages.ErrorClass {
 	if f == nil {
 		return ""
 	}
 	if f.Code == messages.RetriesExhausted && f.Last != "" {
-		return f.Last.Info().Class
+		return f.Last.Info().ErrorClass
 	}
-	return f.Code.Info().Class
+	return f.Code.Info().ErrorClass
 }
 
 // Suggestion is the text of S2-FALL-6 for a class.
-func Suggestion(c messages.Class) string {
+func Suggestion(c messages.ErrorClass) string {
 	switch c {
 	case messages.ClassTimeout:
 		return "请稍后重试,或简化查询条件"
@@ -44,22 +44,22 @@ func Suggestion(c messages.Class) string {
 
 // Graceful is the last rung of the ladder: {error, tool, message, suggestion} (S2-FALL-4, S2-FALL-7). A fault
 // without a message gives "".
-func Graceful(tool string, class messages.Class, message string) []byte {
+func Graceful(tool string, class messages.ErrorClass, message string) []byte {
 	return messages.Encode(struct {
-		Error      messages.Class `json:"error"`
-		Tool       string         `json:"tool"`
-		Message    string         `json:"message"`
-		Suggestion string         `json:"suggestion"`
+		Error      messages.ErrorClass `json:"error"`
+		Tool       string              `json:"tool"`
+		Message    string              `json:"message"`
+		Suggestion string              `json:"suggestion"`
 	}{class, tool, message, Suggestion(class)})
 }
 
 // StaleAllowed, StubAllowed say which rungs a call may use: bad arguments skip to the graceful error (X-33), a stale
 // result stands in only for a cacheable tool (contracts 11), and a stub only for one that declares it.
-func StaleAllowed(class messages.Class, e Effective) bool {
+func StaleAllowed(class messages.ErrorClass, e Effective) bool {
 	return class != "" && class != messages.ClassArguments && class != messages.ClassNotFound && e.Cacheable
 }
 
 // StubAllowed: see StaleAllowed.
-func StubAllowed(class messages.Class, d *Definition) bool {
+func StubAllowed(class messages.ErrorClass, d *Definition) bool {
 	return class != "" && class != messages.ClassArguments && d != nil && len(d.StubData) > 0
 }

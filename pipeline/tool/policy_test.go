@@ -175,7 +175,7 @@ func TestGraceful(t *testing.T) {
 		messages.ToolError:        {"internal_error", "系统暂时不可用,请稍后再试"},
 	} {
 		var got map[string]string
-		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ClassOf(target(code)), "a\"b\\c\nd\x01"), &got))
+		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ErrorClassOf(target(code)), "a\"b\\c\nd\x01"), &got))
 		require.Equal(t, map[string]string{"error": want[0], "tool": "t", "message": "a\"b\\c\nd\x01", "suggestion": want[1]}, got, "F3-3 F3-4 F3-5 %s", code)
 	}
 	require.Contains(t, string(tool.Graceful("t", "timeout", "")), `"message":""`, "F3-6")

@@ -74,7 +74,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	for _, w := range r.parser.SchemaWarnings(d.InputSchema) {
 		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
 	}
-	d.Hash, d.Held = d.Fingerprint(), ""
+	d.Hash, d.Quarantined = d.Fingerprint(), ""
 	known, err := r.owned(ctx, &d)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 			rec.Approved = d.Hash // at first sight; another version number is no first sight
 		}
 		if rec.Approved != d.Hash {
-			next.Held = why + "; approve hash " + d.Hash + " to let it run"
+			next.Quarantined = why + "; approve hash " + d.Hash + " to let it run"
 		}
 		rec.Definition, rec.Gone = &next, false
 		return old == nil || gone || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
@@ -110,8 +110,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	if replaced {
 		r.log.InfoContext(ctx, "tool definition of the configuration replaced; a process with another configuration runs this one too from now on", "tool", d.Ref())
 	}
-	if rec.Definition.Held != "" {
-		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Held)
+	if rec.Definition.Quarantined != "" {
+		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Quarantined)
 	}
 	r.keep(rec.Definition)
 	return rec.Definition, nil
@@ -136,7 +136,7 @@ func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err er
 		case strangers(o, d):
 			return false, taken(d, o)
 		}
-		known = known && !(o.Hash == d.Hash && o.Held == "")
+		known = known && !(o.Hash == d.Hash && o.Quarantined == "")
 	}
 	return known, nil
 }
@@ -168,10 +168,10 @@ func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition,
 		case rec.Definition.Hash != hash:
 			return false, messages.NewFault(messages.Conflict, "the tool '%s' has changed: its hash is now %s", name, rec.Definition.Hash).From("registry")
 		}
-		if rec.Approved == hash && rec.Definition.Held == "" {
+		if rec.Approved == hash && rec.Definition.Quarantined == "" {
 			return false, nil
 		}
-		rec.Approved, rec.Definition.Held = hash, ""
+		rec.Approved, rec.Definition.Quarantined = hash, ""
 		return true, nil
 	})
 	if err != nil {
@@ -332,10 +332,10 @@ var _ Tools = (*Registry)(nil)
 
 // Refuse returns the fault of a tool that must not run now, or nil.
 func (d *Definition) Refuse() *messages.Fault {
-	if d.Held == "" {
+	if d.Quarantined == "" {
 		return nil
 	}
-	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Held).At("tool").From("registry")
+	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Quarantined).At("tool").From("registry")
 }
 
 // ApprovalStage is the name of the stage that asks people. A tool that needs an approval does not run where it is not

@@ -94,14 +94,14 @@ func (p RetryPolicy) check() error {
 		return fmt.Errorf("jitter is %v; 0 to 1", p.Jitter)
 	}
 	for _, on := range p.On {
-		if on != AnyFault && !messages.Code(on).Known() && !slices.Contains(classes, messages.Class(on)) {
+		if on != AnyFault && !messages.Code(on).Known() && !slices.Contains(classes, messages.ErrorClass(on)) {
 			return fmt.Errorf("on: %q is neither a fault code, nor a class, nor any", args.Clip(on))
 		}
 	}
 	return nil
 }
 
-var classes = []messages.Class{messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal}
+var classes = []messages.ErrorClass{messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal}
 
 // NextDelay is base * multiplier^n, at most MaxDelay (S2-RETRY-2). The first wait of the documents' interceptor uses
 // n = 0 and that of the engine n = 1. The exponent is bounded before the power is taken.
@@ -153,7 +153,7 @@ func (p RetryPolicy) ShouldRetry(attempts int, f *messages.Fault) bool {
 	if len(p.On) == 0 {
 		return true
 	}
-	class := f.Code.Info().Class
+	class := f.Code.Info().ErrorClass
 	for _, on := range p.On {
 		if on == AnyFault || on == string(f.Code) || class != "" && on == string(class) {
 			return true

@@ -86,7 +86,7 @@ func UnknownOutcome(tool, why, check string) *messages.Fault {
 // AfterStart is the fault of a call whose tool may not run twice and had started, when something else than the tool
 // went wrong with the call: a fault that invites to another try becomes outcome_unknown. Any other stays as it is.
 func AfterStart(tool string, f *messages.Fault, check string) *messages.Fault {
-	if f.OfTarget() && !NotExecuted(f) || !f.Retryable() && ClassOf(f) == "" {
+	if f.OfTarget() && !NotExecuted(f) || !f.Retryable() && ErrorClassOf(f) == "" {
 		return f
 	}
 	return UnknownOutcome(tool, fmt.Sprintf("'%s' was started, and then: %s", tool, f.Message), check)

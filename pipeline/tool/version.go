@@ -23,7 +23,7 @@ func Pin(name, version string) string {
 func versions(a, b string) int {
 	coreA, preA, hasA := parts(a)
 	coreB, preB, hasB := parts(b)
-	if trialA, trialB := hasA && class(preA[0]) == 2, hasB && class(preB[0]) == 2; trialA != trialB {
+	if trialA, trialB := hasA && partKind(preA[0]) == 2, hasB && partKind(preB[0]) == 2; trialA != trialB {
 		if trialA {
 			return -1
 		}
@@ -67,7 +67,7 @@ func inTurn(a, b []string, missing string) int {
 // part compares one part: nothing before numbers before words. What follows a number ("2a") and the number at the end
 // of a word ("rc9", "rc10") counts too.
 func part(a, b string) int {
-	if c := cmp.Compare(class(a), class(b)); c != 0 {
+	if c := cmp.Compare(partKind(a), partKind(b)); c != 0 {
 		return c
 	}
 	leadA, restA := lead(a)
@@ -77,7 +77,7 @@ func part(a, b string) int {
 	return cmp.Or(cmp.Compare(leadA, leadB), strings.Compare(wordA, wordB), cmp.Compare(numA, numB))
 }
 
-func class(part string) int {
+func partKind(part string) int {
 	switch {
 	case part == "":
 		return 0

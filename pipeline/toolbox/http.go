@@ -233,12 +233,12 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 }
 
 func retryAfter(h string) time.Duration {
-	const most = 24 * time.Hour
+	const maxWait = 24 * time.Hour
 	if s, err := strconv.ParseUint(h, 10, 64); err == nil {
-		return time.Duration(min(s, uint64(most/time.Second))) * time.Second
+		return time.Duration(min(s, uint64(maxWait/time.Second))) * time.Second
 	}
 	if at, err := http.ParseTime(h); err == nil {
-		return min(max(0, time.Until(at)), most)
+		return min(max(0, time.Until(at)), maxWait)
 	}
 	return 0
 }

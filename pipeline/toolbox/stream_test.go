@@ -163,11 +163,11 @@ func TestHTTPStreams(t *testing.T) {
 // pusher is a Remote that gives chunks and then an answer.
 type pusher struct {
 	chunks []string
-	reply  toolbox.RemoteReply
+	reply  toolbox.Response
 	err    error
 }
 
-func (p pusher) Request(ctx context.Context, _ string, _ map[string]string, _ []byte, chunk func(string)) (toolbox.RemoteReply, error) {
+func (p pusher) Request(ctx context.Context, _ string, _ map[string]string, _ []byte, chunk func(string)) (toolbox.Response, error) {
 	for _, c := range p.chunks {
 		chunk(c)
 	}
@@ -185,19 +185,19 @@ func TestRemoteChunks(t *testing.T) {
 		code   messages.Code
 		says   string
 	}{
-		"the chunks are the result":       {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Chunked: true}}, "ab", "", ""},
-		"the answer is its last piece":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Chunked: true, Body: []byte("c")}}, "abc", "", ""},
-		"the answer is the whole":         {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Body: []byte("abc")}}, "abc", "", ""},
-		"the answer is something else":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Body: []byte("xyz")}}, "ab", messages.StreamCut, "does not begin with"},
-		"an error after chunks":           {pusher{chunks: []string{"a"}, reply: toolbox.RemoteReply{ErrorCode: "500", ErrorText: "boom"}}, "a", messages.StreamCut, "boom"},
+		"the chunks are the result":       {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Chunked: true}}, "ab", "", ""},
+		"the answer is its last piece":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Chunked: true, Body: []byte("c")}}, "abc", "", ""},
+		"the answer is the whole":         {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Body: []byte("abc")}}, "abc", "", ""},
+		"the answer is something else":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Body: []byte("xyz")}}, "ab", messages.StreamCut, "does not begin with"},
+		"an error after chunks":           {pusher{chunks: []string{"a"}, reply: toolbox.Response{ErrorCode: "500", ErrorText: "boom"}}, "a", messages.StreamCut, "boom"},
 		"a failure after chunks":          {pusher{chunks: []string{"a"}, err: errors.New("gone")}, "a", messages.StreamCut, "gone"},
-		"more than the tool may answer":   {pusher{chunks: []string{"a", strings.Repeat("b", 5000)}, reply: toolbox.RemoteReply{Chunked: true}}, "a", messages.StreamCut, "max-response"},
-		"an error before the first chunk": {pusher{reply: toolbox.RemoteReply{ErrorCode: "500", ErrorText: "boom"}}, "", messages.ToolError, "boom"},
+		"more than the tool may answer":   {pusher{chunks: []string{"a", strings.Repeat("b", 5000)}, reply: toolbox.Response{Chunked: true}}, "a", messages.StreamCut, "max-response"},
+		"an error before the first chunk": {pusher{reply: toolbox.Response{ErrorCode: "500", ErrorText: "boom"}}, "", messages.ToolError, "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text, _, c, fault := followed(t, &toolbox.Target{Tools: reads("http://x"), Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
-				Executors: toolbox.Executors{"http": &toolbox.RemoteExecutor{Remote: row.remote}}}, "x")
+				Executors: toolbox.Executors{"http": &toolbox.NATSExecutor{Requester: row.remote}}}, "x")
 			require.Equal(t, row.whole, text)
 			if row.code != "" {
 				require.Equal(t, row.code, fault.Code, fault.Message)

@@ -29,7 +29,7 @@ type Target struct {
 	Rules     tool.Rules
 	Executors Executors
 	Pool      *Pool
-	Intents   *Intents
+	Runs      *RunRecords
 	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
 	Approvals *approval.Policies
@@ -43,8 +43,8 @@ type Target struct {
 
 var _ pipeline.Target = (*Target)(nil)
 
-// settle is how long a record may still be written after the call's own time is over.
-const settle = 5 * time.Second
+// recordGrace is how long a record may still be written after the call's own time is over.
+const recordGrace = 5 * time.Second
 
 // Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
 // stream_cut, but for an unknown outcome and the end of the call's own time.
@@ -76,7 +76,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	if a.e.Unguarded || t.Intents == nil || t.Intents.Store == nil {
+	if a.e.Unguarded || t.Runs == nil || t.Runs.Store == nil {
 		return a.ended(a.reply(a.run(ctx)))
 	}
 	return a.ended(a.guarded(ctx))
@@ -165,7 +165,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	a.out.end()
 	if err == nil {
-		err = a.out.settle(a.d.Name, &r)
+		err = a.out.complete(a.d.Name, &r)
 	}
 	if err == nil {
 		a.judge(ctx, &r)
@@ -211,11 +211,11 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 // guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
 // is the caller's until run takes it over.
 func (a *attempt) guarded(ctx context.Context) error {
-	free := func() { <-a.t.Pool.slots; <-a.t.Pool.held }
+	free := func() { <-a.t.Pool.slots; <-a.t.Pool.admitted }
 	sum := sha256.Sum256(a.args)
-	n := intent{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
-	key := intentKey(a.c)
-	rev, old, err := a.t.Intents.begin(ctx, key, n)
+	n := runRecord{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
+	key := runKey(a.c)
+	rev, old, err := a.t.Runs.begin(ctx, key, n)
 	if err != nil {
 		free()
 		f := messages.NewFault(messages.StoreUnavailable, "'%s' was not run: its intent record could not be written: %v", a.d.Name, err).From(messages.TargetOrigin)
@@ -228,15 +228,15 @@ func (a *attempt) guarded(ctx context.Context) error {
 		return a.before(*old, n.Fingerprint)
 	}
 	r, err := a.run(ctx)
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), settle) // the record outlives the caller's patience
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
 	defer cancel()
 	var f *messages.Fault
 	switch {
 	case err == nil:
-		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
+		n.Result = &storedResult{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
 	case errors.As(err, &f) && tool.NotExecuted(f):
 		a.c.Unnote(tool.NoteStarted)
-		if err := a.t.Intents.forget(late, key); err != nil {
+		if err := a.t.Runs.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
 		return f
@@ -248,7 +248,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	default:
 		n.Fault = f
 	}
-	if err := a.t.Intents.end(late, key, rev, n); err != nil {
+	if err := a.t.Runs.end(late, key, rev, n); err != nil {
 		// The caller still gets the result; a redelivery would find the record open and say that it cannot know.
 		a.log().ErrorContext(ctx, "result not stored in the intent record", "err", err)
 	}
@@ -260,7 +260,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 
 // before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
 // them - is no run of this one, and its result no answer.
-func (a *attempt) before(old intent, fingerprint string) error {
+func (a *attempt) before(old runRecord, fingerprint string) error {
 	switch {
 	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
 		return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",

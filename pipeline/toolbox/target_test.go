@@ -43,7 +43,7 @@ func target(f toolbox.ExecutorFunc, defs ...*tool.Definition) (*toolbox.Target, 
 	p := toolbox.NewPool(toolbox.DefaultPool())
 	return &toolbox.Target{
 		Tools: m, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: p,
-		Intents: &toolbox.Intents{Store: &pipeline.Memory{}},
+		Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}},
 	}, p
 }
 
@@ -188,7 +188,7 @@ func TestIntent(t *testing.T) {
 func TestCancelAndErrors(t *testing.T) {
 	t.Parallel()
 	held := goTool("held", tool.Policy{})
-	held.Held = "its description changed"
+	held.Quarantined = "its description changed"
 	bad := goTool("bad", tool.Policy{})
 	bad.Executor.Kind = "mcp"
 	target, _ := target(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
@@ -279,7 +279,7 @@ func TestDemoTools(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, funcs, d.Name)
 	}
-	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: toolbox.NewPool(toolbox.DefaultPool()), Intents: &toolbox.Intents{Store: &pipeline.Memory{}}}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
 	for _, c := range []struct{ tool, args, want string }{
 		{"add", `{"a":9007199254740993,"b":0.1}`, `{"sum":9007199254740993.1}`},
 		{"echo", `{"message":"x","n":1.50}`, `{"message":"x","n":1.50}`},

@@ -61,11 +61,11 @@ func newQuestion(p Policy, d *tool.Definition, c *messages.Call) *Question {
 // maxShown bounds the arguments in a question: it is stored and listed, and a person has to read it.
 const maxShown = 64 << 10
 
-func clip(s string, most int) string {
-	if len(s) <= most {
+func clip(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "")
+	return strings.ToValidUTF8(s[:limit], "")
 }
 
 // arguments are the call's, as the tool gets them.

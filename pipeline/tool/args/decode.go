@@ -124,7 +124,7 @@ func unquote(quoted []byte) string {
 
 // depth counts nesting without parsing, so that a bomb costs one pass.
 func depth(raw []byte) int {
-	deep, most, in := 0, 0, false
+	deep, deepest, in := 0, 0, false
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
 		case in && c == '\\':
@@ -134,12 +134,12 @@ func depth(raw []byte) int {
 		case in:
 		case c == '{' || c == '[':
 			deep++
-			most = max(most, deep)
+			deepest = max(deepest, deep)
 		case c == '}' || c == ']':
 			deep--
 		}
 	}
-	return most
+	return deepest
 }
 
 // broken says where JSON goes wrong.

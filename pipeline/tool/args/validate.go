@@ -139,15 +139,15 @@ func (r *run) union(e *jsonschema.ValidationError, root *value, hops int) []Issu
 		return r.leaves(meant[0], root, hops+1)
 	}
 	var allowed []json.RawMessage
-	best, most := -1, 0
+	best, fitting := -1, 0
 	for i, c := range meant {
 		if tagFails(c, len(e.InstanceLocation)) {
 			continue
 		}
-		most++
+		fitting++
 		best = i
 	}
-	if most == 1 {
+	if fitting == 1 {
 		return r.leaves(meant[best], root, hops+1)
 	}
 	var reasons []string

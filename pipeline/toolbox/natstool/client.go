@@ -47,10 +47,10 @@ type request struct {
 // maxPending bounds what waits in this process for a handler that is slower than the workers.
 const maxPending = 256 << 20
 
-// Request implements toolbox.Remote. The header Shallot-Cancel names the subject on which the tool hears that this one
+// Request implements toolbox.Requester. The header Shallot-Cancel names the subject on which the tool hears that this one
 // request is given up, because its time is over or this process stops; the call goes on then, perhaps with another
 // attempt, so that is no cancel of the call: that one comes on shallot.v1.cancel.<call>, from whoever lost the caller.
-func (c *Client) Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (toolbox.RemoteReply, error) {
+func (c *Client) Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (toolbox.Response, error) {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for k, v := range header {
 		m.Header[k] = []string{v}
@@ -58,21 +58,21 @@ func (c *Client) Request(ctx context.Context, subject string, header map[string]
 	if int64(len(body)) > c.Conn.MaxPayload()-8<<10 {
 		f := messages.NewFault(messages.ToolError, "the arguments of %d bytes do not fit into a NATS message of %d; raise max_payload of the server", len(body), c.Conn.MaxPayload())
 		f.Unsent = true
-		return toolbox.RemoteReply{}, f
+		return toolbox.Response{}, f
 	}
 	call := header["Shallot-Call"]
 	giveUp := c.Subjects.GiveUp(call, nuid.Next())
 	w := &request{chunk: chunk, next: 1, end: make(chan *nats.Msg, 1)}
 	reply, leave, err := c.enter(w)
 	if err != nil {
-		return toolbox.RemoteReply{}, err
+		return toolbox.Response{}, err
 	}
 	defer leave()
 	m.Reply = reply
 	m.Header["Shallot-Cancel"] = []string{giveUp}
 	m.Header[hdrChunks] = []string{reply}
 	if err := c.Conn.PublishMsg(m); err != nil {
-		return toolbox.RemoteReply{}, err
+		return toolbox.Response{}, err
 	}
 	select {
 	case m = <-w.end:
@@ -81,7 +81,7 @@ func (c *Client) Request(ctx context.Context, subject string, header map[string]
 			giveUp = c.Subjects.Cancel(call)
 		}
 		_ = c.Conn.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
-		return toolbox.RemoteReply{}, ctx.Err()
+		return toolbox.Response{}, ctx.Err()
 	}
 	return w.answer(m, header["Shallot-Tool"])
 }
@@ -148,11 +148,11 @@ func (w *request) take(number string, data []byte) {
 }
 
 // answer reads the answer, after which no chunk counts.
-func (w *request) answer(m *nats.Msg, tool string) (toolbox.RemoteReply, error) {
+func (w *request) answer(m *nats.Msg, tool string) (toolbox.Response, error) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		return toolbox.RemoteReply{}, toolbox.ErrNobody
+		return toolbox.Response{}, toolbox.ErrNoResponders
 	}
-	out := toolbox.RemoteReply{Body: m.Data, ErrorCode: m.Header.Get("Nats-Service-Error-Code"), ErrorText: m.Header.Get("Nats-Service-Error")}
+	out := toolbox.Response{Body: m.Data, ErrorCode: m.Header.Get("Nats-Service-Error-Code"), ErrorText: m.Header.Get("Nats-Service-Error")}
 	out.RetryAfter = m.Header.Get("Retry-After")
 	count := m.Header.Get(hdrChunks)
 	if count == "" || out.ErrorCode != "" || out.ErrorText != "" {

@@ -199,7 +199,7 @@ func (d *Discovery) register(ctx context.Context, subject, meta string) error {
 		clear(d.known)
 	}
 	d.known[subject] = seen{meta, def.Name}
-	if stored.Held != "" {
+	if stored.Quarantined != "" {
 		d.Event(ctx, "held", stored)
 		return nil
 	}

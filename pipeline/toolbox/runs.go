@@ -10,26 +10,26 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Intents are the records that keep a tool which is not idempotent from running twice: one is written before the tool
+// RunRecords are the records that keep a tool which is not idempotent from running twice: one is written before the tool
 // starts, and it takes the result when it has ended. Whoever finds one without a result does not run the tool.
-type Intents struct {
+type RunRecords struct {
 	Store pipeline.Store
 	// Keep is how long a record stays; 24 h if 0.
 	Keep time.Duration
 }
 
-type intent struct {
+type runRecord struct {
 	State       string          `json:"state"` // started | done
 	Tool        string          `json:"tool"`
 	Fingerprint string          `json:"fingerprint"`
 	Started     time.Time       `json:"started"`
 	Run         string          `json:"run,omitempty"` // who wrote it
-	Result      *stored         `json:"result,omitempty"`
+	Result      *storedResult   `json:"result,omitempty"`
 	Fault       *messages.Fault `json:"fault,omitempty"`
 }
 
-// stored is a Result as it is kept. Content is base64 in JSON, so that text and JSON come back as they were.
-type stored struct {
+// storedResult is a Result as it is kept. Content is base64 in JSON, so that text and JSON come back as they were.
+type storedResult struct {
 	Content    []byte          `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 	IsError    bool            `json:"is_error,omitempty"`
@@ -37,7 +37,7 @@ type stored struct {
 	Streamed   bool            `json:"streamed,omitempty"` // it was given in chunks
 }
 
-func (i *Intents) ttl() time.Duration {
+func (i *RunRecords) ttl() time.Duration {
 	if i.Keep > 0 {
 		return i.Keep
 	}
@@ -46,7 +46,7 @@ func (i *Intents) ttl() time.Duration {
 
 // begin writes the record. If there is one already, of another run, that is returned. A write that was not answered may
 // have happened: then the record that is there is this run's own.
-func (i *Intents) begin(ctx context.Context, key string, n intent) (rev uint64, old *intent, err error) {
+func (i *RunRecords) begin(ctx context.Context, key string, n runRecord) (rev uint64, old *runRecord, err error) {
 	n.Run = messages.NewID()
 	rev, failed := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfAbsent())
 	if failed == nil {
@@ -59,7 +59,7 @@ func (i *Intents) begin(ctx context.Context, key string, n intent) (rev uint64, 
 		}
 		return 0, nil, failed
 	}
-	old = &intent{}
+	old = &runRecord{}
 	if err := json.Unmarshal(e.Value, old); err != nil {
 		return 0, nil, err
 	}
@@ -70,11 +70,11 @@ func (i *Intents) begin(ctx context.Context, key string, n intent) (rev uint64, 
 }
 
 // end stores what came of it. A record that somebody else changed meanwhile stays as it is.
-func (i *Intents) end(ctx context.Context, key string, rev uint64, n intent) error {
+func (i *RunRecords) end(ctx context.Context, key string, rev uint64, n runRecord) error {
 	n.State = "done"
 	_, err := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfRevision(rev))
 	return err
 }
 
 // forget takes the record away again: the tool provably did not run, so the next attempt may.
-func (i *Intents) forget(ctx context.Context, key string) error { return i.Store.Delete(ctx, key) }
+func (i *RunRecords) forget(ctx context.Context, key string) error { return i.Store.Delete(ctx, key) }

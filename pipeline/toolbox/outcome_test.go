@@ -57,7 +57,7 @@ func TestDoubt(t *testing.T) {
 		}
 		for where, c := range map[string]*messages.Call{"at the entry": entry, "on its way": c} {
 			if c.Fault == nil {
-				f := target.Doubt(t.Context(), c, x.f)
+				f := target.OutcomeOf(t.Context(), c, x.f)
 				if where == "on its way" && x.outcome == `"fails"` {
 					continue // it has the tool's fault itself
 				}
@@ -71,13 +71,13 @@ func TestDoubt(t *testing.T) {
 		}
 	}
 	c := call("pay", `"ok"`)
-	require.Equal(t, gone, target.Doubt(t.Context(), c.Clone(), gone), "it had not been started")
+	require.Equal(t, gone, target.OutcomeOf(t.Context(), c.Clone(), gone), "it had not been started")
 	require.NoError(t, target.Do(t.Context(), c, noEmit))
-	require.Contains(t, target.Doubt(t.Context(), c, gone).Message, "may have been carried out")
+	require.Contains(t, target.OutcomeOf(t.Context(), c, gone).Message, "may have been carried out")
 
-	target.Intents = &toolbox.Intents{Store: &silent{}}
-	require.Equal(t, messages.OutcomeUnknown, target.Doubt(t.Context(), call("pay", `{}`), late).Code, "what cannot be read is not known")
-	require.Equal(t, messages.DeadlineExceeded, target.Doubt(t.Context(), call("look", `{}`), late).Code)
+	target.Runs = &toolbox.RunRecords{Store: &silent{}}
+	require.Equal(t, messages.OutcomeUnknown, target.OutcomeOf(t.Context(), call("pay", `{}`), late).Code, "what cannot be read is not known")
+	require.Equal(t, messages.DeadlineExceeded, target.OutcomeOf(t.Context(), call("look", `{}`), late).Code)
 }
 
 // silent is a store that does not answer.
@@ -114,7 +114,7 @@ func TestIntentAnswerLost(t *testing.T) {
 			runs++
 			return toolbox.Result{Content: []byte(`1`)}, nil
 		}, goTool("pay", tool.Policy{Idempotent: &no}))
-		target.Intents = &toolbox.Intents{Store: &unheard{wrote: wrote}}
+		target.Runs = &toolbox.RunRecords{Store: &unheard{wrote: wrote}}
 		c := call("pay", `{}`)
 		err := target.Do(t.Context(), c, noEmit)
 		if !wrote {

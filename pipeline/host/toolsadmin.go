@@ -195,7 +195,7 @@ func (h *Host) toolInfo(d *tool.Definition) ToolInfo {
 	p := ToolPolicy{
 		Version: d.Version, Source: string(d.Source), Effect: e.Effect, Idempotent: e.Idempotent, AtMostOnce: !e.Unguarded,
 		Cache: e.CacheScope, CacheTTLMs: e.CacheTTL.Milliseconds(), TimeoutMs: e.Timeout.Milliseconds(),
-		Approval: d.Approval, Queue: queue, Hash: d.Hash, Held: d.Held,
+		Approval: d.Approval, Queue: queue, Hash: d.Hash, Held: d.Quarantined,
 	}
 	if e.Retry != nil {
 		p.MaxAttempts = e.Retry.MaxAttempts

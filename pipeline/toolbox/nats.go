@@ -10,19 +10,19 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// ErrNobody is what a Remote returns, wrapped or not, when nobody serves the subject: the tool provably did not run.
-var ErrNobody = errors.New("nobody serves it")
+// ErrNoResponders is what a Requester returns, wrapped or not, when nobody serves the subject: the tool provably did not run.
+var ErrNoResponders = errors.New("nobody serves it")
 
-// Remote sends a request and waits for its answer until ctx ends: the bus fills it with a NATS request. Header names
+// Requester sends a request and waits for its answer until ctx ends: the bus fills it with a NATS request. Header names
 // are written as given. chunk takes the pieces of the result that the endpoint sends before its answer, in order and
 // without a gap; after one is missing no more come. It is not called after Request returned.
-type Remote interface {
-	Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (RemoteReply, error)
+type Requester interface {
+	Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (Response, error)
 }
 
-// RemoteReply is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
+// Response is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
 // RetryAfter is when it wants to be asked again, as in HTTP.
-type RemoteReply struct {
+type Response struct {
 	Body []byte
 	// Chunked says that the chunks are the result, and Body the last piece of it. All of them have come.
 	Chunked    bool
@@ -31,16 +31,16 @@ type RemoteReply struct {
 	RetryAfter string
 }
 
-// RemoteExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
+// NATSExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
 // if the endpoint does not say that it has sent it in chunks.
-type RemoteExecutor struct {
-	Remote Remote
+type NATSExecutor struct {
+	Requester Requester
 }
 
-var _ Executor = (*RemoteExecutor)(nil)
+var _ Executor = (*NATSExecutor)(nil)
 
 // Execute sends the arguments to the definition's subject.
-func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
+func (e *NATSExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
 	name, subject := inv.Tool.Name, inv.Tool.Executor.Name
 	if subject == "" {
 		subject = name
@@ -51,7 +51,7 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	}
 	bounded, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r, err := e.Remote.Request(bounded, subject, headers(inv), inv.Arguments, func(text string) {
+	r, err := e.Requester.Request(bounded, subject, headers(inv), inv.Arguments, func(text string) {
 		if size += int64(len(text)); size > limit {
 			cancel(tooLong(name, limit))
 			return
@@ -62,7 +62,7 @@ func (e *RemoteExecutor) Execute(ctx context.Context, inv Invocation) (Result, e
 	switch {
 	case errors.As(err, &f), err != nil && errors.As(context.Cause(bounded), &f):
 		return Result{}, f
-	case errors.Is(err, ErrNobody):
+	case errors.Is(err, ErrNoResponders):
 		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': nobody serves %s; start its worker", name, subject)
 	case err != nil && ctx.Err() != nil:
 		return Result{}, ctx.Err()
