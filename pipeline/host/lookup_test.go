@@ -99,7 +99,7 @@ func TestRowsLookUp(t *testing.T) {
 				_ = h.Stop(ctx)
 			})
 			for _, tool := range []string{"panics", "errs", "well"} {
-				c := call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)})
+				c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
 				require.Nil(t, c.Fault, "RP-9 %s: the ladder has the last word", tool)
 				require.Contains(t, string(c.Notes["tool.fallbackFault"]), "the tool's own words", "RP-9 %s", tool)
 				want := 3

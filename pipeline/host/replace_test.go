@@ -73,7 +73,7 @@ func TestReplaceSteps(t *testing.T) {
 		defer cancel()
 		_ = h.Stop(ctx)
 	})
-	c := call(t, h, pipeline.Request{Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
+	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
 	require.Nil(t, c.Fault)
 	require.Equal(t, `{"a":"not a number"}`, string(c.ReplyBytes()), "neither checked nor added")
 	mu.Lock()

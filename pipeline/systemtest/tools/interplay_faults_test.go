@@ -1,4 +1,4 @@
-package host_test
+package tools_test
 
 import (
 	"context"

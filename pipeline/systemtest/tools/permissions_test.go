@@ -1,4 +1,4 @@
-package host_test
+package tools_test
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func TestPermissionsSample(t *testing.T) {
 	for _, v := range []string{"SHALLOT_ADMIN_PASSWORD", "SHALLOT_PASSWORD", "ACME_PASSWORD", "TOOL_PASSWORD", "STAGE_PASSWORD", "OBSERVER_PASSWORD", "SYS_PASSWORD"} {
 		t.Setenv(v, "secret")
 	}
-	opts, err := server.ProcessConfigFile(root + "deploy/nats-permissions.conf")
+	opts, err := server.ProcessConfigFile("../../../deploy/nats-permissions.conf")
 	require.NoError(t, err)
 	opts.Port, opts.StoreDir, opts.NoSigs, opts.NoLog = server.RANDOM_PORT, t.TempDir(), true, true
 	s, err := server.NewServer(opts)

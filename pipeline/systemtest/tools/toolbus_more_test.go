@@ -1,6 +1,7 @@
-package host_test
+package tools_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,6 +49,8 @@ func (b *rowBus) whole(t *testing.T, path string, set ...func(*pipeline.Request)
 }
 
 func agent(name string) func(*pipeline.Request) { return func(r *pipeline.Request) { r.Agent = name } }
+
+func pass(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 
 func evictionRows(t *testing.T, b *rowBus, dir string) {
 	long := func(row string) string { return `{"row":"` + row + `","text":"a","chars":85000}` }
