@@ -137,36 +137,10 @@ func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (ToolInfo
 	return h.toolInfo(d), nil
 }
 
-// reachable refuses what a definition of the API may not name, beside what every definition may not (SSRF, commands to
-// our own installation), and what nothing here could run.
+// reachable refuses what a definition of the API, or of a service, may not name: see toolbox.Reach.
 func (h *Host) reachable(d *tool.Definition) *messages.Fault {
-	bad := func(at, format string, args ...any) *messages.Fault {
-		return messages.NewFault(messages.InvalidRequest, "tool definition %q: "+format, append([]any{d.Name}, args...)...).At(at).From("registry")
-	}
-	switch d.Executor.Kind {
-	case tool.ExecHTTP:
-		u, err := url.Parse(d.Executor.URL)
-		if err != nil {
-			return bad("executor.url", "the URL cannot be read")
-		}
-		ip, err := netip.ParseAddr(u.Hostname())
-		local := strings.EqualFold(u.Hostname(), "localhost") || strings.HasSuffix(strings.ToLower(u.Hostname()), ".localhost")
-		if local && err != nil {
-			ip, err = netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
-		}
-		if err == nil && !toolbox.Public(ip) && !slices.ContainsFunc(h.tools.networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) }) {
-			return bad("executor.url", "%s is not a public address; define the tool in the configuration file, or name the network in tool.api-networks", u.Host)
-		}
-	case tool.ExecNATS:
-		if strings.HasPrefix(cmp.Or(d.Executor.Name, d.Name)+".", strings.TrimSuffix(messages.Subjects{Root: h.Config.Bus.Root}.All(), ">")) {
-			return bad("executor.name", "the subject %s is the installation's own", d.Executor.Name)
-		}
-	case tool.ExecMCP:
-		if !slices.Contains(h.toolClasses(), "mcp-"+d.Executor.Name) {
-			return bad("executor.name", "there is no MCP server %q; only the configuration file names servers", d.Executor.Name)
-		}
-	}
-	return nil
+	r := toolbox.Reach{Networks: h.tools.networks, Subjects: messages.Subjects{Root: h.Config.Bus.Root}, Classes: h.toolClasses()}
+	return r.Check(d)
 }
 
 // queue is the work queue of a tool's calls. A concurrency group that no configuration names has no queue: its tools
