@@ -55,26 +55,26 @@ const (
 	Internal            Code = "internal"
 )
 
-// Class is the tool error class of S2-FALL-5; empty where the fallback ladder does not act.
-type Class string
+// ErrorClass is the tool error class of S2-FALL-5; empty where the fallback ladder does not act.
+type ErrorClass string
 
 // The classes of S2-FALL-5.
 const (
-	ClassTimeout   Class = "timeout"
-	ClassArguments Class = "invalid_arguments"
-	ClassNotFound  Class = "tool_not_found"
-	ClassNetwork   Class = "network_error"
-	ClassInternal  Class = "internal_error"
+	ClassTimeout   ErrorClass = "timeout"
+	ClassArguments ErrorClass = "invalid_arguments"
+	ClassNotFound  ErrorClass = "tool_not_found"
+	ClassNetwork   ErrorClass = "network_error"
+	ClassInternal  ErrorClass = "internal_error"
 )
 
 // CodeInfo is one row of contracts T2.
 type CodeInfo struct {
-	Status    int    // HTTP status and Nats-Service-Error-Code
-	Type      string // error.type of the OpenAI shape
-	OpenAI    string // error.code of the OpenAI shape; empty means null
-	Retryable bool   // column R
-	Fallback  bool   // column F
-	Class     Class  // last column
+	Status     int        // HTTP status and Nats-Service-Error-Code
+	Type       string     // error.type of the OpenAI shape
+	OpenAI     string     // error.code of the OpenAI shape; empty means null
+	Retryable  bool       // column R
+	Fallback   bool       // column F
+	ErrorClass ErrorClass // last column
 }
 
 const (

@@ -69,11 +69,11 @@ func TestLayers(t *testing.T) {
 	transports := []string{"github.com/nats-io", "github.com/ThreeDotsLabs", "net/http"}
 	siblings := []string{"pipeline/agent", "pipeline/toolbox", "pipeline/model", "pipeline/bus"}
 	// Who may import NATS or watermill directly. pipelinetest may not: its suites are for any transport.
-	busUsers := []string{"pipeline/bus", "pipeline/host", "pipeline/api/natsapi", "pipeline/cli", "cmd", "examples"}
+	busUsers := []string{"pipeline/bus", "pipeline/toolbox/natstool", "pipeline/host", "pipeline/api/natsapi", "pipeline/cli", "cmd", "examples"}
 	for rel, p := range all {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
-			if inside(rel, "messages", "stages", "pipeline/remote") || rel == "pipeline" || rel == "pipeline/pipelinetest" {
+			if inside(rel, "messages", "stages", "pipeline/tool", "pipeline/remotestage") || rel == "pipeline" || rel == "pipeline/pipelinetest" {
 				for _, d := range p.Deps {
 					if rel == "pipeline/pipelinetest" && inside(d, "net/http") {
 						continue // testify's assert brings it
@@ -92,9 +92,11 @@ func TestLayers(t *testing.T) {
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
 				case inside(rel, "stages"):
-					require.True(t, inside(d, "messages", "stages", "pipeline/toolbox/toolspec") || d == "pipeline", "stages reaches %s", d)
-				case inside(rel, "pipeline/remote"):
-					require.True(t, inside(d, "messages", "pipeline/remote") || d == "pipeline", "pipeline/remote reaches %s", d)
+					require.True(t, inside(d, "messages", "stages", "pipeline/tool") || d == "pipeline", "stages reaches %s", d)
+				case inside(rel, "pipeline/tool"):
+					require.True(t, inside(d, "messages", "pipeline/tool") || d == "pipeline", "%s reaches %s", rel, d)
+				case inside(rel, "pipeline/remotestage"):
+					require.True(t, inside(d, "messages", "pipeline/remotestage") || d == "pipeline", "pipeline/remotestage reaches %s", d)
 				case inside(rel, siblings...):
 					require.False(t, inside(d, "pipeline/host", "cmd"), "%s reaches %s: the arrow points the other way", rel, d)
 					for _, s := range siblings {

@@ -9,14 +9,15 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ApprovalConfig is agent.interceptor.approval.
 type ApprovalConfig struct {
 	Common   `yaml:",inline"`
-	Policies []approve.Policy `yaml:"policies" json:"policies" doc:"Which tool calls wait for a person; the first one that fits asks."`
+	Policies []approval.Policy `yaml:"policies" json:"policies" doc:"Which tool calls wait for a person; the first one that fits asks."`
 }
 
 // ApprovalRecord is a record of the audit stream about one question: it is asked, or it is answered.
@@ -40,11 +41,11 @@ type ApprovalRecord struct {
 // metaApproval marks a result that a person gave or refused.
 const metaApproval = "approval"
 
-type approval struct {
-	policies *approve.Policies
+type approvalStage struct {
+	policies *approval.Policies
 	tools    toolPolicies
-	parser   *toolspec.Parser
-	args     toolspec.Options
+	parser   *args.Parser
+	args     args.Options
 	publish  func(ctx context.Context, what string, record any) error
 	log      *slog.Logger
 }
@@ -58,7 +59,7 @@ type approval struct {
 // with other arguments, respond answers with the given content, and reject is the fault blocked, or in a run a result
 // that the model reads. It fails closed, and it is safe to run twice: it decides nothing itself.
 func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
-	policies, err := approve.Compile(cfg.Policies)
+	policies, err := approval.Compile(cfg.Policies)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
@@ -66,16 +67,16 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	a := &approval{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
+	a := &approvalStage{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
 	if a.parser == nil {
-		a.parser = &toolspec.Parser{}
+		a.parser = &args.Parser{}
 	}
 	return pipeline.Stage{
 		Before: a.before, FailClosed: true, OnDemand: true, Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
 	}, nil
 }
 
-func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	def, _, err := a.tools.of(ctx, c)
 	if err != nil {
 		return pipeline.Verdict{}, err
@@ -83,53 +84,53 @@ func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if raw, ok := c.Notes[pipeline.NoteAnswer]; ok {
 		return a.decided(ctx, c, def, raw)
 	}
-	if approve.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
+	if approval.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
 		return pipeline.Continue(), nil
 	}
-	c.Unnote(approve.NoteGrant)
+	c.Unnote(approval.NoteGrant)
 	q := a.policies.Question(def, c)
 	if q == nil {
-		return pipeline.Continue(), approve.Give(c, def)
+		return pipeline.Continue(), approval.Give(c, def)
 	}
 	a.record(ctx, c, ApprovalRecord{Event: "asked", Policy: q.Policy, Arguments: digest(q.Arguments)})
 	return pipeline.HoldFor(messages.Encode(q), q.Expires), nil
 }
 
 // decided carries out what a person decided.
-func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
-	var d approve.Decision
+func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
+	var d approval.Decision
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
 	}
-	c.Note(approve.NoteDecision, approve.Decision{Decision: d.Decision, By: d.By, At: d.At})
-	if (d.Decision == approve.Approve || d.Decision == approve.Edit) && def.Fingerprint() != d.Hash {
+	c.Note(approval.NoteDecision, approval.Decision{Decision: d.Decision, By: d.By, At: d.At})
+	if (d.Decision == approval.Approve || d.Decision == approval.Edit) && def.Fingerprint() != d.Hash {
 		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
 	}
 	switch d.Decision {
-	case approve.Edit:
-		args, faults := a.parser.Parse(def, d.Arguments, a.args)
+	case approval.Edit:
+		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args)
 		if faults != nil {
 			return pipeline.Verdict{}, faults.Fault()
 		}
 		a.changed(c, args)
 		fallthrough
-	case approve.Approve:
+	case approval.Approve:
 		a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
-		return pipeline.Continue(), approve.Give(c, def)
+		return pipeline.Continue(), approval.Give(c, def)
 	}
 	a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason})
 	switch {
-	case d.Decision == approve.Respond:
+	case d.Decision == approval.Respond:
 		c.SetReply(d.Content)
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
-	case d.Decision == approve.Reject && c.Run != "":
+	case d.Decision == approval.Reject && c.Run != "":
 		c.SetReply(messages.Encode(d.Said(def.Name)))
-		c.Note(toolspec.NoteIsError, true)
+		c.Note(tool.NoteIsError, true)
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
-	case d.Decision == approve.Reject:
-		return pipeline.Verdict{}, messages.NewFault(messages.Blocked, "%s", d.Said(def.Name)).At("tool").From(toolspec.ApprovalStage)
+	case d.Decision == approval.Reject:
+		return pipeline.Verdict{}, messages.NewFault(messages.Blocked, "%s", d.Said(def.Name)).At("tool").From(tool.ApprovalStage)
 	}
 	return pipeline.Verdict{}, a.blocked(c, "%q is no decision", d.Decision)
 }
@@ -138,22 +139,22 @@ func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.
 const RuleEdited = "edited_by_person"
 
 // changed puts other arguments in place, and says so beside the changes that coercion made.
-func (a *approval) changed(c *messages.Call, args *toolspec.ParsedArgs) {
-	var all []toolspec.Change
-	c.Noted(toolspec.NoteChanges, &all)
-	all = append(all, toolspec.Change{Path: "", Rule: RuleEdited})
-	c.Note(toolspec.NoteChanges, append(all, args.Changes...))
-	c.SetRequest(args.Raw())
+func (a *approvalStage) changed(c *messages.Call, parsed *args.Parsed) {
+	var all []args.Change
+	c.Noted(tool.NoteChanges, &all)
+	all = append(all, args.Change{Path: "", Rule: RuleEdited})
+	c.Note(tool.NoteChanges, append(all, parsed.Changes...))
+	c.SetRequest(parsed.Raw())
 }
 
-func (a *approval) blocked(c *messages.Call, format string, args ...any) error {
+func (a *approvalStage) blocked(c *messages.Call, format string, args ...any) error {
 	f := messages.NewFault(messages.Blocked, format, args...)
 	f.Message = "the call of '" + c.Tool + "' was not run: " + f.Message
-	return f.At("tool").From(toolspec.ApprovalStage)
+	return f.At("tool").From(tool.ApprovalStage)
 }
 
 // record writes to the audit stream. Nothing waits for it: the decision itself is kept by whoever holds the call.
-func (a *approval) record(ctx context.Context, c *messages.Call, r ApprovalRecord) {
+func (a *approvalStage) record(ctx context.Context, c *messages.Call, r ApprovalRecord) {
 	if a.publish == nil {
 		return
 	}
@@ -167,10 +168,10 @@ func (a *approval) record(ctx context.Context, c *messages.Call, r ApprovalRecor
 // ApprovalDesk is what a process that takes decisions needs of the policies: which tools they are about, and whether a
 // decision may be made.
 type ApprovalDesk struct {
-	*approve.Policies
-	tools  toolspec.Tools
-	parser *toolspec.Parser
-	args   toolspec.Options
+	*approval.Policies
+	tools  tool.Tools
+	parser *args.Parser
+	args   args.Options
 }
 
 // NewApprovalDesk compiles the policies of a configuration (a *ApprovalConfig; nil: none).
@@ -179,7 +180,7 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 	if cfg == nil {
 		cfg = &ApprovalConfig{}
 	}
-	p, err := approve.Compile(cfg.Policies)
+	p, err := approval.Compile(cfg.Policies)
 	if err != nil {
 		return nil, err
 	}
@@ -189,24 +190,24 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 // Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and
 // no error means that nothing was decided (HI-10). The error is a fault that says what is wrong; the call waits on.
 func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMessage, by string) (json.RawMessage, error) {
-	var q approve.Question
+	var q approval.Question
 	if err := json.Unmarshal(question, &q); err != nil {
-		return nil, messages.NewFault(messages.Internal, "the question cannot be read: %v", err).From(toolspec.ApprovalStage)
+		return nil, messages.NewFault(messages.Internal, "the question cannot be read: %v", err).From(tool.ApprovalStage)
 	}
-	d, ok, err := approve.Read(answer)
+	d, ok, err := approval.Read(answer)
 	if err != nil || !ok {
 		return nil, err
 	}
 	name := q.Tool
 	if q.Version != "" {
-		name = toolspec.Pin(name, q.Version)
+		name = tool.Pin(name, q.Version)
 	}
 	now, err := a.tools.Get(ctx, name)
 	if f, is := errors.AsType[*messages.Fault](err); err != nil && (!is || f.Code != messages.ToolNotFound) {
 		return nil, err
 	}
-	err = q.Check(&d, now, func(def *toolspec.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
-		args, faults := a.parser.Parse(def, raw, a.args)
+	err = q.Check(&d, now, func(def *tool.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
+		args, faults := def.ParseArguments(a.parser, raw, a.args)
 		if faults != nil {
 			return nil, faults.Fault()
 		}

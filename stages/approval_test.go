@@ -12,9 +12,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -22,7 +23,7 @@ import (
 type asked struct {
 	*toolChain
 	desk      *stages.ApprovalDesk
-	questions []approve.Question
+	questions []approval.Question
 	expires   []time.Duration
 	records   []stages.ApprovalRecord
 	saw       []string // arguments that the tool got
@@ -31,7 +32,7 @@ type asked struct {
 
 const payPolicies = `policies: [{name: big, tool: "pay*", when: args.amount > 100, expires: 1h}]`
 
-func newAsked(t *testing.T, policies string, defs ...toolspec.Definition) *asked {
+func newAsked(t *testing.T, policies string, defs ...tool.Definition) *asked {
 	t.Helper()
 	a := &asked{}
 	d := harnessDeps()
@@ -41,9 +42,9 @@ func newAsked(t *testing.T, policies string, defs ...toolspec.Definition) *asked
 		}
 		return nil
 	}
-	var tools []tool
+	var tools []chainTool
 	for _, def := range defs {
-		tools = append(tools, tool{def, func(_ context.Context, _ int, args json.RawMessage) (toolbox.Result, error) {
+		tools = append(tools, chainTool{def, func(_ context.Context, _ int, args json.RawMessage) (toolbox.Result, error) {
 			a.saw = append(a.saw, string(args))
 			if a.fail--; a.fail >= 0 {
 				return toolbox.Result{}, messages.NewFault(messages.ToolNetwork, "reset")
@@ -62,13 +63,13 @@ func newAsked(t *testing.T, policies string, defs ...toolspec.Definition) *asked
 		}
 	}
 	cfg.Policies = policiesOf(t, policies)
-	a.desk, err = stages.NewApprovalDesk(&cfg, stages.Deps{Tools: a.toolSet, Parser: &toolspec.Parser{}})
+	a.desk, err = stages.NewApprovalDesk(&cfg, stages.Deps{Tools: a.toolSet, Parser: &args.Parser{}})
 	require.NoError(t, err)
 	a.Target.Approvals = a.desk.Policies
 	return a
 }
 
-func policiesOf(t *testing.T, text string) []approve.Policy {
+func policiesOf(t *testing.T, text string) []approval.Policy {
 	t.Helper()
 	for _, spec := range stages.All() {
 		if spec.Name == "approval" {
@@ -87,7 +88,7 @@ func policiesOf(t *testing.T, text string) []approve.Policy {
 func (a *asked) run(t *testing.T, c *messages.Call, decision string) *messages.Call {
 	t.Helper()
 	a.Held = func(raw json.RawMessage, expires time.Duration) json.RawMessage {
-		var q approve.Question
+		var q approval.Question
 		require.NoError(t, json.Unmarshal(raw, &q))
 		a.questions, a.expires = append(a.questions, q), append(a.expires, expires)
 		out, err := a.desk.Decide(t.Context(), raw, json.RawMessage(decision), "ann")
@@ -100,8 +101,8 @@ func (a *asked) run(t *testing.T, c *messages.Call, decision string) *messages.C
 
 func TestApproval(t *testing.T) {
 	t.Parallel()
-	schema := toolspec.JSON(`{"type":"object","properties":{"amount":{"type":"integer"},"to":{"type":"string"}},"required":["amount"]}`)
-	pay := toolspec.Definition{Name: "pay", InputSchema: schema, Policy: toolspec.Policy{Effect: toolspec.EffectRead, Cache: &toolspec.Cache{}}}
+	schema := tool.JSON(`{"type":"object","properties":{"amount":{"type":"integer"},"to":{"type":"string"}},"required":["amount"]}`)
+	pay := tool.Definition{Name: "pay", InputSchema: schema, Policy: tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{}}}
 	t.Run("HI-1 HI-11", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay, reading("free"))
 		for _, tool := range []string{"pay", "free"} {
@@ -120,7 +121,7 @@ func TestApproval(t *testing.T) {
 		require.Equal(t, time.Hour, a.expires[0])
 		require.Len(t, a.questions, 1)
 		require.Equal(t, "ann", a.records[len(a.records)-1].By)
-		require.Equal(t, "ann", note[approve.Decision](out, approve.NoteDecision).By)
+		require.Equal(t, "ann", note[approval.Decision](out, approval.NoteDecision).By)
 	})
 	t.Run("HI-3", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
@@ -128,7 +129,7 @@ func TestApproval(t *testing.T) {
 		require.Nil(t, out.Fault)
 		require.Equal(t, []string{`{"amount":7,"to":"eve"}`}, a.saw)
 		require.Equal(t, a.saw[0], string(out.Request()), "everything later sees the edited ones")
-		changes := note[[]toolspec.Change](out, toolspec.NoteChanges)
+		changes := note[[]args.Change](out, tool.NoteChanges)
 		require.Equal(t, stages.RuleEdited, changes[0].Rule)
 		a.run(t, toolCall("pay", `{"amount":7,"to":"eve"}`), "")
 		require.Len(t, a.saw, 1, "the cache has it under the edited arguments")
@@ -147,7 +148,7 @@ func TestApproval(t *testing.T) {
 		out = a.run(t, in, `{"decision":"reject","reason":"too much"}`)
 		require.Nil(t, out.Fault, "in a run the model reads it")
 		require.Contains(t, string(out.ReplyBytes()), "too much")
-		require.True(t, out.Flag(toolspec.NoteIsError))
+		require.True(t, out.Flag(tool.NoteIsError))
 		require.Empty(t, a.saw)
 	})
 	t.Run("respond", func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestApproval(t *testing.T) {
 		out := a.run(t, toolCall("pay", `{"amount":500}`), `{"decision":"respond","content":{"id":9007199254740993}}`)
 		require.Nil(t, out.Fault)
 		require.Equal(t, `{"id":9007199254740993}`, string(out.ReplyBytes()))
-		require.Equal(t, "respond", gjson.GetBytes(out.Notes[toolspec.NoteMetadata], "approval.decision").Str)
+		require.Equal(t, "respond", gjson.GetBytes(out.Notes[tool.NoteMetadata], "approval.decision").Str)
 		out = a.run(t, toolCall("pay", `{"amount":500}`), `"approve"`)
 		require.Equal(t, `{"paid":true}`, string(out.ReplyBytes()), "what a person said is not cached for the tool")
 		require.Len(t, a.saw, 1)
@@ -203,8 +204,8 @@ func TestApproval(t *testing.T) {
 // The tool's own approval, and a tool that asks although no policy is about it.
 func TestApprovalOfTool(t *testing.T) {
 	t.Parallel()
-	own := func(name, approval string) toolspec.Definition {
-		return toolspec.Definition{Name: name, Policy: toolspec.Policy{Effect: toolspec.EffectRead, Approval: approval}}
+	own := func(name, approval string) tool.Definition {
+		return tool.Definition{Name: name, Policy: tool.Policy{Effect: tool.EffectRead, Approval: approval}}
 	}
 	a := newAsked(t, `policies: [{name: two, decisions: [approve, reject]}, {tool: "x*"}]`, own("a", "always"), own("b", "two"), own("xc", "none"), own("d", ""))
 	for tool, asks := range map[string]bool{"a": true, "b": true, "xc": false, "d": false} {
@@ -220,7 +221,7 @@ func TestApprovalOfTool(t *testing.T) {
 // after a stage further in has changed them.
 func TestTargetAsksForTheGrant(t *testing.T) {
 	t.Parallel()
-	pay := toolspec.Definition{Name: "pay", Policy: toolspec.Policy{Effect: toolspec.EffectRead}}
+	pay := tool.Definition{Name: "pay", Policy: tool.Policy{Effect: tool.EffectRead}}
 	t.Run("stage away", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		kept := a.harness.Stages[:0:0]
@@ -282,7 +283,7 @@ func TestApprovalConfiguration(t *testing.T) {
 // A question that nobody's screen holds shows the beginning of the arguments, and their size.
 func TestApprovalOfLargeArguments(t *testing.T) {
 	t.Parallel()
-	pay := toolspec.Definition{Name: "pay", Policy: toolspec.Policy{Effect: toolspec.EffectRead, Approval: "always"}}
+	pay := tool.Definition{Name: "pay", Policy: tool.Policy{Effect: tool.EffectRead, Approval: "always"}}
 	a := newAsked(t, "", pay)
 	args := `{"text":"` + strings.Repeat("onion ", 100_000) + `"}`
 	out := a.run(t, toolCall("pay", args), `"approve"`)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 )
 
 // AuditConfig is agent.interceptor.audit; it serves model, tool and agent calls alike.
@@ -129,7 +129,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit
 	}
-	r.Approval = c.Notes[approve.NoteDecision]
+	r.Approval = c.Notes[approval.NoteDecision]
 	reached := c.Flag(messages.NoteExecutorReached)
 	r.ExecutorReached = &reached
 	r.Attempts, r.Path = c.Slip.Tries, c.Slip.Path

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -173,9 +173,9 @@ func TestClearToolUsesStage(t *testing.T) {
 }
 
 // someTools are the definitions of tools by name.
-type someTools map[string]toolspec.Definition
+type someTools map[string]tool.Definition
 
-func (s someTools) Get(_ context.Context, name string) (*toolspec.Definition, error) {
+func (s someTools) Get(_ context.Context, name string) (*tool.Definition, error) {
 	d, ok := s[name]
 	if !ok {
 		return nil, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
@@ -187,7 +187,7 @@ func (s someTools) Get(_ context.Context, name string) (*toolspec.Definition, er
 func TestClearableIsTheToolsToSay(t *testing.T) {
 	t.Parallel()
 	no, yes := false, true
-	tools := someTools{"x": {Policy: toolspec.Policy{Clearable: &no}}, "y": {Policy: toolspec.Policy{Clearable: &yes}}}
+	tools := someTools{"x": {Policy: tool.Policy{Clearable: &no}}, "y": {Policy: tool.Policy{Clearable: &yes}}}
 	s := mustShape(t, "context-editing", stages.Deps{Tools: tools}, func(c *editing) {
 		c.Strategy = stages.Strategies{stages.ClearToolUsing}
 		c.ClearToolUses.Trigger, c.ClearToolUses.Keep = 100, 0

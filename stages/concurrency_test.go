@@ -13,21 +13,21 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	in := func(group string) toolspec.Definition {
+	in := func(group string) tool.Definition {
 		d := reading("x")
 		d.ConcurrencyGroup = group
 		return d
 	}
-	most := func(now, max *int) tool {
-		return tool{in("db"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+	most := func(now, max *int) chainTool {
+		return chainTool{in("db"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 			mu.Lock()
 			*now++
 			if *now > *max {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Objects keeps large values by name over processes; on the bus it is a JetStream object store. It is safe for
@@ -258,12 +258,12 @@ func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, err
 
 // EvictedTool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
 // answers it with ReadEvicted under the Go function of its name. Its results are never evicted (EV-11).
-func EvictedTool() toolspec.Definition {
-	return toolspec.Definition{
-		Name: "readEvictedResult", Version: "1", Source: toolspec.Operator,
+func EvictedTool() tool.Definition {
+	return tool.Definition{
+		Name: "readEvictedResult", Version: "1", Source: tool.Operator,
 		Description: "Reads a part of a large tool result that was saved. The path is the one that the shortened result shows.",
-		InputSchema: toolspec.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxEvictedPart, defaultEvictedPart)),
-		Executor:    toolspec.Executor{Kind: toolspec.ExecGo, Name: "readEvictedResult"},
-		Policy:      toolspec.Policy{Effect: toolspec.EffectRead, Cache: &toolspec.Cache{Scope: toolspec.ScopeOff}, MaxResult: -1},
+		InputSchema: tool.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxEvictedPart, defaultEvictedPart)),
+		Executor:    tool.Executor{Kind: tool.ExecGo, Name: "readEvictedResult"},
+		Policy:      tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{Scope: tool.ScopeOff}, MaxResult: -1},
 	}
 }

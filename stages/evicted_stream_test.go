@@ -13,8 +13,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -63,7 +63,7 @@ func (c *toolChain) Stream(t testing.TB, call *messages.Call) seen {
 }
 
 // pieces gives a text in pieces of n bytes, which cut characters too, and then ends with err.
-func pieces(d toolspec.Definition, text string, n int, err error) tool {
+func pieces(d tool.Definition, text string, n int, err error) chainTool {
 	return streams(d, func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
 		for rest := text; rest != ""; rest = rest[min(n, len(rest)):] {
 			inv.Chunk(rest[:min(n, len(rest))])
@@ -75,7 +75,7 @@ func pieces(d toolspec.Definition, text string, n int, err error) tool {
 func TestEvictionOfStreams(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
-	bothEvictions(t, func(t *testing.T, make func(string, ...tool) evictions) {
+	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
 		t.Run("EV-13 EV-3 EV-4", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			c := toolCall("t", `{}`)
@@ -243,7 +243,7 @@ func TestFailuresOfStreams(t *testing.T) {
 	}
 	broken := messages.NewFault(messages.ToolNetwork, "the line broke")
 	retrying := reading("t")
-	retrying.Retry = &toolspec.RetryPolicy{MaxAttempts: 3, BaseDelay: 1, On: []string{toolspec.AnyFault}}
+	retrying.Retry = &tool.RetryPolicy{MaxAttempts: 3, BaseDelay: 1, On: []string{tool.AnyFault}}
 	t.Run("before the first chunk it is tried again", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, streams(retrying, flaky("", broken, 2)))
@@ -281,7 +281,7 @@ func TestFailuresOfStreams(t *testing.T) {
 	})
 	t.Run("an unknown outcome is read as one", func(t *testing.T) {
 		t.Parallel()
-		d := toolspec.Definition{Name: "t", Policy: toolspec.Policy{Effect: toolspec.EffectWrite}}
+		d := tool.Definition{Name: "t", Policy: tool.Policy{Effect: tool.EffectWrite}}
 		c := newToolChain(t, stages.Deps{}, nil, streams(d, flaky("half of ", broken, 1)))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Equal(t, "half of ", s.whole)
@@ -291,7 +291,7 @@ func TestFailuresOfStreams(t *testing.T) {
 	})
 	t.Run("a redelivery gives the stored result, and the caller sees no text twice", func(t *testing.T) {
 		t.Parallel()
-		d := toolspec.Definition{Name: "t", Policy: toolspec.Policy{Effect: toolspec.EffectWrite, MaxResult: 50}}
+		d := tool.Definition{Name: "t", Policy: tool.Policy{Effect: tool.EffectWrite, MaxResult: 50}}
 		text := strings.Repeat("once ", 100)
 		c := newToolChain(t, stages.Deps{Objects: &memoryObjects{}}, nil, pieces(d, text, 7, nil))
 		call := toolCall("t", `{}`)
@@ -316,7 +316,7 @@ func TestFailuresOfStreams(t *testing.T) {
 	t.Run("a stand-in is shown as a whole", func(t *testing.T) {
 		t.Parallel()
 		d := reading("t")
-		d.StubData, d.Retry = toolspec.JSON(`{"n":0}`), &toolspec.RetryPolicy{MaxAttempts: 1}
+		d.StubData, d.Retry = tool.JSON(`{"n":0}`), &tool.RetryPolicy{MaxAttempts: 1}
 		c := newToolChain(t, stages.Deps{}, nil, streams(d, flaky("", errors.New("down"), 9)))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
@@ -121,7 +121,7 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 		c.SetReply([]byte(begin(sample) + savedLines(path) + size))
 		c.Note(noteEvicted, true)
 	}
-	c.Unnote(toolspec.NoteStructured)
+	c.Unnote(tool.NoteStructured)
 	return pipeline.Continue(), nil
 }
 
@@ -129,7 +129,7 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 // large, it is what is saved.
 func largest(c *messages.Call) []byte {
 	raw := c.ReplyBytes()
-	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
+	if s := c.Notes[tool.NoteStructured]; len(s) > len(raw) {
 		return s
 	}
 	return raw
@@ -159,20 +159,20 @@ func (l *largeResultEviction) limit(ctx context.Context, c *messages.Call) int {
 func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text string) (path string, err error) {
 	ctx, cancel := settleContext(ctx)
 	defer cancel()
-	tool, _, _ := cutVersion(c.Tool)
+	base, _, _ := cutVersion(c.Tool)
 	_, e, err := l.tools.of(ctx, c)
-	shared := err == nil && e.CacheScope == toolspec.ScopeShared // a hit of another tenant names the same path
+	shared := err == nil && e.CacheScope == tool.ScopeShared // a hit of another tenant names the same path
 	for n := range 1000 {
-		name := evictedName(c.Tenant, c.Agent, tool, time.Now().UnixMilli(), n)
+		name := evictedName(c.Tenant, c.Agent, base, time.Now().UnixMilli(), n)
 		if shared {
-			name = sharedName(tool, time.Now().UnixMilli(), n)
+			name = sharedName(base, time.Now().UnixMilli(), n)
 		}
 		path, taken, err := l.keep.save(ctx, name, c.ID, []byte(text))
 		if !taken || err != nil {
 			return path, err
 		}
 	}
-	return "", fmt.Errorf("no free name for a result of %s", tool)
+	return "", fmt.Errorf("no free name for a result of %s", base)
 }
 
 // prefix is the first n characters.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -60,11 +60,11 @@ type evictions struct {
 	reader  stages.EvictedReader
 }
 
-func bothEvictions(t *testing.T, test func(t *testing.T, make func(config string, tools ...tool) evictions)) {
+func bothEvictions(t *testing.T, test func(t *testing.T, make func(config string, tools ...chainTool) evictions)) {
 	for _, where := range []string{"object", "dir"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
-			test(t, func(config string, tools ...tool) evictions {
+			test(t, func(config string, tools ...chainTool) evictions {
 				o := &memoryObjects{}
 				e := evictions{objects: o, reader: stages.EvictedReader{Objects: o}}
 				yaml := "{eviction-store: object, " + config + "}"
@@ -116,7 +116,7 @@ func whole(t testing.TB, r stages.EvictedReader, tenant, at string) string {
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
-	bothEvictions(t, func(t *testing.T, make func(string, ...tool) evictions) {
+	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
 		t.Run("EV-1 S0-EVICT-3", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), strings.Repeat("a", 80000)), gives(reading("u"), strings.Repeat("a", 80003)), gives(reading("v"), strings.Repeat("a", 80004)))
 			for name, n := range map[string]int{"t": 80000, "u": 80003} {
@@ -195,7 +195,7 @@ func TestEviction(t *testing.T) {
 		t.Run("structured content goes too", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), toolbox.Result{Content: []byte("short"), Structured: []byte(`{"v":"` + big + `"}`)}))
 			out := e.send(t, "t", "")
-			require.NotContains(t, out.Notes, toolspec.NoteStructured)
+			require.NotContains(t, out.Notes, tool.NoteStructured)
 			require.Equal(t, `{"v":"`+big+`"}`, whole(t, e.reader, "default", path(t, out)))
 		})
 	})
@@ -211,7 +211,7 @@ func TestEvictionCollision(t *testing.T) {
 				o := &memoryObjects{}
 				c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{
 					"large-result-eviction": fmt.Sprintf("{eviction-store: %s, eviction-dir: %q}", where, dir), "tool-cache": "off",
-				}, tool{reading("t"), numberedText})
+				}, chainTool{reading("t"), numberedText})
 				r := stages.EvictedReader{Objects: o, Dir: dir}
 				one, two := c.Plain(t, toolCall("t", `{}`)), c.Plain(t, toolCall("t", `{}`))
 				require.NotEqual(t, path(t, one), path(t, two))

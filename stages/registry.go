@@ -11,7 +11,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
@@ -34,11 +35,11 @@ type Deps struct {
 	Provider func(model string) string
 	// Tools finds tool definitions, Parser reads arguments against them, and Rules (key `tool` of the configuration)
 	// fill in what a tool does not declare. Only the tool stages need them; Parser and Rules have defaults.
-	Tools  toolspec.Tools
-	Parser *toolspec.Parser
-	Rules  *toolspec.Rules
+	Tools  tool.Tools
+	Parser *args.Parser
+	Rules  *tool.Rules
 	// Arguments are the settings of `tool.arguments`.
-	Arguments toolspec.Options
+	Arguments args.Options
 	// Fallback are the settings of `tool.fallback`; nil means the defaults.
 	Fallback *FallbackRules
 	// Objects keeps evicted results where eviction-store is object; nil means that none are kept here.

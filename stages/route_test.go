@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -15,8 +16,8 @@ import (
 func TestDefaultRoute(t *testing.T) {
 	t.Parallel()
 	d := harnessDeps()
-	parser := &toolspec.Parser{}
-	d.Tools, d.Parser = toolspec.NewRegistry(&pipeline.Memory{}, parser, nil), parser
+	parser := &args.Parser{}
+	d.Tools, d.Parser = tool.NewRegistry(&pipeline.Memory{}, parser, nil), parser
 	m := &pipeline.Manager{}
 	for _, spec := range stages.All() {
 		cfg := spec.Config()

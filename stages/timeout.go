@@ -7,7 +7,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // TimeoutConfig has no keys of its own: `tool.timeout` holds the defaults, each tool its own.
@@ -22,15 +22,15 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 	if d.Tools == nil {
 		return pipeline.Stage{}, errors.New("no tool registry is given")
 	}
-	rules := toolspec.DefaultRules()
+	rules := tool.DefaultRules()
 	if d.Rules != nil {
 		rules = *d.Rules
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		name := c.Tool
 		var version string
-		if c.Noted(toolspec.NoteVersion, &version) && version != "" {
-			name = toolspec.Pin(name, version)
+		if c.Noted(tool.NoteVersion, &version) && version != "" {
+			name = tool.Pin(name, version)
 		}
 		def, err := d.Tools.Get(ctx, name)
 		if err != nil {
@@ -40,11 +40,11 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 		if !c.Deadline.IsZero() {
 			limit = min(limit, time.Until(c.Deadline))
 		}
-		c.Note(toolspec.NoteTimeout, max(1, limit.Milliseconds()))
+		c.Note(tool.NoteTimeout, max(1, limit.Milliseconds()))
 		return pipeline.Continue(), nil
 	}
 	after := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		c.Unnote(toolspec.NoteTimeout)
+		c.Unnote(tool.NoteTimeout)
 		return pipeline.Continue(), nil
 	}
 	return pipeline.Stage{Before: before, After: after, Blind: true, Reads: []string{"tool", "deadline"}, Writes: []string{"timeout"}}, nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -17,9 +17,9 @@ import (
 func TestTimeoutOfAnAttempt(t *testing.T) {
 	t.Parallel()
 	own := reading("search_b")
-	own.Timeout = toolspec.Duration(3 * time.Second)
+	own.Timeout = tool.Duration(3 * time.Second)
 	for name, row := range map[string]struct {
-		def  toolspec.Definition
+		def  tool.Definition
 		left time.Duration
 		want int64
 	}{
@@ -41,9 +41,9 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 				for range 2 {
 					_, err := s.Before(t.Context(), call)
 					require.NoError(t, err)
-					require.Equal(t, row.want, note[int64](call, toolspec.NoteTimeout))
+					require.Equal(t, row.want, note[int64](call, tool.NoteTimeout))
 				}
-				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, toolspec.NoteTimeout, "X-28: of one attempt only")
+				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, tool.NoteTimeout, "X-28: of one attempt only")
 			})
 		})
 	}

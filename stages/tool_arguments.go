@@ -6,7 +6,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
@@ -24,7 +25,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	}
 	parser := d.Parser
 	if parser == nil {
-		parser = &toolspec.Parser{}
+		parser = &args.Parser{}
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		def, err := d.Tools.Get(ctx, c.Tool)
@@ -34,14 +35,14 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		if f := def.Refuse(); f != nil {
 			return pipeline.Verdict{}, f
 		}
-		args, faults := parser.Parse(def, c.Request(), d.Arguments)
+		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments)
 		if faults != nil {
-			c.Note(toolspec.NoteIssues, faults.Issues)
+			c.Note(tool.NoteIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()
 		}
-		c.Note(toolspec.NoteVersion, def.Version)
+		c.Note(tool.NoteVersion, def.Version)
 		if len(args.Changes) > 0 {
-			c.Note(toolspec.NoteChanges, args.Changes)
+			c.Note(tool.NoteChanges, args.Changes)
 		}
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil

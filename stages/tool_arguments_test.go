@@ -9,15 +9,16 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
-type oneTool toolspec.Definition
+type oneTool tool.Definition
 
-func (o *oneTool) Get(_ context.Context, name string) (*toolspec.Definition, error) {
+func (o *oneTool) Get(_ context.Context, name string) (*tool.Definition, error) {
 	if name == o.Name || name == o.Name+"@"+o.Version {
-		return (*toolspec.Definition)(o), nil
+		return (*tool.Definition)(o), nil
 	}
 	return nil, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
 }
@@ -38,7 +39,7 @@ func toolStage(t *testing.T, name string, d stages.Deps) pipeline.Stage {
 
 func TestToolArguments(t *testing.T) {
 	t.Parallel()
-	def := &oneTool{Name: "x", Version: "1", InputSchema: toolspec.JSON(`{"required":["a"],"properties":{"a":{"type":"integer"}}}`)}
+	def := &oneTool{Name: "x", Version: "1", InputSchema: tool.JSON(`{"required":["a"],"properties":{"a":{"type":"integer"}}}`)}
 	s := toolStage(t, "tool-arguments", stages.Deps{Tools: def})
 	c := messages.NewCall(messages.Tool, "default", []byte(`{"z":1,"a":"7"}`))
 	c.Tool = "x"
@@ -47,8 +48,8 @@ func TestToolArguments(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, `{"a":7}`, string(c.Request()), "S2-ARG-5 S2-ARG-7")
 	}
-	var changes []toolspec.Change
-	require.True(t, c.Noted(toolspec.NoteChanges, &changes))
+	var changes []args.Change
+	require.True(t, c.Noted(tool.NoteChanges, &changes))
 	require.Len(t, changes, 2)
 	c.SetRequest([]byte(`{"a":`)) // broken text travels as a JSON string
 	_, err := s.Before(t.Context(), c)
@@ -70,11 +71,11 @@ func TestToolTimeout(t *testing.T) {
 	_, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
 	var ms int64
-	require.True(t, c.Noted(toolspec.NoteTimeout, &ms))
+	require.True(t, c.Noted(tool.NoteTimeout, &ms))
 	require.EqualValues(t, 10_000, ms, "TO-2")
 	c.Deadline = time.Now().Add(time.Second)
 	_, err = s.Before(t.Context(), c)
 	require.NoError(t, err)
-	require.True(t, c.Noted(toolspec.NoteTimeout, &ms))
+	require.True(t, c.Noted(tool.NoteTimeout, &ms))
 	require.LessOrEqual(t, ms, int64(1000), "X-28: never more than is left of the call")
 }

@@ -14,25 +14,25 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestToolCacheHits(t *testing.T) {
 	t.Parallel()
 	integer := reading("x")
-	integer.InputSchema = toolspec.JSON(`{"properties":{"n":{"type":"integer"}},"additionalProperties":true}`)
+	integer.InputSchema = tool.JSON(`{"properties":{"n":{"type":"integer"}},"additionalProperties":true}`)
 	shared := reading("x")
-	shared.Cache = &toolspec.Cache{Scope: toolspec.ScopeShared}
+	shared.Cache = &tool.Cache{Scope: tool.ScopeShared}
 	session := reading("x")
-	session.Cache = &toolspec.Cache{Scope: toolspec.ScopeSession}
-	undeclared := toolspec.Definition{Name: "x"}
-	email := toolspec.Definition{Name: "send_email", Policy: toolspec.Policy{Effect: toolspec.EffectExternal}}
-	cached := toolspec.Definition{Name: "create_x", Policy: toolspec.Policy{Cache: &toolspec.Cache{}}}
+	session.Cache = &tool.Cache{Scope: tool.ScopeSession}
+	undeclared := tool.Definition{Name: "x"}
+	email := tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: tool.EffectExternal}}
+	cached := tool.Definition{Name: "create_x", Policy: tool.Policy{Cache: &tool.Cache{}}}
 	type in struct{ args, tenant, session, wish string }
 	for name, row := range map[string]struct {
-		def    toolspec.Definition
+		def    tool.Definition
 		a, b   in
 		runs   int
 		result any
@@ -53,9 +53,9 @@ func TestToolCacheHits(t *testing.T) {
 		"X-25 declared cacheable":     {def: cached, runs: 1},
 		"wish off":                    {def: reading("x"), b: in{wish: "off"}, runs: 2},
 		"wish refresh":                {def: reading("x"), b: in{wish: "refresh"}, runs: 2},
-		"CA-9 create":                 {def: toolspec.Definition{Name: "create_x"}, runs: 2},
-		"CA-9 update":                 {def: toolspec.Definition{Name: "update_x"}, runs: 2},
-		"CA-9 delete":                 {def: toolspec.Definition{Name: "delete_x"}, runs: 2},
+		"CA-9 create":                 {def: tool.Definition{Name: "create_x"}, runs: 2},
+		"CA-9 update":                 {def: tool.Definition{Name: "update_x"}, runs: 2},
+		"CA-9 delete":                 {def: tool.Definition{Name: "delete_x"}, runs: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,12 +98,12 @@ func TestToolCacheHits(t *testing.T) {
 
 func TestToolCacheStoresOnlySuccess(t *testing.T) {
 	t.Parallel()
-	none := toolspec.NoRetry()
+	none := tool.NoRetry()
 	def := reading("x")
 	def.Retry = &none
 	stub := def
-	stub.StubData = toolspec.JSON(`{"sample":true}`)
-	for name, x := range map[string]tool{
+	stub.StubData = tool.JSON(`{"sample":true}`)
+	for name, x := range map[string]chainTool{
 		"CA-5 fault":         gives(def, errors.New("boom")),
 		"CA-5 error result":  gives(def, toolbox.Result{Content: []byte(`{"no":1}`), IsError: true}),
 		"F3-11 stub or JSON": gives(stub, errors.New("boom")),
@@ -124,7 +124,7 @@ func TestToolCacheStoresOnlySuccess(t *testing.T) {
 func TestToolCacheTime(t *testing.T) {
 	t.Parallel()
 	long := reading("long")
-	long.Cache = &toolspec.Cache{TTL: toolspec.Duration(time.Hour)}
+	long.Cache = &tool.Cache{TTL: tool.Duration(time.Hour)}
 	synctest.Test(t, func(t *testing.T) {
 		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off"}, gives(reading("x"), `1`), gives(long, `1`))
 		s := c.stage(t, "tool-cache")
@@ -189,16 +189,16 @@ func TestToolCacheCounters(t *testing.T) {
 
 func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 	t.Parallel()
-	slow := func(err error) tool {
-		none, def := toolspec.NoRetry(), reading("x")
+	slow := func(err error) chainTool {
+		none, def := tool.NoRetry(), reading("x")
 		def.Retry = &none
-		return tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+		return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 			time.Sleep(time.Second)
 			return toolbox.Result{Content: []byte(`{"v":1}`)}, err
 		}}
 	}
 	for name, row := range map[string]struct {
-		tool  tool
+		tool  chainTool
 		calls int
 		runs  int
 		took  time.Duration
@@ -231,7 +231,7 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
-			def.Timeout = toolspec.Duration(3 * time.Second)
+			def.Timeout = tool.Duration(3 * time.Second)
 			c := newToolChain(t, stages.Deps{}, nil, gives(def, `1`))
 			s := c.stage(t, "tool-cache")
 			dead := toolCall("x", `{}`)

@@ -12,20 +12,21 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 // toolSet is a registry of definitions and the Go functions behind them.
 type toolSet struct {
 	mu    sync.Mutex
-	defs  map[string]*toolspec.Definition
+	defs  map[string]*tool.Definition
 	funcs toolbox.GoFuncs
 	runs  map[string]int
 }
 
-func (s *toolSet) Get(_ context.Context, name string) (*toolspec.Definition, error) {
+func (s *toolSet) Get(_ context.Context, name string) (*tool.Definition, error) {
 	for _, d := range s.defs {
 		if name == d.Name || name == d.Ref() {
 			return d, nil
@@ -42,8 +43,8 @@ func (s *toolSet) Runs(tool string) int {
 }
 
 // tool is a definition and what its n-th run (from 1) does.
-type tool struct {
-	toolspec.Definition
+type chainTool struct {
+	tool.Definition
 	Do func(ctx context.Context, n int, args json.RawMessage) (toolbox.Result, error)
 }
 
@@ -51,8 +52,8 @@ type tool struct {
 type invocation struct{}
 
 // streams is a tool that gives chunks.
-func streams(d toolspec.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) tool {
-	return tool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+func streams(d tool.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) chainTool {
+	return chainTool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		return do(ctx, n, ctx.Value(invocation{}).(toolbox.Invocation))
 	}}
 }
@@ -67,16 +68,16 @@ type toolChain struct {
 }
 
 // newToolChain builds every tool stage that is on. configs are YAML by stage; "off" leaves a stage out.
-func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools ...tool) *toolChain {
+func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools ...chainTool) *toolChain {
 	t.Helper()
-	set := &toolSet{defs: map[string]*toolspec.Definition{}, funcs: toolbox.GoFuncs{}, runs: map[string]int{}}
+	set := &toolSet{defs: map[string]*tool.Definition{}, funcs: toolbox.GoFuncs{}, runs: map[string]int{}}
 	for _, x := range tools {
 		def := x.Definition
 		if def.Version == "" {
 			def.Version = "1"
 		}
-		def.Executor, def.Source = toolspec.Executor{Kind: toolspec.ExecGo}, toolspec.Operator
-		require.NoError(t, def.Validate(&toolspec.Parser{}))
+		def.Executor, def.Source = tool.Executor{Kind: tool.ExecGo}, tool.Operator
+		require.NoError(t, def.Validate(&args.Parser{}))
 		set.defs[def.Name] = &def
 		set.funcs[def.Name] = func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			set.mu.Lock()
@@ -94,8 +95,8 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 	}
 	c := &toolChain{toolSet: set, Deps: d}
 	c.Target = &toolbox.Target{
-		Tools: set, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{toolspec.ExecGo: set.funcs},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Intents: &toolbox.Intents{Store: d.Store("intents")},
+		Tools: set, Rules: tool.DefaultRules(), Executors: toolbox.Executors{tool.ExecGo: set.funcs},
+		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: d.Store("intents")},
 	}
 	for _, spec := range stages.All() {
 		if spec.Kind != messages.Tool || configs[spec.Name] == "off" {
@@ -151,13 +152,13 @@ func toolCall(name, args string) *messages.Call {
 	return c
 }
 
-func reading(name string) toolspec.Definition {
-	return toolspec.Definition{Name: name, Policy: toolspec.Policy{Effect: toolspec.EffectRead}}
+func reading(name string) tool.Definition {
+	return tool.Definition{Name: name, Policy: tool.Policy{Effect: tool.EffectRead}}
 }
 
 // gives is a tool that gives one thing: an error, or content as JSON or text.
-func gives(def toolspec.Definition, what any) tool {
-	return tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+func gives(def tool.Definition, what any) chainTool {
+	return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 		switch w := what.(type) {
 		case error:
 			return toolbox.Result{}, w
@@ -171,8 +172,8 @@ func gives(def toolspec.Definition, what any) tool {
 }
 
 // fails is a tool that fails so often and then gives a result.
-func fails(def toolspec.Definition, times int, err error) tool {
-	return tool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+func fails(def tool.Definition, times int, err error) chainTool {
+	return chainTool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		if n <= times {
 			return toolbox.Result{}, err
 		}
@@ -183,7 +184,7 @@ func fails(def toolspec.Definition, times int, err error) tool {
 func metadata(t testing.TB, c *messages.Call) map[string]any {
 	t.Helper()
 	m := map[string]any{}
-	c.Noted(toolspec.NoteMetadata, &m)
+	c.Noted(tool.NoteMetadata, &m)
 	return m
 }
 
@@ -231,7 +232,7 @@ func TestToolChainPath(t *testing.T) {
 
 var noFallback = map[string]string{"tool-fallback": "off", "tool-cache": "off"}
 
-func limited(t testing.TB, d stages.Deps, configs map[string]string, tools ...tool) *toolChain {
+func limited(t testing.TB, d stages.Deps, configs map[string]string, tools ...chainTool) *toolChain {
 	t.Helper()
 	all := map[string]string{}
 	for k, v := range noFallback {

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // toolPolicies finds what a tool is and what holds for it, for the tool stages.
 type toolPolicies struct {
-	tools toolspec.Tools
-	rules toolspec.Rules
+	tools tool.Tools
+	rules tool.Rules
 }
 
 var errNoTools = errors.New("no tool registry is given")
@@ -28,7 +28,7 @@ func newToolPolicies(d Deps) (toolPolicies, error) {
 	if d.Tools == nil {
 		return toolPolicies{}, errNoTools
 	}
-	p := toolPolicies{d.Tools, toolspec.DefaultRules()}
+	p := toolPolicies{d.Tools, tool.DefaultRules()}
 	if d.Rules != nil {
 		p.rules = *d.Rules
 	}
@@ -37,7 +37,7 @@ func newToolPolicies(d Deps) (toolPolicies, error) {
 
 // of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy. A resolver
 // of the program's own that panics has not found it (RP-9): none of the stages that ask here is worth a call.
-func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *toolspec.Definition, e toolspec.Effective, err error) {
+func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *tool.Definition, e tool.Effective, err error) {
 	defer func() {
 		if x := recover(); x != nil {
 			err = fmt.Errorf("panic: %v", x)
@@ -45,8 +45,8 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *toolspec.D
 	}()
 	name := c.Tool
 	var version string
-	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
-		name = toolspec.Pin(name, version)
+	if c.Noted(tool.NoteVersion, &version) && version != "" {
+		name = tool.Pin(name, version)
 	}
 	if def, err = p.tools.Get(ctx, name); err != nil {
 		return nil, e, err
@@ -64,19 +64,19 @@ type identity struct {
 
 // identify returns the call's identity; ok is false where nothing may be remembered: the tool's policy says no, or the
 // scope is the session and the call has none (contracts 18).
-func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (id identity, ok bool) {
+func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id identity, ok bool) {
 	if !e.Cacheable {
 		return id, false
 	}
 	switch e.CacheScope {
-	case toolspec.ScopeShared:
+	case tool.ScopeShared:
 		id.Scope = []string{e.CacheScope}
-	case toolspec.ScopeSession:
+	case tool.ScopeSession:
 		if c.Session == "" {
 			return id, false
 		}
 		id.Scope = []string{e.CacheScope, c.Tenant, c.Session}
-	case toolspec.ScopeTenant:
+	case tool.ScopeTenant:
 		id.Scope = []string{e.CacheScope, c.Tenant}
 	default:
 		return id, false
@@ -127,7 +127,7 @@ type toolResult struct {
 func resultOf(c *messages.Call, id identity, ttl time.Duration) toolResult {
 	r := toolResult{
 		identity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.ReplyBytes(),
-		Structured: c.Notes[toolspec.NoteStructured], Metadata: c.Notes[toolspec.NoteMetadata],
+		Structured: c.Notes[tool.NoteStructured], Metadata: c.Notes[tool.NoteMetadata],
 	}
 	_, r.Text = c.ReplyText()
 	return r
@@ -151,26 +151,26 @@ func (r toolResult) put(c *messages.Call, key string, mark any) {
 			c.Note(note, raw)
 		}
 	}
-	restore(toolspec.NoteStructured, r.Structured)
-	restore(toolspec.NoteMetadata, r.Metadata)
-	c.Unnote(toolspec.NoteIsError)
+	restore(tool.NoteStructured, r.Structured)
+	restore(tool.NoteMetadata, r.Metadata)
+	c.Unnote(tool.NoteIsError)
 	markMetadata(c, key, mark)
 }
 
 // markMetadata sets one key of the result's metadata (S2-RES-1) and leaves the others.
 func markMetadata(c *messages.Call, key string, value any) {
-	meta := c.Notes[toolspec.NoteMetadata]
+	meta := c.Notes[tool.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		meta = json.RawMessage("{}")
 	}
-	c.Note(toolspec.NoteMetadata, json.RawMessage(messages.SetField(meta, key, messages.Encode(value))))
+	c.Note(tool.NoteMetadata, json.RawMessage(messages.SetField(meta, key, messages.Encode(value))))
 }
 
 // succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and
 // nothing that only stands in for one (F3-11).
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
-	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError) && !toolspec.AsksForInput(c.ReplyBytes())
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(tool.NoteIsError) && !tool.AsksForInput(c.ReplyBytes())
 }
 
 // try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the

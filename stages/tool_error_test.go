@@ -46,7 +46,7 @@ func TestToolErrorText(t *testing.T) {
 	})
 	t.Run("a tool that panics", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{}, nil, tool{reading("x"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) { panic("oh") }})
+		c := newToolChain(t, stages.Deps{}, nil, chainTool{reading("x"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) { panic("oh") }})
 		require.Equal(t, "internal_error", graceful(t, c.Run(t, "x", `{}`))["error"])
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // ToolFallbackConfig has no keys of its own: `tool.fallback` holds the settings (FallbackRules).
@@ -32,16 +32,16 @@ type FallbackRules struct {
 // WithDefaults fills in what is not set.
 func (r FallbackRules) WithDefaults() FallbackRules {
 	if r.StaleTTL == 0 {
-		r.StaleTTL = toolspec.StaleTTL
+		r.StaleTTL = tool.StaleTTL
 	}
 	if r.StaleMax == 0 {
-		r.StaleMax = toolspec.StaleMax
+		r.StaleMax = tool.StaleMax
 	}
 	if r.GracefulIsError == "" {
 		r.GracefulIsError = "auto"
 	}
 	if r.Rungs == nil {
-		r.Rungs = []string{toolspec.StaleCache, toolspec.StubDataMark, toolspec.GracefulError}
+		r.Rungs = []string{tool.StaleCache, tool.StubDataMark, tool.GracefulError}
 	}
 	return r
 }
@@ -56,7 +56,7 @@ func (r FallbackRules) validate() error {
 		return fmt.Errorf("tool.fallback.graceful-is-error: %q; known: auto, true, false", r.GracefulIsError)
 	}
 	for _, rung := range r.Rungs {
-		if rung != toolspec.StaleCache && rung != toolspec.StubDataMark && rung != toolspec.GracefulError {
+		if rung != tool.StaleCache && rung != tool.StubDataMark && rung != tool.GracefulError {
 			return fmt.Errorf("tool.fallback.rungs: %q; known: stale_cache, stub_data, graceful_error", rung)
 		}
 	}
@@ -117,19 +117,19 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil // half a text was shown: nothing can stand in for the rest of it
 	}
 	if fault == nil {
-		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.ReplyBytes()) {
+		if !c.Flag(tool.NoteIsError) || !emptyResult(c.ReplyBytes()) {
 			return pipeline.Continue(), t.record(ctx, c)
 		}
 		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
 	}
-	if c.Flag(toolspec.NoteStarted) && !fault.OfTarget() {
+	if c.Flag(tool.NoteStarted) && !fault.OfTarget() {
 		// A result was kept back, by a stage or by the time: no stand-in may invite the model to call again.
 		_, e, _ := t.tools.of(ctx, c)
 		name, _, _ := cutVersion(c.Tool)
-		fault = toolspec.AfterStart(name, fault, e.Check)
+		fault = tool.AfterStart(name, fault, e.Check)
 		c.Fail(fault)
 	}
-	class := toolspec.ClassOf(fault)
+	class := tool.ErrorClassOf(fault)
 	if class == "" {
 		return pipeline.Continue(), nil
 	}
@@ -148,29 +148,29 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 }
 
 // climb returns the first rung that holds, with its mark; no mark if none does.
-func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.Class) (reply []byte, mark string) {
+func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.ErrorClass) (reply []byte, mark string) {
 	def, e, err := t.tools.of(ctx, c)
 	if err != nil {
-		def, e = nil, toolspec.Effective{} // an unknown tool has no data to stand in
+		def, e = nil, tool.Effective{} // an unknown tool has no data to stand in
 	}
 	data := def != nil && (fault.OfTarget() || slices.Contains(mayStandIn, fault.Code))
 	for _, rung := range t.rules.Rungs {
 		switch {
-		case rung == toolspec.StaleCache && data && toolspec.StaleAllowed(class, e):
+		case rung == tool.StaleCache && data && tool.StaleAllowed(class, e):
 			if r := t.stale(ctx, c, def, e); r != nil {
-				r.put(c, toolspec.MarkFallback, rung)
+				r.put(c, tool.MarkFallback, rung)
 				return marked(c, rung, r.Stored), rung
 			}
-		case rung == toolspec.StubDataMark && data && toolspec.StubAllowed(class, def):
+		case rung == tool.StubDataMark && data && tool.StubAllowed(class, def):
 			c.SetReply(def.StubData)
 			t.clean(c, rung)
 			return marked(c, rung, time.Time{}), rung
-		case rung == toolspec.GracefulError:
+		case rung == tool.GracefulError:
 			name, _, _ := cutVersion(c.Tool)
-			c.SetReply(toolspec.Graceful(name, class, redact(fault.Message)))
+			c.SetReply(tool.Graceful(name, class, redact(fault.Message)))
 			t.clean(c, rung)
 			if t.rules.GracefulIsError != "auto" {
-				c.Note(toolspec.NoteIsError, t.rules.GracefulIsError == "true")
+				c.Note(tool.NoteIsError, t.rules.GracefulIsError == "true")
 			}
 			return marked(c, rung, time.Time{}), rung
 		}
@@ -184,10 +184,10 @@ var mayStandIn = []messages.Code{messages.RateLimited, messages.Overloaded, mess
 
 // clean takes what a failed attempt left of itself off the call, and marks the metadata.
 func (t *toolFallback) clean(c *messages.Call, mark string) {
-	c.Unnote(toolspec.NoteIsError)
-	c.Unnote(toolspec.NoteStructured)
-	c.Unnote(toolspec.NoteMetadata)
-	markMetadata(c, toolspec.MarkFallback, mark)
+	c.Unnote(tool.NoteIsError)
+	c.Unnote(tool.NoteStructured)
+	c.Unnote(tool.NoteMetadata)
+	markMetadata(c, tool.MarkFallback, mark)
 }
 
 // marked is the call's reply with the mark where the model reads it.
@@ -220,7 +220,7 @@ func emptyResult(raw []byte) bool { return messages.IsNull(raw) || string(raw) =
 
 // identity says what the call is remembered as. Where a stage inner to the cache has changed the arguments since, it is
 // nothing: a result must not be found under arguments that nobody asked with.
-func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (identity, bool) {
+func (t *toolFallback) identity(c *messages.Call, def *tool.Definition, e tool.Effective) (identity, bool) {
 	id, ok := identify(c, def, e)
 	var key string
 	if ok && c.Noted(noteToolKey, &key) && key != id.key() {
@@ -229,7 +229,7 @@ func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e to
 	return id, ok
 }
 
-func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *toolspec.Definition, e toolspec.Effective) *toolResult {
+func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective) *toolResult {
 	id, ok := t.identity(c, def, e)
 	if !ok {
 		return nil
@@ -256,7 +256,7 @@ func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
 	if _, answered := c.Notes[messages.NoteStopper]; answered {
 		return nil
 	}
-	if !succeeded(c) || c.Flag(messages.NoteCacheHit) || !slices.Contains(t.rules.Rungs, toolspec.StaleCache) {
+	if !succeeded(c) || c.Flag(messages.NoteCacheHit) || !slices.Contains(t.rules.Rungs, tool.StaleCache) {
 		return nil
 	}
 	def, e, err := t.tools.of(ctx, c)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -73,7 +73,7 @@ func TestToolFallbackOddValues(t *testing.T) {
 		t.Run("stub "+name, func(t *testing.T) {
 			t.Parallel()
 			def := reading("x")
-			def.StubData = toolspec.JSON(stub)
+			def.StubData = tool.JSON(stub)
 			c := newToolChain(t, stages.Deps{}, nil, once(def, 0, "", errors.New("boom")))
 			out := c.Run(t, "x", `{}`)
 			require.Nil(t, out.Fault)
@@ -88,13 +88,13 @@ func TestToolFallbackOddValues(t *testing.T) {
 func TestToolFallbackLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	def := reading("x")
-	def.StubData = toolspec.JSON(`{"sample":true}`)
-	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, tool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+	def.StubData = tool.JSON(`{"sample":true}`)
+	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
 		return toolbox.Result{IsError: true, Structured: json.RawMessage(`{"secret":1}`), Metadata: map[string]any{"left": true}}, nil
 	}})
 	out := c.Run(t, "x", `{}`)
 	require.Equal(t, `{"sample":true,"_shallot":{"fallback":"stub_data"}}`, string(out.ReplyBytes()))
-	require.False(t, out.Flag(toolspec.NoteIsError))
-	require.NotContains(t, out.Notes, toolspec.NoteStructured)
+	require.False(t, out.Flag(tool.NoteIsError))
+	require.NotContains(t, out.Notes, tool.NoteStructured)
 	require.NotContains(t, metadata(t, out), "left")
 }

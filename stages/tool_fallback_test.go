@@ -15,18 +15,18 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 var errConnect = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
 // once is a reading tool that is tried once and gives its result in the first runs only.
-func once(def toolspec.Definition, good int, result string, err error) tool {
-	none := toolspec.NoRetry()
+func once(def tool.Definition, good int, result string, err error) chainTool {
+	none := tool.NoRetry()
 	def.Retry = &none
-	return tool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
+	return chainTool{def, func(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		if n <= good {
 			return toolbox.Result{Content: []byte(result)}, nil
 		}
@@ -52,10 +52,10 @@ func graceful(t testing.TB, c *messages.Call) map[string]string {
 func TestToolFallbackStale(t *testing.T) {
 	t.Parallel()
 	stub := reading("x")
-	stub.StubData = toolspec.JSON(`{"note":"sample"}`)
-	write := toolspec.Definition{Name: "x", Policy: toolspec.Policy{Effect: toolspec.EffectWrite}}
+	stub.StubData = tool.JSON(`{"note":"sample"}`)
+	write := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectWrite}}
 	for name, row := range map[string]struct {
-		def    toolspec.Definition
+		def    tool.Definition
 		wait   time.Duration
 		args   string
 		tenant string
@@ -109,7 +109,7 @@ func TestToolFallbackStale(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
-			def.Cache = &toolspec.Cache{TTL: toolspec.Duration(20 * time.Minute)}
+			def.Cache = &tool.Cache{TTL: tool.Duration(20 * time.Minute)}
 			c := newToolChain(t, stages.Deps{}, nil, once(def, 1, `{"v":1}`, errors.New("boom")))
 			c.Run(t, "x", `{}`)
 			time.Sleep(19 * time.Minute)
@@ -123,8 +123,8 @@ func TestToolFallbackStale(t *testing.T) {
 func TestToolFallbackLadder(t *testing.T) {
 	t.Parallel()
 	stub := reading("x")
-	stub.InputSchema = toolspec.JSON(`{"properties":{"n":{"type":"integer"}}}`)
-	stub.StubData = toolspec.JSON(`{"note":"sample","fallback":1}`)
+	stub.InputSchema = tool.JSON(`{"properties":{"n":{"type":"integer"}}}`)
+	stub.StubData = tool.JSON(`{"note":"sample","fallback":1}`)
 	t.Run("F3-2 F3-11", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", errors.New("boom")))
@@ -178,7 +178,7 @@ func TestToolFallbackLadder(t *testing.T) {
 			gives(reading("x"), toolbox.Result{Content: []byte(`{"no":"such city"}`), IsError: true}), gives(reading("y"), toolbox.Result{IsError: true}))
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, `{"no":"such city"}`, string(out.ReplyBytes()))
-		require.True(t, out.Flag(toolspec.NoteIsError))
+		require.True(t, out.Flag(tool.NoteIsError))
 		require.NotContains(t, out.Notes, messages.NoteDegraded)
 		require.Equal(t, "", graceful(t, c.Run(t, "y", `{}`))["message"], "F3-6: an error result that says nothing")
 	})
@@ -186,7 +186,7 @@ func TestToolFallbackLadder(t *testing.T) {
 		t.Parallel()
 		for says, want := range map[string]string{"true": "true", "false": "false", "auto": ""} {
 			c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{GracefulIsError: says}}, nil, once(reading("x"), 0, "", errors.New("boom")))
-			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[toolspec.NoteIsError]), says)
+			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[tool.NoteIsError]), says)
 		}
 	})
 	t.Run("S2-FALL-1 no rung holds", func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestToolFallbackLadder(t *testing.T) {
 
 func TestToolFallbackStandsAside(t *testing.T) {
 	t.Parallel()
-	stub := toolspec.Definition{Name: "x", Policy: toolspec.Policy{Effect: toolspec.EffectExternal}, StubData: toolspec.JSON(`{"sent":true}`)}
+	stub := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectExternal}, StubData: tool.JSON(`{"sent":true}`)}
 	t.Run("contracts 10 outcome unknown", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", context.DeadlineExceeded))
@@ -212,7 +212,7 @@ func TestToolFallbackStandsAside(t *testing.T) {
 	extra := func(order int, before pipeline.Func) pipeline.Stage {
 		return pipeline.Stage{Name: "extra", Kind: messages.Tool, Order: order, Before: before}
 	}
-	with := func(t *testing.T, def toolspec.Definition, s pipeline.Stage) *toolChain {
+	with := func(t *testing.T, def tool.Definition, s pipeline.Stage) *toolChain {
 		c := newToolChain(t, stages.Deps{}, nil, once(def, 0, "", errors.New("boom")))
 		c.harness.Stages = append(c.harness.Stages, s)
 		return c

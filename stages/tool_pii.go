@@ -7,7 +7,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // toolPIIStage does to tool results what pii does to model input: string values of a JSON result, or the whole text. What
@@ -57,7 +57,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	}
 	inReply := len(e.counts) > 0
 	was := bareReply(c)
-	structured := piiValue(c.Notes[toolspec.NoteStructured], e.edit)
+	structured := piiValue(c.Notes[tool.NoteStructured], e.edit)
 	metadata, native := t.metadata(c, was, e.edit)
 	if e.blocked != nil {
 		return pipeline.Verdict{}, e.blocked
@@ -70,32 +70,32 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 		c.SetReply(out)
 	}
 	if len(structured) > 0 {
-		c.Note(toolspec.NoteStructured, json.RawMessage(structured))
+		c.Note(tool.NoteStructured, json.RawMessage(structured))
 	}
 	if len(native.Result) > 0 {
-		native.Of = toolspec.NativeHash(bareReply(c))
-		metadata = messages.SetField(metadata, toolspec.MetaNative, messages.Encode(native))
+		native.Of = tool.NativeHash(bareReply(c))
+		metadata = messages.SetField(metadata, tool.MetaNative, messages.Encode(native))
 	}
 	if len(metadata) > 0 {
-		c.Note(toolspec.NoteMetadata, json.RawMessage(metadata))
+		c.Note(tool.NoteMetadata, json.RawMessage(metadata))
 	}
 	return pipeline.Continue(), nil
 }
 
 // metadata edits the metadata of a result but for the native form of an MCP result, which is returned apart, if it
 // belongs to the reply; one that does not is left out.
-func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string) string) (out []byte, native toolspec.Native) {
-	meta := c.Notes[toolspec.NoteMetadata]
+func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string) string) (out []byte, native tool.Native) {
+	meta := c.Notes[tool.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		return piiValue(meta, edit), native
 	}
-	raw, has := messages.Field(meta, toolspec.MetaNative)
+	raw, has := messages.Field(meta, tool.MetaNative)
 	if has {
-		meta = messages.DropField(meta, toolspec.MetaNative)
-		if json.Unmarshal(raw, &native) == nil && native.Of == toolspec.NativeHash(reply) {
+		meta = messages.DropField(meta, tool.MetaNative)
+		if json.Unmarshal(raw, &native) == nil && native.Of == tool.NativeHash(reply) {
 			native.Result = piiValue(native.Result, edit)
 		} else {
-			native = toolspec.Native{}
+			native = tool.Native{}
 		}
 	}
 	return piiValue(meta, edit), native
@@ -108,9 +108,9 @@ func (t toolPIIStage) fault(c *messages.Call, e *piiEditor) {
 	}
 	f := *c.Fault
 	f.Message = e.edit(f.Message)
-	if raw, ok := f.Headers[toolspec.HeaderMCPError]; ok {
+	if raw, ok := f.Headers[tool.HeaderMCPError]; ok {
 		f.Headers = maps.Clone(f.Headers)
-		f.Headers[toolspec.HeaderMCPError] = string(piiValue([]byte(raw), e.edit))
+		f.Headers[tool.HeaderMCPError] = string(piiValue([]byte(raw), e.edit))
 	}
 	if len(e.counts) == 0 {
 		return
@@ -118,13 +118,13 @@ func (t toolPIIStage) fault(c *messages.Call, e *piiEditor) {
 	if e.blocked != nil {
 		f.Message = "the tool '" + c.Tool + "' failed; what it said is not shown: " + e.blocked.Message
 		f.Headers = maps.Clone(f.Headers)
-		delete(f.Headers, toolspec.HeaderMCPError)
+		delete(f.Headers, tool.HeaderMCPError)
 	}
 	c.Note(NotePII, map[string]piiCounts{"result": e.counts})
 	c.Fail(&f)
 }
 
-// bareReply is the reply as toolspec.Native names it.
+// bareReply is the reply as tool.Native names it.
 func bareReply(c *messages.Call) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -42,14 +42,14 @@ func TestToolPII(t *testing.T) {
 	says := func(s pipeline.Stage) string {
 		target := pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
 			f := messages.NewFault(messages.OutcomeUnknown, "sent to joe@example.com, perhaps")
-			f.Headers = map[string]string{toolspec.HeaderMCPError: `{"code":1,"message":"joe@example.com"}`}
+			f.Headers = map[string]string{tool.HeaderMCPError: `{"code":1,"message":"joe@example.com"}`}
 			return f
 		})
 		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
 		_, err := pipeline.Chain([]pipeline.Stage{s}, target).Call(t.Context(), c)
 		require.NoError(t, err)
 		require.Equal(t, messages.OutcomeUnknown, c.Fault.Code)
-		require.NotContains(t, c.Fault.Message+c.Fault.Headers[toolspec.HeaderMCPError], "joe@")
+		require.NotContains(t, c.Fault.Message+c.Fault.Headers[tool.HeaderMCPError], "joe@")
 		return c.Fault.Message
 	}
 	require.Equal(t, "sent to [REDACTED_EMAIL], perhaps", says(s))

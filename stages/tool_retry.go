@@ -9,7 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // ToolRetryConfig is agent.interceptor.tool-retry: what holds for tools that declare no policy of their own.
@@ -60,9 +60,9 @@ type toolRetry struct {
 
 // toolRetryState is the policy as it was when the call came: it holds over all attempts (X-9).
 type toolRetryState struct {
-	Policy    toolspec.RetryPolicy `json:"policy"`
-	Own       bool                 `json:"own,omitempty"`       // the tool's, not the stage's
-	Unguarded bool                 `json:"unguarded,omitempty"` // may run twice
+	Policy    tool.RetryPolicy `json:"policy"`
+	Own       bool             `json:"own,omitempty"`       // the tool's, not the stage's
+	Unguarded bool             `json:"unguarded,omitempty"` // may run twice
 }
 
 // newToolRetry makes the stage that lets a failed tool run again. What fails is the tool itself: its faults and its
@@ -100,7 +100,7 @@ func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	st, err := r.policy(ctx, c)
 	if err != nil {
 		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once", "call", c.ID, "tool", c.Tool, "err", err)
-		st = toolRetryState{Policy: toolspec.NoRetry()}
+		st = toolRetryState{Policy: tool.NoRetry()}
 	}
 	c.Note(noteMaxRetries, st.Policy.MaxAttempts-1)
 	return pipeline.Continue(), c.SetState(st)
@@ -116,17 +116,17 @@ func (r *toolRetry) policy(ctx context.Context, c *messages.Call) (st toolRetryS
 		st.Policy, st.Own = *e.Retry, true
 	}
 	if len(r.cfg.Tools) > 0 && !slices.Contains(r.cfg.Tools, def.Name) {
-		st.Policy = toolspec.NoRetry()
+		st.Policy = tool.NoRetry()
 	}
 	st.Policy.MaxAttempts = max(1, st.Policy.MaxAttempts)
 	return st, nil
 }
 
 // own is the policy of the stage's keys: S0-RETRY-4, with any fault of the tool worth another attempt.
-func (r *toolRetry) own() toolspec.RetryPolicy {
-	return toolspec.RetryPolicy{
-		MaxAttempts: r.cfg.MaxRetries + 1, BaseDelay: toolspec.Duration(r.cfg.BaseDelay), Multiplier: r.cfg.Multiplier,
-		MaxDelay: toolspec.Duration(r.cfg.MaxDelay), Jitter: r.cfg.Jitter, On: []string{toolspec.AnyFault},
+func (r *toolRetry) own() tool.RetryPolicy {
+	return tool.RetryPolicy{
+		MaxAttempts: r.cfg.MaxRetries + 1, BaseDelay: tool.Duration(r.cfg.BaseDelay), Multiplier: r.cfg.Multiplier,
+		MaxDelay: tool.Duration(r.cfg.MaxDelay), Jitter: r.cfg.Jitter, On: []string{tool.AnyFault},
 	}
 }
 
@@ -136,7 +136,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return r.end(c), err
 	}
 	f := c.Fault
-	if f == nil && c.Flag(toolspec.NoteIsError) {
+	if f == nil && c.Flag(tool.NoteIsError) {
 		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
 	}
 	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) { // contracts 8
@@ -144,7 +144,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	}
 	attempt := c.Attempt()
 	// Asked as if no attempt had been made: whether the fault is worth one at all. How many there are comes after.
-	if !(toolspec.Effective{Unguarded: st.Unguarded}).MayRetry(endless(st.Policy), 0, f) {
+	if !(tool.Effective{Unguarded: st.Unguarded}).MayRetry(endless(st.Policy), 0, f) {
 		if attempt > 1 {
 			r.exhaust(c, f, attempt)
 		}
@@ -173,14 +173,14 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	c.Note(messages.NoteShouldRetry, true)
 	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
 	clearAttempt(c)
-	for _, note := range []string{toolspec.NoteIsError, toolspec.NoteStructured, toolspec.NoteMetadata} {
+	for _, note := range []string{tool.NoteIsError, tool.NoteStructured, tool.NoteMetadata} {
 		c.Unnote(note)
 	}
 	return pipeline.Again(delay), nil
 }
 
 // endless is the policy without its number of attempts.
-func endless(p toolspec.RetryPolicy) toolspec.RetryPolicy {
+func endless(p tool.RetryPolicy) tool.RetryPolicy {
 	if p.MaxAttempts > 1 {
 		p.MaxAttempts = pipeline.MaxAttempts
 	}
@@ -204,7 +204,7 @@ func (r *toolRetry) delay(c *messages.Call, st toolRetryState, f *messages.Fault
 // exhaust says that every attempt failed. An error result has words of its own and keeps them (contracts 13), and so
 // does a fault that is more than a failure: an unknown outcome must be read as one.
 func (r *toolRetry) exhaust(c *messages.Call, last *messages.Fault, attempts int) {
-	if c.Fault == nil || toolspec.ClassOf(last) == "" {
+	if c.Fault == nil || tool.ErrorClassOf(last) == "" {
 		return
 	}
 	g := *last

@@ -12,12 +12,12 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
-func withRetry(def toolspec.Definition, p toolspec.RetryPolicy) toolspec.Definition {
+func withRetry(def tool.Definition, p tool.RetryPolicy) tool.Definition {
 	def.Retry = &p
 	return def
 }
@@ -33,11 +33,11 @@ func ms(n ...int) []time.Duration {
 func TestToolRetry(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
-	external := toolspec.Definition{Name: "x", Policy: toolspec.Policy{Effect: toolspec.EffectExternal}}
+	external := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectExternal}}
 	timeout := context.DeadlineExceeded
 	for name, row := range map[string]struct {
 		config string
-		tool   tool
+		tool   chainTool
 		runs   int
 		delays []time.Duration
 		ok     bool
@@ -53,16 +53,16 @@ func TestToolRetry(t *testing.T) {
 		"RT-8":                    {config: "max-retries: 0", tool: gives(reading("x"), boom), runs: 1, says: "tool 'x' failed: boom"},
 		"RT-11":                   {config: "tools: [a]", tool: gives(reading("x"), boom), runs: 1},
 		"RT-12 cap":               {config: "{max-retries: 2, base-delay: 20s, max-delay: 21s}", tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(20000, 21000), ok: true, total: 2},
-		"RP-1":                    {tool: gives(withRetry(reading("x"), toolspec.NoRetry()), timeout), runs: 1},
-		"RP-2":                    {tool: fails(withRetry(reading("x"), toolspec.NetworkRetry()), 2, errConnect), runs: 3, delays: ms(1000, 2000), ok: true, total: 2},
-		"RP-3":                    {tool: gives(withRetry(reading("x"), toolspec.NetworkRetry()), boom), runs: 1},
-		"RP-4":                    {tool: gives(withRetry(reading("x"), toolspec.IdempotentSafeRetry()), boom), runs: 2, delays: ms(300), total: 1, gone: 1, says: "All 2 attempts failed: tool 'x' failed: boom"},
-		"RP-5":                    {config: "max-retries: 9", tool: gives(withRetry(reading("x"), toolspec.NoRetry()), errConnect), runs: 1},
-		"RP-6 X-30":               {tool: fails(withRetry(reading("x"), toolspec.NetworkRetry()), 1, timeout), runs: 2, delays: ms(1000), ok: true, total: 1},
+		"RP-1":                    {tool: gives(withRetry(reading("x"), tool.NoRetry()), timeout), runs: 1},
+		"RP-2":                    {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 2, errConnect), runs: 3, delays: ms(1000, 2000), ok: true, total: 2},
+		"RP-3":                    {tool: gives(withRetry(reading("x"), tool.NetworkRetry()), boom), runs: 1},
+		"RP-4":                    {tool: gives(withRetry(reading("x"), tool.IdempotentSafeRetry()), boom), runs: 2, delays: ms(300), total: 1, gone: 1, says: "All 2 attempts failed: tool 'x' failed: boom"},
+		"RP-5":                    {config: "max-retries: 9", tool: gives(withRetry(reading("x"), tool.NoRetry()), errConnect), runs: 1},
+		"RP-6 X-30":               {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 1, timeout), runs: 2, delays: ms(1000), ok: true, total: 1},
 		"contracts 11 no proof":   {tool: gives(external, boom), runs: 1},
 		"contracts 11 proof":      {tool: fails(external, 2, errConnect), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
 		"contracts 10 unknown":    {tool: gives(external, timeout), runs: 1},
-		"S2-RETRY-7 create":       {tool: gives(toolspec.Definition{Name: "create_order"}, boom), runs: 1},
+		"S2-RETRY-7 create":       {tool: gives(tool.Definition{Name: "create_order"}, boom), runs: 1},
 		"contracts 13 result":     {tool: gives(reading("x"), toolbox.Result{Content: []byte(`{"e":1}`), IsError: true}), runs: 3, delays: ms(500, 1000), total: 2, gone: 1, ok: true},
 		"Retry-After is kept to":  {tool: fails(reading("x"), 1, &messages.Fault{Code: messages.ToolNetwork, RetryAfter: 7 * time.Second}), runs: 2, delays: ms(7000), ok: true, total: 1},
 		"Retry-After is too long": {tool: gives(reading("x"), &messages.Fault{Code: messages.ToolNetwork, RetryAfter: 31 * time.Second}), runs: 1},
@@ -107,8 +107,8 @@ func TestToolRetryInTime(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
-			def.Timeout = toolspec.Duration(100 * time.Millisecond)
-			c := newToolChain(t, stages.Deps{}, nil, tool{def, forever})
+			def.Timeout = tool.Duration(100 * time.Millisecond)
+			c := newToolChain(t, stages.Deps{}, nil, chainTool{def, forever})
 			begin := time.Now()
 			out := c.Plain(t, toolCall("x", `{}`))
 			require.Equal(t, 3*100*time.Millisecond+1500*time.Millisecond, time.Since(begin), "TO-6: attempts and waits, no more")
@@ -148,11 +148,11 @@ func TestToolRetryInTime(t *testing.T) {
 
 // oddTools fails, or panics, for whoever asks.
 type oddTools struct {
-	toolspec.Tools
+	tool.Tools
 	err error
 }
 
-func (o oddTools) Get(context.Context, string) (*toolspec.Definition, error) {
+func (o oddTools) Get(context.Context, string) (*tool.Definition, error) {
 	if o.err != nil {
 		return nil, o.err
 	}

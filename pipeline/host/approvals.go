@@ -8,7 +8,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Approvals lists the calls of a tenant that wait for a person, the oldest first; of all tenants if it is empty.
@@ -39,7 +39,7 @@ func approvalOf(p bus.Parked) api.Approval {
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
 func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
-	if _, ours := messages.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != toolspec.ApprovalStage || !ours {
+	if _, ours := messages.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != tool.ApprovalStage || !ours {
 		return answer, nil
 	}
 	return h.tools.desk.Decide(ctx, p.Question, answer, by)

@@ -21,7 +21,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -159,10 +160,10 @@ func show(v any) string {
 
 // TestDocsStages writes the default chain in stages.md from the registry.
 func TestDocsStages(t *testing.T) {
-	rules := toolspec.DefaultRules()
+	rules := tool.DefaultRules()
 	deps := stages.Deps{
-		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: toolspec.NewRegistry(&pipeline.Memory{}, &toolspec.Parser{}, nil),
-		Parser: &toolspec.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
+		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil),
+		Parser: &args.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
 	}
 	sections := host.Sections()
 	var b strings.Builder
@@ -226,7 +227,7 @@ func TestDocsFaults(t *testing.T) {
 		i := code.Info()
 		row := rows[string(code)]
 		require.NotNil(t, row, "docs/api.md lacks a row of fault %s", code)
-		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"), pick(i.Fallback, "yes", "no"), string(i.Class)}
+		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"), pick(i.Fallback, "yes", "no"), string(i.ErrorClass)}
 		if want[2] == "" {
 			want[2] = "null"
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -16,7 +16,7 @@ func (h *Host) fallbackRules() *stages.FallbackRules {
 	c := h.Config.Tool.Fallback
 	r := stages.FallbackRules{StaleTTL: c.StaleTTL, StaleMax: c.StaleMax, GracefulIsError: string(c.GracefulIsError)}
 	if c.StaleTTL == 0 || c.StaleMax == 0 {
-		r.Rungs = []string{toolspec.StubDataMark, toolspec.GracefulError}
+		r.Rungs = []string{tool.StubDataMark, tool.GracefulError}
 	}
 	return &r
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -59,7 +59,7 @@ type Options struct {
 	// Executors replace those of their kind: go, http, nats, mcp.
 	Executors toolbox.Executors
 	// Resolve, if given, makes what finds tools out of the registry, for stages and target alike.
-	Resolve func(registry toolspec.Tools) toolspec.Tools
+	Resolve func(registry tool.Tools) tool.Tools
 	// Drain is how long running work may finish when the process stops; 0 means the bus's own.
 	Drain time.Duration
 }
@@ -180,7 +180,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
 	if o.Roles.Tool {
-		h.loops.Go(func() { h.discoverTools(loop, stores["limits"]) })
+		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
 	if err := h.startMCP(); err != nil {
 		return h, err
@@ -202,7 +202,7 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.stopLoops()
 		if h.tools.mcp != nil {
 			h.tools.mcp.Close()
-			h.tools.asked.close()
+			h.tools.mcpBus.Close()
 		}
 		h.loops.Wait()
 	}
@@ -332,7 +332,7 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.doubt, Longest: h.longest,
+		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {

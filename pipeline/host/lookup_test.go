@@ -14,13 +14,13 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // trap is a resolver that goes wrong for a tool while it is armed.
 type trap struct {
-	toolspec.Tools
+	tool.Tools
 	mu    sync.Mutex
 	armed map[string]bool
 	hits  map[string]int
@@ -28,7 +28,7 @@ type trap struct {
 
 var errLookUp = errors.New("the policy service is away")
 
-func (r *trap) Get(ctx context.Context, name string) (*toolspec.Definition, error) {
+func (r *trap) Get(ctx context.Context, name string) (*tool.Definition, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	base, _, _ := cutAt(name)
@@ -84,7 +84,7 @@ func TestRowsLookUp(t *testing.T) {
 			h, err := host.Start(t.Context(), host.Options{
 				Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
 				Stages:  []pipeline.Stage{r.arm("arm", orders[0], true), r.arm("disarm", orders[1], false)},
-				Resolve: func(registry toolspec.Tools) toolspec.Tools { r.Tools = registry; return r },
+				Resolve: func(registry tool.Tools) tool.Tools { r.Tools = registry; return r },
 				Funcs: toolbox.GoFuncs{"fail": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -99,7 +99,7 @@ func TestRowsLookUp(t *testing.T) {
 				_ = h.Stop(ctx)
 			})
 			for _, tool := range []string{"panics", "errs", "well"} {
-				c := call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)})
+				c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
 				require.Nil(t, c.Fault, "RP-9 %s: the ladder has the last word", tool)
 				require.Contains(t, string(c.Notes["tool.fallbackFault"]), "the tool's own words", "RP-9 %s", tool)
 				want := 3

@@ -3,22 +3,14 @@ package host
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"sync"
-	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	"github.com/nats-io/nats.go"
-
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/config"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
 // mcpServers are the configured MCP servers as the tool box takes them.
-func mcpServers(servers []config.MCPServer) []toolbox.MCPServer {
+func mcpServers(servers []config.MCPServer) []mcp.Server {
 	reveal := func(in map[string]config.Secret) map[string]string {
 		out := map[string]string{}
 		for k, v := range in {
@@ -26,9 +18,9 @@ func mcpServers(servers []config.MCPServer) []toolbox.MCPServer {
 		}
 		return out
 	}
-	out := make([]toolbox.MCPServer, 0, len(servers))
+	out := make([]mcp.Server, 0, len(servers))
 	for _, s := range servers {
-		out = append(out, toolbox.MCPServer{
+		out = append(out, mcp.Server{
 			Name: s.Name, Command: s.Command, Env: reveal(s.Env), URL: s.URL.Reveal(), Headers: reveal(s.Headers),
 			Tools: s.Tools, Prefix: mcpPrefix(s), Timeout: s.Timeout, OnCancel: s.OnCancel,
 		})
@@ -50,75 +42,12 @@ func (h *Host) startMCP() error {
 	if m == nil {
 		return nil
 	}
-	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	m.Changed = func(server, what, uri string) {
-		note := toolbox.MCPChange{Server: server, What: what, URI: uri}
-		_ = h.Conn.Publish(subjects.Control("event", "mcp", messages.Token(server)), messages.Encode(note))
+		_ = h.tools.mcpBus.Publish(tool.MCPChange{Server: server, What: what, URI: uri})
 	}
 	m.Start()
-	for _, s := range h.Config.Tool.MCPServers {
-		subject := subjects.Control("mcp", messages.Token(s.Name))
-		_, err := h.Conn.QueueSubscribe(subject, "mcp", func(msg *nats.Msg) {
-			h.tools.asked.do(func() { h.answerMCP(s.Name, msg) }) // one slow server must not hold up the others
-		})
-		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", subject, err)
-		}
-	}
-	return nil
-}
-
-// gate runs work at once until it is closed, which waits for what runs.
-type gate struct {
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup
-}
-
-func (g *gate) do(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.work.Go(f)
-	}
-}
-
-func (g *gate) close() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.work.Wait()
-}
-
-type mcpQuestion struct {
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params,omitempty"`
-}
-
-type mcpAnswer struct {
-	Result json.RawMessage    `json:"result,omitempty"`
-	Error  *toolspec.MCPError `json:"error,omitempty"`
-}
-
-func (h *Host) answerMCP(server string, msg *nats.Msg) {
-	var q mcpQuestion
-	var a mcpAnswer
-	err := json.Unmarshal(msg.Data, &q)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		a.Result, err = h.tools.mcp.Do(ctx, server, q.Method, q.Params)
-		cancel()
-	}
-	var wire *jsonrpc.Error
-	switch {
-	case errors.As(err, &wire):
-		a.Error = &toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
-	case err != nil:
-		a.Error = &toolspec.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
-	}
-	if err := msg.Respond(messages.Encode(a)); err != nil {
-		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
-	}
+	names, _ := h.MCPNames()
+	return h.tools.mcpBus.Serve(names, m.Do)
 }
 
 // MCPNames are the configured MCP servers and the prefixes of their tools and prompts, in order.
@@ -129,44 +58,17 @@ func (h *Host) MCPNames() (names, prefixes []string) {
 	return names, prefixes
 }
 
-// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see toolbox.MCPClients.Do.
-// These requests do not pass the chain. The server's own error is a *jsonrpc.Error.
+// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see natstool.MCP.Ask.
 func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
-	raw, err := json.Marshal(params)
-	if err != nil {
-		return nil, err
-	}
-	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("mcp", messages.Token(server))
-	msg, err := h.Conn.RequestWithContext(ctx, subject, messages.Encode(mcpQuestion{Method: method, Params: raw}))
-	if err != nil {
-		return nil, fmt.Errorf("MCP server %s: %w", server, err)
-	}
-	var a mcpAnswer
-	if err := json.Unmarshal(msg.Data, &a); err != nil {
-		return nil, fmt.Errorf("MCP server %s: %w", server, err)
-	}
-	if a.Error != nil {
-		return nil, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data}
-	}
-	return a.Result, nil
+	return h.tools.mcpBus.Ask(ctx, server, method, params)
 }
 
 // OnMCPChange calls f, from one goroutine, whenever an MCP server says that something changed. stop ends it.
-func (h *Host) OnMCPChange(f func(toolbox.MCPChange)) (stop func(), err error) {
-	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("event", "mcp", "*")
-	sub, err := h.Conn.Subscribe(subject, func(m *nats.Msg) {
-		var c toolbox.MCPChange
-		if json.Unmarshal(m.Data, &c) == nil {
-			f(c)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return func() { _ = sub.Unsubscribe() }, nil
+func (h *Host) OnMCPChange(f func(tool.MCPChange)) (stop func(), err error) {
+	return h.tools.mcpBus.OnChange(f)
 }
 
 // Tools lists the newest version of each tool in order of name.
-func (h *Host) Tools(ctx context.Context) ([]*toolspec.Definition, error) {
+func (h *Host) Tools(ctx context.Context) ([]*tool.Definition, error) {
 	return h.tools.registry.List(ctx)
 }

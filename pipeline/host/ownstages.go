@@ -8,10 +8,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-func own(d *toolspec.Definition) pipeline.Own {
+func own(d *tool.Definition) pipeline.Own {
 	return pipeline.Own{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
 }
 
@@ -33,7 +33,7 @@ func (h *Host) ownStages(c *messages.Call) (pipeline.Own, error) {
 	}
 	o := own(d)
 	if h.tools.desk.Concern(d) {
-		o.Demand = append(o.Demand, toolspec.ApprovalStage)
+		o.Demand = append(o.Demand, tool.ApprovalStage)
 	}
 	return o, nil
 }
@@ -43,7 +43,7 @@ func (h *Host) ownStages(c *messages.Call) (pipeline.Own, error) {
 func (h *Host) checkOwnStages(ctx context.Context) error {
 	var faults []error
 	for _, t := range h.Config.Tool.Tools {
-		d, err := h.tools.registry.Get(ctx, toolspec.Pin(t.Name, cmp.Or(t.Version, "1")))
+		d, err := h.tools.registry.Get(ctx, tool.Pin(t.Name, cmp.Or(t.Version, "1")))
 		if err != nil {
 			return err
 		}

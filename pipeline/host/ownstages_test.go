@@ -46,7 +46,7 @@ func TestOwnStages(t *testing.T) {
 		}
 		return -1
 	}
-	c := call(t, h, pipeline.Request{Tool: "guarded@1", Body: []byte(`{}`)})
+	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "guarded@1", Body: []byte(`{}`)})
 	require.Nil(t, c.Fault)
 	require.Equal(t, []int{0, 1, 51, 52}, []int{place(c, "audit"), place(c, "gate"), place(c, "tap"), place(c, "rate-limit")}, "%v", c.Slip.Path)
 	path := strings.Join(c.Slip.Path, ",")
@@ -55,15 +55,15 @@ func TestOwnStages(t *testing.T) {
 	require.EqualValues(t, 1, tap.Load())
 
 	for _, other := range []string{"plain", "guarded"} {
-		c = call(t, h, pipeline.Request{Tool: other, Body: []byte(`{}`)})
+		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tool: other, Body: []byte(`{}`)})
 		require.Equal(t, []int{-1, -1, -1}, []int{place(c, "gate"), place(c, "tap"), place(c, "rate-limit")}, "%s: %v", other, c.Slip.Path)
 	}
 	was := gate.Load()
 	for range 2 { // the second is a cache hit: the mandatory stage has seen it all the same (X-51)
-		require.Nil(t, call(t, h, pipeline.Request{Tool: "gated", Body: []byte(`{"m":1}`)}).Fault)
+		require.Nil(t, end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "gated", Body: []byte(`{"m":1}`)}).Fault)
 	}
 	require.EqualValues(t, was+2, gate.Load())
-	c = call(t, h, pipeline.Request{Tool: "guarded@1", Body: []byte(`{"m":2}`), Only: []string{"timeout"}})
+	c = end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "guarded@1", Body: []byte(`{"m":2}`), Only: []string{"timeout"}})
 	require.Equal(t, []int{1, -1}, []int{place(c, "gate"), place(c, "tap")}, "only leaves mandatory stages")
 
 	_, err = h.RegisterTool(t.Context(), []byte(`{"name":"a","executor":"go:echo","stages":{"optional":["nowhere"]}}`), "me")

@@ -15,16 +15,16 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 type resolver struct {
-	toolspec.Tools
+	tool.Tools
 	said func(string)
 }
 
-func (r resolver) Get(ctx context.Context, name string) (*toolspec.Definition, error) {
+func (r resolver) Get(ctx context.Context, name string) (*tool.Definition, error) {
 	r.said("resolver")
 	return r.Tools.Get(ctx, strings.TrimPrefix(name, "v2_"))
 }
@@ -61,7 +61,7 @@ func TestReplaceSteps(t *testing.T) {
 	h, err := host.Start(t.Context(), host.Options{
 		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
 		Stages:  list,
-		Resolve: func(registry toolspec.Tools) toolspec.Tools { return resolver{registry, say} },
+		Resolve: func(registry tool.Tools) tool.Tools { return resolver{registry, say} },
 		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			say("executor")
 			return toolbox.Result{Content: inv.Arguments}, nil
@@ -73,7 +73,7 @@ func TestReplaceSteps(t *testing.T) {
 		defer cancel()
 		_ = h.Stop(ctx)
 	})
-	c := call(t, h, pipeline.Request{Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
+	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
 	require.Nil(t, c.Fault)
 	require.Equal(t, `{"a":"not a number"}`, string(c.ReplyBytes()), "neither checked nor added")
 	mu.Lock()

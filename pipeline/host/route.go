@@ -9,7 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -45,11 +46,11 @@ func routeErrors(m *pipeline.Manager, l *config.Loaded) error {
 // Stages of a program that embeds the host are not known here.
 func CheckChains(l *config.Loaded) error {
 	h := &Host{Config: l.Config, Manager: &pipeline.Manager{}, log: slog.New(slog.DiscardHandler)}
-	parser := &toolspec.Parser{}
+	parser := &args.Parser{}
 	deps := stages.Deps{
-		Tools: toolspec.NewRegistry(&pipeline.Memory{}, parser, h.log), Parser: parser,
+		Tools: tool.NewRegistry(&pipeline.Memory{}, parser, h.log), Parser: parser,
 		Explicit: l.Explicit, Fallback: h.fallbackRules(), Section: func(name string) any { return l.Sections[name] },
-		Arguments: toolspec.Options{Coercion: l.Tool.Arguments.Coercion, IntegerBits: l.Tool.Arguments.IntegerBits},
+		Arguments: args.Options{Coercion: l.Tool.Arguments.Coercion, IntegerBits: l.Tool.Arguments.IntegerBits},
 		Store:     func(string) pipeline.Store { return &pipeline.Memory{} },
 	}
 	var faults []error

@@ -8,8 +8,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // stageTools serves the tools that stages contribute (S1-IF-3). Such a tool is added to the model calls of agent runs
@@ -17,15 +17,15 @@ import (
 // schema, run in the pool with a time limit. A stage that is switched off adds its tools no longer; calls of runs that
 // have them already are still served.
 type stageTools struct {
-	registry toolspec.Tools
-	defs     map[string]*toolspec.Definition
+	registry tool.Tools
+	defs     map[string]*tool.Definition
 	owners   map[string]string
 }
 
-var _ toolspec.Tools = (*stageTools)(nil)
+var _ tool.Tools = (*stageTools)(nil)
 
-// Get implements toolspec.Tools: a stage's own tool, else the registry's.
-func (s *stageTools) Get(ctx context.Context, name string) (*toolspec.Definition, error) {
+// Get implements tool.Tools: a stage's own tool, else the registry's.
+func (s *stageTools) Get(ctx context.Context, name string) (*tool.Definition, error) {
 	base, _, _ := strings.Cut(name, "@")
 	if d, ok := s.defs[base]; ok {
 		return d, nil
@@ -48,25 +48,25 @@ func (s *stageTools) serves(tool string) bool {
 func (h *Host) addStageTools(ctx context.Context) error {
 	t := h.tools
 	for _, m := range h.Manager.Stages("") {
-		for _, tool := range m.Tools {
-			if tool.Do == nil {
+		for _, given := range m.Tools {
+			if given.Do == nil {
 				continue // served by the registry, or found missing when it is added (CH-22)
 			}
 			if m.Kind != messages.Model {
 				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)
 			}
-			if old, err := t.registry.Get(ctx, tool.Name); err == nil && old.Source == toolspec.Operator {
-				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, tool.Name)
+			if old, err := t.registry.Get(ctx, given.Name); err == nil && old.Source == tool.Operator {
+				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, given.Name)
 			}
-			d := &toolspec.Definition{
-				Name: tool.Name, Description: tool.Description, Version: "1", InputSchema: toolspec.JSON(tool.Parameters),
-				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: "stage:" + m.Name + ":" + tool.Name}, Source: toolspec.Operator,
+			d := &tool.Definition{
+				Name: given.Name, Description: given.Description, Version: "1", InputSchema: tool.JSON(given.Parameters),
+				Executor: tool.Executor{Kind: tool.ExecGo, Name: "stage:" + m.Name + ":" + given.Name}, Source: tool.Operator,
 			}
 			if err := d.Validate(t.parser); err != nil {
 				return fmt.Errorf("stage %s: %w", m.Name, err)
 			}
-			t.find.defs[tool.Name], t.find.owners[tool.Name] = d, m.Name
-			t.funcs[d.Executor.Name] = runStageTool(tool)
+			t.find.defs[given.Name], t.find.owners[given.Name] = d, m.Name
+			t.funcs[d.Executor.Name] = runStageTool(given)
 		}
 	}
 	return nil

@@ -14,17 +14,20 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 // tools is what this process knows of tools: their definitions, and how those that it runs are run.
 type tools struct {
-	registry *toolspec.Registry
-	parser   *toolspec.Parser
-	rules    toolspec.Rules
-	options  toolspec.Options
+	registry *tool.Registry
+	parser   *args.Parser
+	rules    tool.Rules
+	options  args.Options
 	target   *toolbox.Target
 	funcs    toolbox.GoFuncs
 	find     *stageTools // the registry and the tools of stages
@@ -34,9 +37,9 @@ type tools struct {
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
-	mcp        *toolbox.MCPClients // nil where no tools run, or no server is configured
+	mcp        *mcp.Clients // nil where no tools run, or no server is configured
 	desk       *stages.ApprovalDesk
-	asked      gate // what is asked of those servers beside tool calls
+	mcpBus     *natstool.MCP // what is asked of MCP servers beside tool calls
 }
 
 // tools builds the registry over the tools bucket and registers what the configuration defines.
@@ -46,13 +49,13 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err != nil {
 		return err
 	}
-	t := &tools{parser: &toolspec.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
-	t.rules = toolspec.Rules{
+	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
-		Timeouts: toolspec.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
+		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = toolspec.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
-	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
+	t.options = args.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
+	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
 	js, err := jetstream.New(h.Conn)
@@ -65,41 +68,43 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := stages.EvictedTool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
-	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
+	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{}, owners: map[string]string{}}
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
 	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
 		return fmt.Errorf("agent.interceptor.approval: %w", err)
 	}
+	subjects := messages.Subjects{Root: h.Config.Bus.Root}
+	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
 	t.target = &toolbox.Target{
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
-		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.RemoteExecutor{Remote: &remote{nc: h.Conn, subjects: messages.Subjects{Root: h.Config.Bus.Root}}}},
+		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
-		Intents:   &toolbox.Intents{Store: prefixed{stores["intents"], "tool."}},
+		Runs:      &toolbox.RunRecords{Store: prefixed{stores["intents"], "tool."}},
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
-		t.mcp = toolbox.NewMCPClients(servers, t.registry, Version(), o.Log)
+		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
 		t.target.Executors["mcp"] = t.mcp
 	}
 	maps.Copy(t.target.Executors, o.Executors)
 	h.tools = t
-	defs := make([]toolspec.Definition, 0, len(c.Tools)+len(demo))
-	for i, tool := range c.Tools {
-		raw, err := json.Marshal(tool)
+	defs := make([]tool.Definition, 0, len(c.Tools)+len(demo))
+	for i, ct := range c.Tools {
+		raw, err := json.Marshal(ct)
 		if err != nil {
-			return fmt.Errorf("tool.tools[%d] (%s): %w", i, tool.Name, err)
+			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
-		var d toolspec.Definition
+		var d tool.Definition
 		if err := json.Unmarshal(raw, &d); err != nil {
-			return fmt.Errorf("tool.tools[%d] (%s): %w", i, tool.Name, err)
+			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
 		}
-		d.Source = toolspec.Operator
+		d.Source = tool.Operator
 		defs = append(defs, d)
 	}
 	for _, d := range demo {
-		if !slices.ContainsFunc(defs, func(o toolspec.Definition) bool { return o.Name == d.Name }) {
-			d.Source = toolspec.Operator
+		if !slices.ContainsFunc(defs, func(o tool.Definition) bool { return o.Name == d.Name }) {
+			d.Source = tool.Operator
 			defs = append(defs, d)
 		}
 	}
@@ -170,18 +175,18 @@ func (h *Host) longest(r pipeline.Request) time.Duration {
 }
 
 // checkTime warns of a time limit that no call can use up.
-func (h *Host) checkTime(d *toolspec.Definition) {
+func (h *Host) checkTime(d *tool.Definition) {
 	if limit := d.Timeout.D(); limit > maxToolTime-toolTime {
 		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
 	}
 }
 
-// doubt says of a tool call's fault what the tool's own record knows (contracts 10).
-func (h *Host) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+// reviseFault says of a tool call's fault what the tool's own record knows (contracts 10).
+func (h *Host) reviseFault(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
 	if c.Kind != messages.Tool {
 		return f
 	}
-	return h.tools.target.Doubt(ctx, c, f)
+	return h.tools.target.OutcomeOf(ctx, c, f)
 }
 
 // prefixed is a store whose keys begin with a prefix, so that two users of one bucket cannot meet.

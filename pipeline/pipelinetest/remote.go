@@ -10,20 +10,20 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/remote"
+	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
 // Remotely returns the stages with their work in the hands of programs elsewhere, so that the cases of the Runner suite
 // hold for remote stages too: each has its own subject, its name, and asks there with ask.
-func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
+func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage {
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
-		spec := remote.Spec{
-			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remote.OpenErr,
+		spec := remotestage.Spec{
+			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remotestage.OpenErr,
 			Again: s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
 		}
 		if s.FailClosed {
-			spec.OnError = remote.CloseErr
+			spec.OnError = remotestage.CloseErr
 		}
 		if s.Before != nil {
 			spec.Phases = append(spec.Phases, messages.Before)
@@ -31,28 +31,28 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
 		if s.After != nil {
 			spec.Phases = append(spec.Phases, messages.After)
 		}
-		out[i] = remote.Stage(spec, ask, nil)
+		out[i] = remotestage.Stage(spec, ask, nil)
 		out[i].Rewrites = s.Rewrites
 	}
 	return out
 }
 
-// Programs is an Asker whose programs are the stages themselves, by name, in this process.
+// Programs is a Requester whose programs are the stages themselves, by name, in this process.
 type Programs []pipeline.Stage
 
-// Ask implements pipeline.Asker.
-func (p Programs) Ask(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Asked, error) {
+// Request implements pipeline.Requester.
+func (p Programs) Request(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Response, error) {
 	for _, s := range p {
 		if s.Name == subject {
 			body, failed := Program(ctx, s, question)
-			asked := pipeline.Asked{Body: body, ErrorText: failed}
+			asked := pipeline.Response{Body: body, ErrorText: failed}
 			if ctx.Err() != nil {
 				return asked, ctx.Err()
 			}
 			return asked, nil
 		}
 	}
-	return pipeline.Asked{}, pipeline.ErrNobody
+	return pipeline.Response{}, pipeline.ErrNoResponders
 }
 
 // told is a question as a program reads it. It is written from docs/writing-a-stage.md and shares nothing with package

@@ -10,46 +10,46 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // DemoTools are built-in tools with which everything can be tried without writing one: the time, an exact sum, an echo,
 // one that is slow, one that fails, one that is not idempotent, one with a stub, one with a large result. They keep no
 // state.
-func DemoTools() ([]toolspec.Definition, GoFuncs) {
+func DemoTools() ([]tool.Definition, GoFuncs) {
 	yes, no := true, false
-	off := &toolspec.Cache{Scope: toolspec.ScopeOff}
-	retry := toolspec.NetworkRetry()
-	def := func(name, description, schema string, p toolspec.Policy) toolspec.Definition {
-		return toolspec.Definition{
-			Name: name, Description: description, Version: "1", InputSchema: toolspec.JSON(schema), Policy: p,
-			Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: name}, Source: toolspec.Operator,
+	off := &tool.Cache{Scope: tool.ScopeOff}
+	retry := tool.NetworkRetry()
+	def := func(name, description, schema string, p tool.Policy) tool.Definition {
+		return tool.Definition{
+			Name: name, Description: description, Version: "1", InputSchema: tool.JSON(schema), Policy: p,
+			Executor: tool.Executor{Kind: tool.ExecGo, Name: name}, Source: tool.Operator,
 		}
 	}
 	failing := def("failing", "Always fails, as the argument says: error, network or panic. It has sample data to stand in.",
 		`{"type":"object","properties":{"how":{"type":"string","enum":["error","network","panic"],"default":"error"}}}`,
-		toolspec.Policy{Effect: toolspec.EffectRead, Retry: &retry, Cache: off})
-	failing.StubData = toolspec.JSON(`{"note":"sample data, not a real result"}`)
-	return []toolspec.Definition{
+		tool.Policy{Effect: tool.EffectRead, Retry: &retry, Cache: off})
+	failing.StubData = tool.JSON(`{"note":"sample data, not a real result"}`)
+	return []tool.Definition{
 		def("getCurrentTime", "Tells the current time, in UTC or in the given IANA time zone.",
 			`{"type":"object","properties":{"timezone":{"type":"string","description":"for example Europe/Rome","default":"UTC"}}}`,
-			toolspec.Policy{Effect: toolspec.EffectRead, Cache: off}),
+			tool.Policy{Effect: tool.EffectRead, Cache: off}),
 		def("add", "Adds two numbers exactly.",
 			`{"type":"object","properties":{"a":{"type":"number"},"b":{"type":"number"}},"required":["a","b"]}`,
-			toolspec.Policy{Effect: toolspec.EffectRead}),
+			tool.Policy{Effect: tool.EffectRead}),
 		def("echo", "Gives back its arguments.",
 			`{"type":"object","properties":{"message":{"type":"string"}},"additionalProperties":true}`,
-			toolspec.Policy{Effect: toolspec.EffectRead}),
+			tool.Policy{Effect: tool.EffectRead}),
 		def("slow", "Waits for the given milliseconds, or until it is cancelled.",
 			`{"type":"object","properties":{"ms":{"type":"integer","minimum":0,"maximum":600000}},"required":["ms"]}`,
-			toolspec.Policy{Effect: toolspec.EffectRead, Cache: off}),
+			tool.Policy{Effect: tool.EffectRead, Cache: off}),
 		failing,
 		def("sendNote", "Pretends to send a note to somebody; sending twice would be wrong.",
 			`{"type":"object","properties":{"to":{"type":"string"},"text":{"type":"string"},"ms":{"type":"integer","minimum":0}},"required":["to","text"]}`,
-			toolspec.Policy{Effect: toolspec.EffectExternal, Idempotent: &no, Check: "echo"}),
+			tool.Policy{Effect: tool.EffectExternal, Idempotent: &no, Check: "echo"}),
 		def("largeText", "Gives a text of the given number of lines.",
 			`{"type":"object","properties":{"lines":{"type":"integer","minimum":1,"maximum":200000}},"required":["lines"]}`,
-			toolspec.Policy{Effect: toolspec.EffectRead, Idempotent: &yes}),
+			tool.Policy{Effect: tool.EffectRead, Idempotent: &yes}),
 	}, GoFuncs{"getCurrentTime": currentTime, "add": add, "echo": echo, "slow": slow, "failing": fail, "sendNote": sendNote, "largeText": largeText}
 }
 

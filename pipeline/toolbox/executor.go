@@ -1,5 +1,5 @@
 // Package toolbox runs tools: Go functions in this process, HTTP endpoints, and whatever the bus and MCP fill in. What
-// a tool is (definition, arguments, policy) is package toolspec, which the tool stages import; this one is imported by
+// a tool is (definition, arguments, policy) is package tool, which the tool stages import; this one is imported by
 // whoever serves tools.
 package toolbox
 
@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Executor runs one tool. It watches ctx: when it ends, the work stops and Execute returns (S2-TIME-1). It is called
@@ -35,7 +35,7 @@ func (f ExecutorFunc) Execute(ctx context.Context, inv Invocation) (Result, erro
 
 // Invocation is one attempt of one tool call.
 type Invocation struct {
-	Tool *toolspec.Definition
+	Tool *tool.Definition
 	// Arguments are the parsed arguments as compact JSON.
 	Arguments json.RawMessage
 	CallID    string
@@ -48,7 +48,7 @@ type Invocation struct {
 	Deadline time.Time
 	Trace    messages.Trace
 	// MCP is what an MCP caller said beside the arguments; nil for other callers.
-	MCP *toolspec.MCPCall
+	MCP *tool.MCPCall
 	// Progress takes a sign of life, a JSON object such as {"progress":1,"total":2,"message":"..."}; never nil. It
 	// reaches the caller if he asked for it, and may be called until Execute returns.
 	Progress func(progress json.RawMessage)

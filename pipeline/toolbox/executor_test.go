@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // An error of Go's own kinds gets its class where it is made; words never decide (S2-FALL-5, RP-2, RP-6).
@@ -38,7 +38,7 @@ func TestErrorsOfFunctions(t *testing.T) {
 			t.Parallel()
 			target, _ := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{}, fmt.Errorf("weather: %w", row.err)
-			}, goTool("x", toolspec.Policy{Effect: toolspec.EffectRead}))
+			}, goTool("x", tool.Policy{Effect: tool.EffectRead}))
 			f := faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit))
 			require.Equal(t, row.code, f.Code)
 			require.Equal(t, row.unsent, f.Unsent)

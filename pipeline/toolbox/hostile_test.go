@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // wire is an HTTP server that answers each request with whatever bytes the test says, or breaks the connection.
@@ -53,13 +53,13 @@ func wire(t *testing.T, answer func(n int64, c net.Conn)) (url string, requests 
 	return "http://" + l.Addr().String(), requests
 }
 
-func httpTool(url string, p toolspec.Policy) *toolspec.Definition {
+func httpTool(url string, p tool.Policy) *tool.Definition {
 	d := goTool("x", p)
-	d.Executor = toolspec.Executor{Kind: "http", URL: url}
+	d.Executor = tool.Executor{Kind: "http", URL: url}
 	return d
 }
 
-func execute(t *testing.T, e toolbox.Executor, d *toolspec.Definition) (toolbox.Result, error) {
+func execute(t *testing.T, e toolbox.Executor, d *tool.Definition) (toolbox.Result, error) {
 	t.Helper()
 	return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), CallID: "c1", IdempotencyKey: "k1"})
 }
@@ -79,7 +79,7 @@ func TestHTTPIsNeverSentTwice(t *testing.T) {
 		})
 		e := toolbox.NewHTTPExecutor()
 		defer e.Close()
-		d := httpTool(url, toolspec.Policy{})
+		d := httpTool(url, tool.Policy{})
 		if own != "" {
 			d.Executor.Headers = map[string]string{own: "mine"}
 		}
@@ -96,7 +96,7 @@ func TestHTTPIsNeverSentTwice(t *testing.T) {
 func TestGoexit(t *testing.T) {
 	t.Parallel()
 	no := false
-	for _, p := range []toolspec.Policy{{}, {Idempotent: &no}} {
+	for _, p := range []tool.Policy{{}, {Idempotent: &no}} {
 		target, pool := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 			runtime.Goexit()
 			return toolbox.Result{}, nil
@@ -151,7 +151,7 @@ func TestHostileHTTP(t *testing.T) {
 			url, _ := wire(t, x.answer)
 			e := toolbox.NewHTTPExecutor()
 			defer e.Close()
-			_, err := execute(t, e, httpTool(url, toolspec.Policy{}))
+			_, err := execute(t, e, httpTool(url, tool.Policy{}))
 			f := faultOf(t, err)
 			require.Equal(t, x.code, f.Code, f.Message)
 			require.Equal(t, x.unsent, f.Unsent, f.Message)
@@ -177,7 +177,7 @@ func TestHTTPNothingWasSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := toolbox.NewHTTPExecutor()
 			defer e.Close()
-			_, err := execute(t, e, httpTool(url, toolspec.Policy{}))
+			_, err := execute(t, e, httpTool(url, tool.Policy{}))
 			f := faultOf(t, err)
 			require.Equal(t, messages.ToolNetwork, f.Code, f.Message)
 			require.True(t, f.Unsent, f.Message)
@@ -202,9 +202,9 @@ func TestHTTPSlowLoris(t *testing.T) {
 	})
 	e := toolbox.NewHTTPExecutor()
 	defer e.Close()
-	d := httpTool(url, toolspec.Policy{Timeout: toolspec.Duration(50 * time.Millisecond)})
+	d := httpTool(url, tool.Policy{Timeout: tool.Duration(50 * time.Millisecond)})
 	pool := toolbox.NewPool(toolbox.DefaultPool())
-	target := &toolbox.Target{Tools: tools{"x": d}, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"http": e}, Pool: pool}
+	target := &toolbox.Target{Tools: tools{"x": d}, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"http": e}, Pool: pool}
 	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
 	<-gone
 	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
@@ -227,9 +227,9 @@ func TestHTTPGuard(t *testing.T) {
 	shut, open := toolbox.NewHTTPExecutor(), toolbox.NewHTTPExecutor(netip.MustParsePrefix("127.0.0.1/32"))
 	defer shut.Close()
 	defer open.Close()
-	for _, source := range []toolspec.Source{toolspec.API, toolspec.Discovered, ""} {
+	for _, source := range []tool.Source{tool.API, tool.Discovered, ""} {
 		for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "127.1"} {
-			d := httpTool("http://"+host+":"+port, toolspec.Policy{})
+			d := httpTool("http://"+host+":"+port, tool.Policy{})
 			d.Source = source
 			_, err := execute(t, shut, d)
 			f := faultOf(t, err)
@@ -239,7 +239,7 @@ func TestHTTPGuard(t *testing.T) {
 			}
 		}
 		require.Zero(t, asked.Load())
-		d := httpTool("http://localhost:"+port, toolspec.Policy{})
+		d := httpTool("http://localhost:"+port, tool.Policy{})
 		d.Source = source
 		_, err := execute(t, open, d)
 		require.NoError(t, err, "a network that the operator opened")

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 const maxResponse = 10 << 20
@@ -78,7 +78,7 @@ func mayDial(address string, allow []netip.Prefix) error {
 		return fmt.Errorf("%w: %q", errPrivate, address)
 	}
 	ip := at.Addr().Unmap().WithZone("")
-	if toolspec.Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+	if Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 		return nil
 	}
 	return errPrivate
@@ -108,11 +108,11 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	for k, v := range inv.Tool.Executor.Headers {
 		req.Header.Set(k, v)
 	}
-	sendOnce(req.Header)
+	SendOnce(req.Header)
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
-	if inv.Tool.Source != toolspec.Operator {
+	if inv.Tool.Source != tool.Operator {
 		c = e.guarded
 	}
 	resp, err := c.Do(req)
@@ -156,10 +156,10 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	return r, err
 }
 
-// sendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
+// SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
 // that to every request that carries an idempotency key, by the canonical name of the header. On the wire the case of a
 // name means nothing. Whether a tool is tried again is decided by its policy and nowhere else.
-func sendOnce(h http.Header) {
+func SendOnce(h http.Header) {
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if v, ok := h[name]; ok {
 			delete(h, name)
@@ -210,7 +210,7 @@ func network(ctx context.Context, name string, connected bool, err error) error 
 func outcome(name string, status int, wait time.Duration, body []byte, text string) (Result, error) {
 	said := strings.TrimSpace(text)
 	if said == "" {
-		said = short(string(body))
+		said = Short(string(body))
 	}
 	if said != "" {
 		said = ": " + said
@@ -233,17 +233,18 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 }
 
 func retryAfter(h string) time.Duration {
-	const most = 24 * time.Hour
+	const maxWait = 24 * time.Hour
 	if s, err := strconv.ParseUint(h, 10, 64); err == nil {
-		return time.Duration(min(s, uint64(most/time.Second))) * time.Second
+		return time.Duration(min(s, uint64(maxWait/time.Second))) * time.Second
 	}
 	if at, err := http.ParseTime(h); err == nil {
-		return min(max(0, time.Until(at)), most)
+		return min(max(0, time.Until(at)), maxWait)
 	}
 	return 0
 }
 
-func short(s string) string {
+// Short makes a text of another program fit for a message: valid UTF-8, at most 300 characters.
+func Short(s string) string {
 	r := []rune(strings.ToValidUTF8(strings.TrimSpace(s), "?"))
 	if len(r) > 300 {
 		return string(r[:297]) + "..."

@@ -101,7 +101,7 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 		case "progress":
 			inv.Progress(ev.Data)
 		case "error":
-			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' failed: %s", inv.Tool.Name, short(errorText(ev.Data)))
+			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' failed: %s", inv.Tool.Name, Short(errorText(ev.Data)))
 		case "result":
 			return resultEvent(ev.Data), nil
 		}

@@ -37,21 +37,21 @@ func (c PoolConfig) Validate() error {
 // Pool bounds how much tool work runs at once. Nothing is refused: whoever comes when all slots are taken waits, which
 // is the back-pressure that the caller feels (TO-7). It is safe for concurrent use.
 type Pool struct {
-	slots chan struct{}
-	held  chan struct{} // slots and queue together; only what is in here counts as taken on
-	work  sync.WaitGroup
+	slots    chan struct{}
+	admitted chan struct{} // slots and queue together; only what is in here counts as taken on
+	work     sync.WaitGroup
 }
 
 // NewPool returns a pool; the configuration must be valid.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{slots: make(chan struct{}, c.MaxPool), held: make(chan struct{}, c.MaxPool+c.QueueCapacity)}
+	return &Pool{slots: make(chan struct{}, c.MaxPool), admitted: make(chan struct{}, c.MaxPool+c.QueueCapacity)}
 }
 
 // Running is the number of slots in use.
 func (p *Pool) Running() int { return len(p.slots) }
 
 // Free is how many more calls the pool takes on before callers wait: what a puller of work asks for.
-func (p *Pool) Free() int { return cap(p.held) - len(p.held) }
+func (p *Pool) Free() int { return cap(p.admitted) - len(p.admitted) }
 
 // Wait waits for running work to end: at shutdown, after nothing is given to the pool any more.
 func (p *Pool) Wait(ctx context.Context) error {
@@ -68,7 +68,7 @@ func (p *Pool) Wait(ctx context.Context) error {
 // acquire takes a slot, waiting for one. The error is the context's; then nothing ran.
 func (p *Pool) acquire(ctx context.Context) error {
 	select {
-	case p.held <- struct{}{}:
+	case p.admitted <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -76,7 +76,7 @@ func (p *Pool) acquire(ctx context.Context) error {
 	case p.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		<-p.held
+		<-p.admitted
 		return ctx.Err()
 	}
 }
@@ -92,7 +92,7 @@ func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Conte
 	p.work.Add(1)
 	go func() {
 		defer p.work.Done()
-		defer func() { <-p.slots; <-p.held }()
+		defer func() { <-p.slots; <-p.admitted }()
 		o := outcome{err: errNoEnd}
 		defer func() {
 			if v := recover(); v != nil {

@@ -99,9 +99,9 @@ func (s *stream) begun() bool {
 	return s.given
 }
 
-// settle makes a result of which chunks were given whole. A result that says something else than its chunks is a
+// complete makes a result of which chunks were given whole. A result that says something else than its chunks is a
 // failure where a part of them was shown, and stands where nobody saw them.
-func (s *stream) settle(tool string, r *Result) error {
+func (s *stream) complete(tool string, r *Result) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.given {
@@ -120,7 +120,7 @@ func (s *stream) settle(tool string, r *Result) error {
 		s.add(rest)
 		r.Content, r.streamed = []byte(whole), true
 	case s.shown && r.IsError:
-		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, short(whole))
+		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, Short(whole))
 	case s.shown:
 		return messages.NewFault(messages.ToolError, "the result of tool '%s' does not begin with the chunks that it gave before; give chunks only, or the whole text too", tool)
 	default:

@@ -13,8 +13,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
 // followed runs a streamed call on a target without stages and returns what its caller sees.
@@ -51,9 +51,9 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 // reads is one tool of a URL, declared as a read.
 type reads string
 
-func (u reads) Get(_ context.Context, name string) (*toolspec.Definition, error) {
-	return &toolspec.Definition{Name: name, Version: "1", Source: toolspec.Operator, Policy: toolspec.Policy{Effect: toolspec.EffectRead},
-		Executor: toolspec.Executor{Kind: toolspec.ExecHTTP, URL: string(u) + "/" + name, MaxResponse: 5000}}, nil
+func (u reads) Get(_ context.Context, name string) (*tool.Definition, error) {
+	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator, Policy: tool.Policy{Effect: tool.EffectRead},
+		Executor: tool.Executor{Kind: tool.ExecHTTP, URL: string(u) + "/" + name, MaxResponse: 5000}}, nil
 }
 
 func TestHTTPStreams(t *testing.T) {
@@ -117,7 +117,7 @@ func TestHTTPStreams(t *testing.T) {
 			t.Cleanup(srv.Close)
 			e := toolbox.NewHTTPExecutor()
 			t.Cleanup(e.Close)
-			target := &toolbox.Target{Tools: reads(srv.URL), Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool())}
+			target := &toolbox.Target{Tools: reads(srv.URL), Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool())}
 			target.Executors = toolbox.Executors{"http": toolbox.ExecutorFunc(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 				if !inv.Streams {
 					return toolbox.Result{}, errors.New("the tool is not told that its caller reads a stream")
@@ -149,7 +149,7 @@ func TestHTTPStreams(t *testing.T) {
 			require.Nil(t, fault)
 			out, _, _ := c.ReplyOut()
 			require.Equal(t, row.whole, out)
-			require.Equal(t, row.isError, c.Flag(toolspec.NoteIsError))
+			require.Equal(t, row.isError, c.Flag(tool.NoteIsError))
 			if row.first != "" {
 				require.Equal(t, row.whole, text)
 			}
@@ -163,11 +163,11 @@ func TestHTTPStreams(t *testing.T) {
 // pusher is a Remote that gives chunks and then an answer.
 type pusher struct {
 	chunks []string
-	reply  toolbox.RemoteReply
+	reply  toolbox.Response
 	err    error
 }
 
-func (p pusher) Request(ctx context.Context, _ string, _ map[string]string, _ []byte, chunk func(string)) (toolbox.RemoteReply, error) {
+func (p pusher) Request(ctx context.Context, _ string, _ map[string]string, _ []byte, chunk func(string)) (toolbox.Response, error) {
 	for _, c := range p.chunks {
 		chunk(c)
 	}
@@ -185,19 +185,19 @@ func TestRemoteChunks(t *testing.T) {
 		code   messages.Code
 		says   string
 	}{
-		"the chunks are the result":       {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Chunked: true}}, "ab", "", ""},
-		"the answer is its last piece":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Chunked: true, Body: []byte("c")}}, "abc", "", ""},
-		"the answer is the whole":         {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Body: []byte("abc")}}, "abc", "", ""},
-		"the answer is something else":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.RemoteReply{Body: []byte("xyz")}}, "ab", messages.StreamCut, "does not begin with"},
-		"an error after chunks":           {pusher{chunks: []string{"a"}, reply: toolbox.RemoteReply{ErrorCode: "500", ErrorText: "boom"}}, "a", messages.StreamCut, "boom"},
+		"the chunks are the result":       {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Chunked: true}}, "ab", "", ""},
+		"the answer is its last piece":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Chunked: true, Body: []byte("c")}}, "abc", "", ""},
+		"the answer is the whole":         {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Body: []byte("abc")}}, "abc", "", ""},
+		"the answer is something else":    {pusher{chunks: []string{"a", "b"}, reply: toolbox.Response{Body: []byte("xyz")}}, "ab", messages.StreamCut, "does not begin with"},
+		"an error after chunks":           {pusher{chunks: []string{"a"}, reply: toolbox.Response{ErrorCode: "500", ErrorText: "boom"}}, "a", messages.StreamCut, "boom"},
 		"a failure after chunks":          {pusher{chunks: []string{"a"}, err: errors.New("gone")}, "a", messages.StreamCut, "gone"},
-		"more than the tool may answer":   {pusher{chunks: []string{"a", strings.Repeat("b", 5000)}, reply: toolbox.RemoteReply{Chunked: true}}, "a", messages.StreamCut, "max-response"},
-		"an error before the first chunk": {pusher{reply: toolbox.RemoteReply{ErrorCode: "500", ErrorText: "boom"}}, "", messages.ToolError, "boom"},
+		"more than the tool may answer":   {pusher{chunks: []string{"a", strings.Repeat("b", 5000)}, reply: toolbox.Response{Chunked: true}}, "a", messages.StreamCut, "max-response"},
+		"an error before the first chunk": {pusher{reply: toolbox.Response{ErrorCode: "500", ErrorText: "boom"}}, "", messages.ToolError, "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, _, c, fault := followed(t, &toolbox.Target{Tools: reads("http://x"), Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
-				Executors: toolbox.Executors{"http": &toolbox.RemoteExecutor{Remote: row.remote}}}, "x")
+			text, _, c, fault := followed(t, &toolbox.Target{Tools: reads("http://x"), Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
+				Executors: toolbox.Executors{"http": &toolbox.NATSExecutor{Requester: row.remote}}}, "x")
 			require.Equal(t, row.whole, text)
 			if row.code != "" {
 				require.Equal(t, row.code, fault.Code, fault.Message)
@@ -215,8 +215,8 @@ func TestRemoteChunks(t *testing.T) {
 func TestChunksAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	late := make(chan func(string), 1)
-	d := toolspec.Definition{Name: "x", Version: "1", Source: toolspec.Operator, Policy: toolspec.Policy{Effect: toolspec.EffectRead, Timeout: toolspec.Duration(1)}, Executor: toolspec.Executor{Kind: "go"}}
-	target := &toolbox.Target{Tools: only{&d}, Rules: toolspec.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
+	d := tool.Definition{Name: "x", Version: "1", Source: tool.Operator, Policy: tool.Policy{Effect: tool.EffectRead, Timeout: tool.Duration(1)}, Executor: tool.Executor{Kind: "go"}}
+	target := &toolbox.Target{Tools: only{&d}, Rules: tool.DefaultRules(), Pool: toolbox.NewPool(toolbox.DefaultPool()),
 		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			<-ctx.Done()
 			late <- inv.Chunk
@@ -228,6 +228,6 @@ func TestChunksAfterTheEnd(t *testing.T) {
 	require.Empty(t, text)
 }
 
-type only struct{ d *toolspec.Definition }
+type only struct{ d *tool.Definition }
 
-func (o only) Get(context.Context, string) (*toolspec.Definition, error) { return o.d, nil }
+func (o only) Get(context.Context, string) (*tool.Definition, error) { return o.d, nil }

@@ -14,8 +14,9 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
@@ -24,16 +25,16 @@ import (
 // It may be called again for one call after a crash: a tool that may run twice does; any other gives the stored result,
 // or the fault outcome_unknown, and is never run again.
 type Target struct {
-	Tools     toolspec.Tools
-	Rules     toolspec.Rules
+	Tools     tool.Tools
+	Rules     tool.Rules
 	Executors Executors
 	Pool      *Pool
-	Intents   *Intents
+	Runs      *RunRecords
 	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
-	Approvals *approve.Policies
+	Approvals *approval.Policies
 	// Parser holds results against output schemas; nil: they are not looked at.
-	Parser *toolspec.Parser
+	Parser *args.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
 	// that is unknown here holds streamed results back. Nil means that none is known.
 	Filters func(stage string) (pipeline.FilterMaker, bool)
@@ -42,8 +43,8 @@ type Target struct {
 
 var _ pipeline.Target = (*Target)(nil)
 
-// settle is how long a record may still be written after the call's own time is over.
-const settle = 5 * time.Second
+// recordGrace is how long a record may still be written after the call's own time is over.
+const recordGrace = 5 * time.Second
 
 // Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
 // stream_cut, but for an unknown outcome and the end of the call's own time.
@@ -55,7 +56,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	if f := d.Refuse(); f != nil {
 		return f
 	}
-	if t.Approvals.Concern(d) && !approve.Granted(c, d) {
+	if t.Approvals.Concern(d) && !approval.Granted(c, d) {
 		return notGranted(c, d)
 	}
 	exec := t.Executors[d.Executor.Kind]
@@ -65,7 +66,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: arguments(c)}
 	a.limit = a.e.Timeout
 	var ms int64
-	if c.Noted(toolspec.NoteTimeout, &ms) && ms > 0 {
+	if c.Noted(tool.NoteTimeout, &ms) && ms > 0 {
 		a.limit = time.Duration(ms) * time.Millisecond
 	}
 	if err := t.Pool.acquire(ctx); err != nil {
@@ -75,17 +76,17 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	if a.e.Unguarded || t.Intents == nil || t.Intents.Store == nil {
+	if a.e.Unguarded || t.Runs == nil || t.Runs.Store == nil {
 		return a.ended(a.reply(a.run(ctx)))
 	}
 	return a.ended(a.guarded(ctx))
 }
 
 // notGranted says why a call that needs an approval has none: nobody was there to ask, or the arguments are others since.
-func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
-	why := "the stage '" + toolspec.ApprovalStage + "', which asks for it, was not on the route; switch it on"
-	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == toolspec.ApprovalStage }) {
-		why = "the stage '" + toolspec.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
+func notGranted(c *messages.Call, d *tool.Definition) *messages.Fault {
+	why := "the stage '" + tool.ApprovalStage + "', which asks for it, was not on the route; switch it on"
+	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == tool.ApprovalStage }) {
+		why = "the stage '" + tool.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
 	}
 	return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval and was not run: %s", d.Name, why).At("tool").From("registry")
 }
@@ -93,8 +94,8 @@ func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
 func (t *Target) name(c *messages.Call) string {
 	var version string
-	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
-		return toolspec.Pin(c.Tool, version)
+	if c.Noted(tool.NoteVersion, &version) && version != "" {
+		return tool.Pin(c.Tool, version)
 	}
 	return c.Tool
 }
@@ -111,21 +112,21 @@ func arguments(c *messages.Call) json.RawMessage {
 type attempt struct {
 	t     *Target
 	c     *messages.Call
-	d     *toolspec.Definition
-	e     toolspec.Effective
+	d     *tool.Definition
+	e     tool.Effective
 	exec  Executor
 	emit  pipeline.Emit
 	args  json.RawMessage
 	limit time.Duration
-	said  *toolspec.MCPCall
+	said  *tool.MCPCall
 	out   *stream
 }
 
 // open prepares what the executor says while it runs.
 func (a *attempt) open() {
 	a.c.Unnote(messages.NoteStreamShown)
-	var said toolspec.MCPCall
-	if a.c.Noted(toolspec.NoteMCP, &said) {
+	var said tool.MCPCall
+	if a.c.Noted(tool.NoteMCP, &said) {
 		a.said = &said
 	}
 	a.out = &stream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
@@ -164,7 +165,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	a.out.end()
 	if err == nil {
-		err = a.out.settle(a.d.Name, &r)
+		err = a.out.complete(a.d.Name, &r)
 	}
 	if err == nil {
 		a.judge(ctx, &r)
@@ -176,7 +177,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	var f *messages.Fault
 	switch {
-	case errors.As(err, &f) && toolspec.NotExecuted(f) && a.out.begun():
+	case errors.As(err, &f) && tool.NotExecuted(f) && a.out.begun():
 		return r, messages.NewFault(messages.ToolNetwork, "'%s' gave a part of its result, and then: %s", a.d.Name, f.Message).From(messages.TargetOrigin)
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
@@ -187,7 +188,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	case ctx.Err() != nil:
 		return r, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while '%s' ran", a.d.Name).From("deadline")
 	case limited.Err() != nil:
-		return r, toolspec.TimeoutFault(a.d.Name, a.limit)
+		return r, tool.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
 }
@@ -197,12 +198,12 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 	if a.t.Parser == nil || r.IsError {
 		return
 	}
-	wrong := a.t.Parser.CheckOutput(a.d, r.Content, r.Structured)
+	wrong := a.d.CheckOutput(a.t.Parser, r.Content, r.Structured)
 	if wrong == "" {
 		return
 	}
 	a.log().WarnContext(ctx, "the result is not as the tool's output schema has it; it goes on as it is", "wrong", wrong)
-	meta := map[string]any{toolspec.MarkOutputSchema: wrong}
+	meta := map[string]any{tool.MarkOutputSchema: wrong}
 	maps.Copy(meta, r.Metadata)
 	r.Metadata = meta
 }
@@ -210,44 +211,44 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 // guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
 // is the caller's until run takes it over.
 func (a *attempt) guarded(ctx context.Context) error {
-	free := func() { <-a.t.Pool.slots; <-a.t.Pool.held }
+	free := func() { <-a.t.Pool.slots; <-a.t.Pool.admitted }
 	sum := sha256.Sum256(a.args)
-	n := intent{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
-	key := intentKey(a.c)
-	rev, old, err := a.t.Intents.begin(ctx, key, n)
+	n := runRecord{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
+	key := runKey(a.c)
+	rev, old, err := a.t.Runs.begin(ctx, key, n)
 	if err != nil {
 		free()
 		f := messages.NewFault(messages.StoreUnavailable, "'%s' was not run: its intent record could not be written: %v", a.d.Name, err).From(messages.TargetOrigin)
 		f.Unsent = true
 		return f
 	}
-	a.c.Note(toolspec.NoteStarted, true)
+	a.c.Note(tool.NoteStarted, true)
 	if old != nil {
 		free()
 		return a.before(*old, n.Fingerprint)
 	}
 	r, err := a.run(ctx)
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), settle) // the record outlives the caller's patience
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
 	defer cancel()
 	var f *messages.Fault
 	switch {
 	case err == nil:
-		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
-	case errors.As(err, &f) && toolspec.NotExecuted(f):
-		a.c.Unnote(toolspec.NoteStarted)
-		if err := a.t.Intents.forget(late, key); err != nil {
+		n.Result = &storedResult{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
+	case errors.As(err, &f) && tool.NotExecuted(f):
+		a.c.Unnote(tool.NoteStarted)
+		if err := a.t.Runs.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
 		return f
 	case errors.As(err, &f) && (f.Code == messages.ToolTimeout || f.Code == messages.ToolNetwork || f.Code == messages.DeadlineExceeded):
-		f = toolspec.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
+		f = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 		n.Fault = f
 	case errors.As(err, &f) && f.Code == messages.Cancelled:
-		n.Fault = toolspec.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
+		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 	default:
 		n.Fault = f
 	}
-	if err := a.t.Intents.end(late, key, rev, n); err != nil {
+	if err := a.t.Runs.end(late, key, rev, n); err != nil {
 		// The caller still gets the result; a redelivery would find the record open and say that it cannot know.
 		a.log().ErrorContext(ctx, "result not stored in the intent record", "err", err)
 	}
@@ -259,10 +260,10 @@ func (a *attempt) guarded(ctx context.Context) error {
 
 // before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
 // them - is no run of this one, and its result no answer.
-func (a *attempt) before(old intent, fingerprint string) error {
+func (a *attempt) before(old runRecord, fingerprint string) error {
 	switch {
 	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
-		return toolspec.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
+		return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
 			a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 	case old.State == "done" && old.Result != nil:
 		r := old.Result
@@ -274,7 +275,7 @@ func (a *attempt) before(old intent, fingerprint string) error {
 	case old.State == "done" && old.Fault != nil:
 		return old.Fault
 	}
-	return toolspec.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
+	return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 }
 
 // reply writes a result into the call.
@@ -286,15 +287,15 @@ func (a *attempt) reply(r Result, err error) error {
 	if len(content) == 0 {
 		content = []byte(`""`) // null becomes empty (S2-MCP-1)
 	}
-	a.c.Unnote(toolspec.NoteIsError)
+	a.c.Unnote(tool.NoteIsError)
 	if r.IsError {
-		a.c.Note(toolspec.NoteIsError, true)
+		a.c.Note(tool.NoteIsError, true)
 	}
 	if len(r.Structured) > 0 {
-		a.c.Note(toolspec.NoteStructured, r.Structured)
+		a.c.Note(tool.NoteStructured, r.Structured)
 	}
 	if len(r.Metadata) > 0 {
-		a.c.Note(toolspec.NoteMetadata, r.Metadata)
+		a.c.Note(tool.NoteMetadata, r.Metadata)
 	}
 	if r.streamed {
 		a.out.reply(a.c, string(content))

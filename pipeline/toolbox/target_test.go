@@ -17,32 +17,33 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
-type tools map[string]*toolspec.Definition
+type tools map[string]*tool.Definition
 
-func (m tools) Get(_ context.Context, name string) (*toolspec.Definition, error) {
+func (m tools) Get(_ context.Context, name string) (*tool.Definition, error) {
 	if d := m[name]; d != nil {
 		return d, nil
 	}
 	return nil, messages.NewFault(messages.ToolNotFound, "there is no tool '%s'", name)
 }
 
-func goTool(name string, p toolspec.Policy) *toolspec.Definition {
-	return &toolspec.Definition{Name: name, Version: "1", Policy: p, Executor: toolspec.Executor{Kind: "go"}, Source: toolspec.Operator}
+func goTool(name string, p tool.Policy) *tool.Definition {
+	return &tool.Definition{Name: name, Version: "1", Policy: p, Executor: tool.Executor{Kind: "go"}, Source: tool.Operator}
 }
 
-func target(f toolbox.ExecutorFunc, defs ...*toolspec.Definition) (*toolbox.Target, *toolbox.Pool) {
+func target(f toolbox.ExecutorFunc, defs ...*tool.Definition) (*toolbox.Target, *toolbox.Pool) {
 	m, funcs := tools{}, toolbox.GoFuncs{}
 	for _, d := range defs {
 		m[d.Name], funcs[d.Name] = d, f
 	}
 	p := toolbox.NewPool(toolbox.DefaultPool())
 	return &toolbox.Target{
-		Tools: m, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: p,
-		Intents: &toolbox.Intents{Store: &pipeline.Memory{}},
+		Tools: m, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: p,
+		Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}},
 	}, p
 }
 
@@ -69,7 +70,7 @@ func untilDone(ctx context.Context, _ toolbox.Invocation) (toolbox.Result, error
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limit := toolspec.Policy{Timeout: toolspec.Duration(100 * time.Millisecond)}
+		limit := tool.Policy{Timeout: tool.Duration(100 * time.Millisecond)}
 		target, pool := target(untilDone, goTool("x", limit))
 		begin := time.Now()
 		f := faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit))
@@ -89,7 +90,7 @@ func TestTimeout(t *testing.T) {
 		require.Zero(t, pool.Running(), "TO-4: no slot is lost")
 
 		c := call("x", `{}`)
-		c.Note(toolspec.NoteTimeout, 7)
+		c.Note(tool.NoteTimeout, 7)
 		require.Equal(t, "Tool 'x' timed out after 7ms", faultOf(t, target.Do(t.Context(), c, noEmit)).Message, "what the timeout stage noted wins")
 	})
 }
@@ -105,7 +106,7 @@ func TestBackPressure(t *testing.T) { // TO-7
 			<-time.After(time.Second)
 			now.Add(-1)
 			return toolbox.Result{Content: []byte("1")}, nil
-		}, goTool("x", toolspec.Policy{}))
+		}, goTool("x", tool.Policy{}))
 		var wg sync.WaitGroup
 		var bad atomic.Int64
 		for range 400 {
@@ -129,7 +130,7 @@ func TestLateAnswer(t *testing.T) {
 		target, pool := target(func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 			<-time.After(time.Minute) // it does not watch its context
 			return toolbox.Result{Content: []byte(`"late"`)}, nil
-		}, goTool("x", toolspec.Policy{Timeout: toolspec.Duration(time.Second)}))
+		}, goTool("x", tool.Policy{Timeout: tool.Duration(time.Second)}))
 		c := call("x", `{}`)
 		require.Error(t, target.Do(t.Context(), c, noEmit))
 		require.Equal(t, 1, pool.Running(), "the slot is taken while the work really runs (S2-TIME-6)")
@@ -145,7 +146,7 @@ func TestOutcomeUnknown(t *testing.T) { // contracts 10
 	synctest.Test(t, func(t *testing.T) {
 		no := false
 		var runs atomic.Int64
-		pay := goTool("pay", toolspec.Policy{Idempotent: &no, Timeout: toolspec.Duration(time.Second), Check: "get_payment"})
+		pay := goTool("pay", tool.Policy{Idempotent: &no, Timeout: tool.Duration(time.Second), Check: "get_payment"})
 		target, _ := target(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			runs.Add(1)
 			return untilDone(ctx, inv)
@@ -172,23 +173,23 @@ func TestIntent(t *testing.T) {
 			return toolbox.Result{}, fail
 		}
 		return toolbox.Result{Content: []byte(`{"n":9007199254740993}`), IsError: true}, nil
-	}, goTool("pay", toolspec.Policy{Idempotent: &no}))
+	}, goTool("pay", tool.Policy{Idempotent: &no}))
 	c := call("pay", `{}`)
 	require.True(t, faultOf(t, target.Do(t.Context(), c, noEmit)).Unsent)
 	for range 3 {
 		d := c.Clone()
 		require.NoError(t, target.Do(t.Context(), d, noEmit))
 		require.Equal(t, `{"n":9007199254740993}`, string(d.ReplyBytes()), "the stored result, to the letter")
-		require.True(t, d.Flag(toolspec.NoteIsError), "contracts 13")
+		require.True(t, d.Flag(tool.NoteIsError), "contracts 13")
 	}
 	require.EqualValues(t, 2, runs.Load(), "contracts 11: again only after proof that it did not run")
 }
 
 func TestCancelAndErrors(t *testing.T) {
 	t.Parallel()
-	held := goTool("held", toolspec.Policy{})
-	held.Held = "its description changed"
-	bad := goTool("bad", toolspec.Policy{})
+	held := goTool("held", tool.Policy{})
+	held.Quarantined = "its description changed"
+	bad := goTool("bad", tool.Policy{})
 	bad.Executor.Kind = "mcp"
 	target, _ := target(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 		switch string(inv.Arguments) {
@@ -198,7 +199,7 @@ func TestCancelAndErrors(t *testing.T) {
 			return untilDone(ctx, inv)
 		}
 		return toolbox.Result{}, errors.New("no")
-	}, goTool("x", toolspec.Policy{}), held, bad)
+	}, goTool("x", tool.Policy{}), held, bad)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(pipeline.ErrCancelled)
 	for _, c := range []struct {
@@ -241,8 +242,8 @@ func TestHTTP(t *testing.T) {
 	e := toolbox.NewHTTPExecutor()
 	defer e.Close()
 	do := func(url string) (toolbox.Result, error) {
-		d := goTool("x", toolspec.Policy{})
-		d.Executor = toolspec.Executor{Kind: "http", URL: url, MaxResponse: 1000}
+		d := goTool("x", tool.Policy{})
+		d.Executor = tool.Executor{Kind: "http", URL: url, MaxResponse: 1000}
 		return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), IdempotencyKey: "k1", Trace: messages.Trace{Parent: "00-1"}})
 	}
 	r, err := do(srv.URL + "/ok")
@@ -272,13 +273,13 @@ func TestHTTP(t *testing.T) {
 func TestDemoTools(t *testing.T) {
 	t.Parallel()
 	defs, funcs := toolbox.DemoTools()
-	reg := toolspec.NewRegistry(&pipeline.Memory{}, new(toolspec.Parser), nil)
+	reg := tool.NewRegistry(&pipeline.Memory{}, new(args.Parser), nil)
 	for _, d := range defs {
 		_, err := reg.Register(t.Context(), d)
 		require.NoError(t, err)
 		require.Contains(t, funcs, d.Name)
 	}
-	target := &toolbox.Target{Tools: reg, Rules: toolspec.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: toolbox.NewPool(toolbox.DefaultPool()), Intents: &toolbox.Intents{Store: &pipeline.Memory{}}}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
 	for _, c := range []struct{ tool, args, want string }{
 		{"add", `{"a":9007199254740993,"b":0.1}`, `{"sum":9007199254740993.1}`},
 		{"echo", `{"message":"x","n":1.50}`, `{"message":"x","n":1.50}`},

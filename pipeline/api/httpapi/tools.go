@@ -9,7 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -86,7 +86,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identit
 // toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
 func (s *Server) toolName(r *http.Request) string {
 	name := r.PathValue("name")
-	if !toolspec.MayBeModelName(name) {
+	if !tool.MayBeModelName(name) {
 		return name
 	}
 	all, err := s.Tools.ListTools(r.Context())
@@ -97,7 +97,7 @@ func (s *Server) toolName(r *http.Request) string {
 	for i, t := range all {
 		names[i] = t.Function.Name
 	}
-	if own, ok := toolspec.OfModelName(name, names); ok {
+	if own, ok := tool.OfModelName(name, names); ok {
 		return own
 	}
 	return name
@@ -112,7 +112,7 @@ type heldTool struct {
 }
 
 // listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
-// one there, under which the tool can be called here too (toolspec.ModelName). What is known beside it is in policies, by
+// one there, under which the tool can be called here too (tool.ModelName). What is known beside it is in policies, by
 // own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
 func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	out := struct {
@@ -131,7 +131,7 @@ func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identi
 		case !id.MayTool(name):
 		case t.Policy.Held == "":
 			offered := t.FunctionTool
-			offered.Function.Name = toolspec.ModelName(name)
+			offered.Function.Name = tool.ModelName(name)
 			out.Data = append(out.Data, offered)
 			out.Policies[name] = t.Policy
 		case id.Operator():

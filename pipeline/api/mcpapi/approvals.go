@@ -19,8 +19,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 )
 
 // ApprovalService is what the MCP face needs for calls that wait for a person; host.Host is one.
@@ -171,10 +171,10 @@ func question(a api.Approval, note string) *mcp.ElicitParams {
 		"decision": map[string]any{"type": "string", "title": "Decision", "enum": allowed},
 		"reason":   map[string]any{"type": "string", "title": "Reason", "description": "Why; the caller reads it."},
 	}
-	if slices.Contains(allowed, approve.Edit) {
+	if slices.Contains(allowed, approval.Edit) {
 		props["arguments"] = map[string]any{"type": "string", "title": "Arguments", "description": "For edit: the arguments to run with, as a JSON object."}
 	}
-	if slices.Contains(allowed, approve.Respond) {
+	if slices.Contains(allowed, approval.Respond) {
 		props["content"] = map[string]any{"type": "string", "title": "Content", "description": "For respond: what the caller gets as the result."}
 	}
 	return &mcp.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": props, "required": []string{"decision"}}}
@@ -182,7 +182,7 @@ func question(a api.Approval, note string) *mcp.ElicitParams {
 
 // attach serves a call that is made again with our state: it takes the decision that comes with it, and waits a while
 // for the end.
-func (f *Server) attach(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
+func (f *Server) attach(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
 	refuse := func(why string) (*mcp.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState: " + why}
 	}
@@ -263,21 +263,21 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 	switch form.Action {
 	case "accept":
 	case "decline":
-		return messages.Encode(approve.Decision{Decision: approve.Reject, Reason: "declined at the client"}), ""
+		return messages.Encode(approval.Decision{Decision: approval.Reject, Reason: "declined at the client"}), ""
 	default:
 		return nil, ""
 	}
-	d := approve.Decision{Decision: text("decision"), Reason: text("reason")}
+	d := approval.Decision{Decision: text("decision"), Reason: text("reason")}
 	if d.Decision == "" {
 		return nil, ""
 	}
-	if raw := strings.TrimSpace(text("arguments")); raw != "" && d.Decision == approve.Edit {
+	if raw := strings.TrimSpace(text("arguments")); raw != "" && d.Decision == approval.Edit {
 		if !json.Valid([]byte(raw)) {
 			return nil, "The arguments are no JSON."
 		}
 		d.Arguments = json.RawMessage(raw)
 	}
-	if d.Decision == approve.Respond {
+	if d.Decision == approval.Respond {
 		d.Content = messages.Encode(text("content"))
 	}
 	return messages.Encode(d), ""

@@ -21,8 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // withServer is a registry with one MCP server behind, "files", that has a prompt, a resource and a template.
@@ -32,15 +31,15 @@ func (withServer) MCPNames() (names, prefixes []string) { return []string{"files
 
 func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMessage, error) {
 	switch method {
-	case toolbox.MCPPrompts:
+	case tool.MCPPrompts:
 		return json.RawMessage(`[{"name":"sum"}]`), nil
-	case toolbox.MCPResources:
+	case tool.MCPResources:
 		return json.RawMessage(`[{"uri":"file:///etc/secret","name":"s"}]`), nil
-	case toolbox.MCPTemplates:
+	case tool.MCPTemplates:
 		return json.RawMessage(`[{"uriTemplate":"file:///tmp/{name}","name":"t"}]`), nil
-	case toolbox.MCPRead:
+	case tool.MCPRead:
 		return json.RawMessage(`{"contents":[{"uri":"file:///etc/secret","text":"read"}]}`), nil
-	case toolbox.MCPPrompt:
+	case tool.MCPPrompt:
 		return json.RawMessage(`{"messages":[]}`), nil
 	}
 	return json.RawMessage(`{}`), nil
@@ -50,7 +49,7 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
 	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
-	source := withServer{&fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("echo", "go"), tool("files_read", "go")}}}
+	source := withServer{&fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id, tools)
 	}
@@ -145,11 +144,11 @@ func TestMCPOutputSchema(t *testing.T) {
 		}
 		return nil
 	}}
-	sum, list := tool("sum", "go"), tool("list", "go")
-	sum.OutputSchema = toolspec.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
-	sum.InputSchema = toolspec.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
-	list.OutputSchema = toolspec.JSON(`{"type":"array","items":{"type":"integer"}}`)
-	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{sum, list}}, nil)
+	sum, list := toolDef("sum", "go"), toolDef("list", "go")
+	sum.OutputSchema = tool.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
+	sum.InputSchema = tool.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
+	list.OutputSchema = tool.JSON(`{"type":"array","items":{"type":"integer"}}`)
+	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{sum, list}}, nil)
 	for _, revision := range append(revisions, "2025-03-26", "2024-11-05") {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -197,7 +196,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := serveSource(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := serveSource(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -260,7 +259,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
 	door := &apitest.Door{Target: apitest.Replies(`{}`)}
-	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta

@@ -13,7 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // metaHeaders are the keys of _meta that callers may set, under our own prefix or as the protocol reserves them, and the
@@ -29,7 +29,7 @@ var metaHeaders = []struct{ key, header string }{
 }
 
 // request makes the door's request of a tools/call.
-func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
+func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
 	id, headers := f.caller(req.Extra)
 	headers, said, err := withMeta(headers, req.Params.Meta)
 	if err != nil {
@@ -46,8 +46,8 @@ func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipe
 	if len(r.Body) == 0 || string(r.Body) == "null" {
 		r.Body = []byte("{}")
 	}
-	note := toolspec.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
-	if d.Executor.Kind == toolspec.ExecMCP {
+	note := tool.MCPCall{Progress: req.Params.GetProgressToken() != nil, RequestState: req.Params.RequestState}
+	if d.Executor.Kind == tool.ExecMCP {
 		note.Capabilities = inputCapabilities(req)
 		note.LogLevel = f.logs.level(req)
 		note.Progress = note.Progress || note.LogLevel != "" // they go the same way
@@ -63,10 +63,10 @@ func (f *Server) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pipe
 		r.Cache = "off" // what came of answers must not be given to others
 		if r.IdempotencyKey != "" {
 			// The same key with an answer is the next round of the call, not the same request again.
-			r.IdempotencyKey += "." + toolspec.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
+			r.IdempotencyKey += "." + tool.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
 		}
 	}
-	r.Notes = messages.Notes{toolspec.NoteMCP: messages.Encode(note)}
+	r.Notes = messages.Notes{tool.NoteMCP: messages.Encode(note)}
 	return r, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -41,8 +41,8 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 	if fault.RetryAfter > 0 {
 		meta["shallot/retry-after-ms"] = fault.RetryAfter.Milliseconds()
 	}
-	var wire toolspec.MCPError
-	if raw := fault.Headers[toolspec.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
+	var wire tool.MCPError
+	if raw := fault.Headers[tool.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
 		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server behind
 	}
 	switch fault.Code {
@@ -58,12 +58,12 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 
 // result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
 // and structured content if it is an object. Alone says that the request is of a revision without sessions.
-func (f *Server) result(d *toolspec.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
+func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
 		return faultResult(c.Fault, c.ID)
 	}
 	r, native := f.body(d, c, alone)
-	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
+	r.IsError = r.IsError || c.Flag(tool.NoteIsError)
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
@@ -88,7 +88,7 @@ func (f *Server) result(d *toolspec.Definition, c *messages.Call, alone bool) (*
 // promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
 // with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
 // alone, in an error that says what happened. What an MCP server itself gave is that server's to answer for.
-func (f *Server) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn, alone bool) {
+func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alone bool) {
 	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
 		return // nothing was promised
 	}
@@ -99,7 +99,7 @@ func (f *Server) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn,
 	}
 	wrong := "it is text and no structured content"
 	if structured != nil {
-		if wrong = f.parser.CheckOutput(d, nil, structured); wrong == "" {
+		if wrong = d.CheckOutput(&f.parser, nil, structured); wrong == "" {
 			return
 		}
 	}
@@ -120,7 +120,7 @@ func fromCache(c *messages.Call) bool {
 	var meta struct {
 		FromCache bool `json:"from_cache"`
 	}
-	return c.Noted(toolspec.NoteMetadata, &meta) && meta.FromCache
+	return c.Noted(tool.NoteMetadata, &meta) && meta.FromCache
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
@@ -132,7 +132,7 @@ func degraded(c *messages.Call) string {
 	var meta struct {
 		Fallback any `json:"fallback"`
 	}
-	if c.Noted(toolspec.NoteMetadata, &meta) {
+	if c.Noted(tool.NoteMetadata, &meta) {
 		if s, ok := meta.Fallback.(string); ok {
 			return s
 		}
@@ -141,9 +141,9 @@ func degraded(c *messages.Call) string {
 }
 
 // body is the reply as a result; native says that it is what an MCP server gave, unchanged.
-func (f *Server) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
-	if d.Executor.Kind == toolspec.ExecMCP {
-		if raw, ok := toolspec.NativeMCP(c); ok {
+func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
+	if d.Executor.Kind == tool.ExecMCP {
+		if raw, ok := tool.NativeMCP(c); ok {
 			r, err := nativeResult(raw)
 			if err == nil {
 				return r, true
@@ -161,7 +161,7 @@ func (f *Server) body(d *toolspec.Definition, c *messages.Call, alone bool) (r *
 	}
 	r = textResult(text, nil)
 	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
-	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(toolspec.NoteIsError) {
+	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(tool.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
 	return r, false

@@ -17,16 +17,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/inflight"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Source is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
 type Source interface {
-	Tools(ctx context.Context) ([]*toolspec.Definition, error)
+	Tools(ctx context.Context) ([]*tool.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
-	OnMCPChange(f func(toolbox.MCPChange)) (stop func(), err error)
+	OnMCPChange(f func(tool.MCPChange)) (stop func(), err error)
 }
 
 // Server is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
@@ -35,7 +35,7 @@ type Source interface {
 type Server struct {
 	Options
 
-	parser    toolspec.Parser
+	parser    args.Parser
 	server    *mcp.Server
 	upstreams *upstreams
 	listed    map[string]string // tool -> what was listed of it
@@ -123,7 +123,7 @@ func (f *Server) EndSessions() {
 }
 
 // changed takes the news from an MCP server.
-func (f *Server) changed(c toolbox.MCPChange) {
+func (f *Server) changed(c tool.MCPChange) {
 	if c.What == "tools" {
 		f.mu.Lock()
 		f.touched[c.Server] = true
@@ -170,11 +170,11 @@ func (f *Server) sync(ctx context.Context) {
 	f.mu.Unlock()
 	now := map[string]bool{}
 	for _, d := range defs {
-		if d.Held != "" {
+		if d.Quarantined != "" {
 			continue
 		}
 		now[d.Name] = true
-		if d.Executor.Kind == toolspec.ExecMCP && touched[d.Executor.Name] {
+		if d.Executor.Kind == tool.ExecMCP && touched[d.Executor.Name] {
 			// Its server's news is passed on even if nothing that is kept here changed: listing one tool anew does that.
 			delete(touched, d.Executor.Name)
 			delete(f.listed, d.Name)
@@ -200,7 +200,7 @@ func (f *Server) sync(ctx context.Context) {
 
 // add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here and can be called over
 // the other faces.
-func (f *Server) add(d *toolspec.Definition) (ok bool) {
+func (f *Server) add(d *tool.Definition) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			f.Log.Warn("a tool is not listed over MCP", "tool", d.Name, "reason", p)
@@ -224,7 +224,7 @@ func (f *Server) add(d *toolspec.Definition) (ok bool) {
 }
 
 // objectSchema is a schema as MCP wants it: of type object, at least.
-func objectSchema(s toolspec.JSON) json.RawMessage {
+func objectSchema(s tool.JSON) json.RawMessage {
 	switch {
 	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
 		return json.RawMessage(`{"type":"object"}`)
@@ -235,7 +235,7 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 }
 
 // call carries one tools/call through the chain.
-func (f *Server) call(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+func (f *Server) call(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if state, ours := carried(req); ours {
 		return f.attach(ctx, d, req, state)
 	}

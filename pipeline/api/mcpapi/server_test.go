@@ -18,17 +18,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // fakeTools is a registry of fixed definitions without MCP servers behind.
 type fakeTools struct {
 	mu   sync.Mutex
-	defs []*toolspec.Definition
+	defs []*tool.Definition
 }
 
-func (f *fakeTools) Tools(context.Context) ([]*toolspec.Definition, error) {
+func (f *fakeTools) Tools(context.Context) ([]*tool.Definition, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.defs, nil
@@ -37,11 +36,11 @@ func (f *fakeTools) MCPNames() (names, prefixes []string) { return nil, nil }
 func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessage, error) {
 	return nil, errors.New("none")
 }
-func (f *fakeTools) OnMCPChange(func(toolbox.MCPChange)) (func(), error) { return func() {}, nil }
+func (f *fakeTools) OnMCPChange(func(tool.MCPChange)) (func(), error) { return func() {}, nil }
 
-func tool(name, kind string) *toolspec.Definition {
-	return &toolspec.Definition{Name: name, Version: "1", Description: "d", Executor: toolspec.Executor{Kind: kind},
-		InputSchema: toolspec.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &toolspec.Annotations{Title: "T"}}
+func toolDef(name, kind string) *tool.Definition {
+	return &tool.Definition{Name: name, Version: "1", Description: "d", Executor: tool.Executor{Kind: kind},
+		InputSchema: tool.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &tool.Annotations{Title: "T"}}
 }
 
 // serveSource serves /mcp of the test gateway.
@@ -75,16 +74,16 @@ func TestMCPCall(t *testing.T) {
 			c.Note(messages.NoteDegraded, "stale_cache")
 		case `{"n":6}`:
 			c.SetReply([]byte("no such city"))
-			c.Note(toolspec.NoteIsError, true)
+			c.Note(tool.NoteIsError, true)
 		case `{"n":7}`:
 			c.SetReply([]byte(`{"sum":7}`))
-			c.Note(toolspec.NoteMetadata, map[string]any{"from_cache": true})
+			c.Note(tool.NoteMetadata, map[string]any{"from_cache": true})
 		case `{"n":9007199254740993}`:
 			c.SetReply([]byte(`[1,2]`))
 		}
 		return nil
 	}}
-	g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
+	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -154,7 +153,7 @@ func TestMCPCancel(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			g := serveSource(t, door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, nil)
+			g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, nil)
 			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
@@ -179,7 +178,7 @@ func TestMCPCancel(t *testing.T) {
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
 	door := &apitest.Door{}
-	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}
+	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
 	open := serveSource(t, door, source, nil)
@@ -205,9 +204,9 @@ func TestMCPGuards(t *testing.T) {
 
 func TestMCPListFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
-	held := tool("held", "go")
-	held.Held = "changed"
-	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), held}}
+	held := toolDef("held", "go")
+	held.Quarantined = "changed"
+	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), held}}
 	g := serveSource(t, &apitest.Door{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
@@ -221,8 +220,8 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	}
 	require.Equal(t, []string{"add"}, names(), "held tools are not offered")
 	source.mu.Lock()
-	source.defs = []*toolspec.Definition{tool("bad", "go"), tool("new", "go")}
-	source.defs[0].InputSchema = toolspec.JSON(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)
+	source.defs = []*tool.Definition{toolDef("bad", "go"), toolDef("new", "go")}
+	source.defs[0].InputSchema = tool.JSON(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)
 	source.mu.Unlock()
 	select {
 	case <-changed:

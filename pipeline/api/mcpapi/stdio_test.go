@@ -18,7 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // stdioServer runs gateway mcp's side of a pipe and returns what it writes, line by line.
@@ -29,7 +29,7 @@ type stdioServer struct {
 }
 
 func overStdio(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioServer {
-	server, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Door: door, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Alone = true
 	inR, inW := io.Pipe()
@@ -164,7 +164,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			server, err := New(Options{Door: door, Source: &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			server, err := New(Options{Door: door, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(server.Close)
 			g := serveMCP(t, door, server, nil)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // The Tasks extension of MCP 2026-07-28. A task is a call on the bus whose end is recorded, and a record beside it that
@@ -110,19 +110,19 @@ func declaresTasks(params mcp.Params) bool {
 
 // asTask returns where the handle of a call goes, if its caller may get one. A caller who must know the extension for
 // this tool, and does not, is refused.
-func (f *Server) asTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
+func (f *Server) asTask(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
 	slot, ok := ctx.Value(taskSlotKey{}).(*taskSlot)
 	switch {
-	case f.tasks == nil, d.Task == toolspec.TaskNever:
+	case f.tasks == nil, d.Task == tool.TaskNever:
 		return nil, nil
-	case !ok && d.Task == toolspec.TaskRequired && standsAlone(req.Params):
+	case !ok && d.Task == tool.TaskRequired && standsAlone(req.Params):
 		return nil, needsTasks("tool '" + d.Name + "' is only run as a task")
 	}
 	return slot, nil
 }
 
 // callTask carries one tools/call through the chain for a caller who takes a handle instead of the result.
-func (f *Server) callTask(ctx context.Context, d *toolspec.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
+func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
 	r, err := f.request(d, req)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (f *Server) callTask(ctx context.Context, d *toolspec.Definition, req *mcp.
 	defer stay()
 	wait, done := f.untilHalt(ctx)
 	defer done()
-	atOnce := d.Task == toolspec.TaskAlways || d.Task == toolspec.TaskRequired
+	atOnce := d.Task == tool.TaskAlways || d.Task == tool.TaskRequired
 	held := false
 	if !atOnce {
 		limit, cancel := context.WithTimeout(wait, taskAfter)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // taskMethods are the methods of the extension, for callers who declare it.
@@ -106,7 +106,7 @@ func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.
 }
 
 // definition is the tool of a task. One that is gone from the registry promises nothing any more.
-func (f *Server) definition(ctx context.Context, t *task) (*toolspec.Definition, error) {
+func (f *Server) definition(ctx context.Context, t *task) (*tool.Definition, error) {
 	defs, err := f.Source.Tools(ctx)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (f *Server) definition(ctx context.Context, t *task) (*toolspec.Definition,
 			return d, nil
 		}
 	}
-	return &toolspec.Definition{Name: t.Tool, Executor: toolspec.Executor{Kind: t.Executor}}, nil
+	return &tool.Definition{Name: t.Tool, Executor: tool.Executor{Kind: t.Executor}}, nil
 }
 
 // cancelTask is tasks/cancel. A task that has ended stays as it is.

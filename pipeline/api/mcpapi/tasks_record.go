@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // taskRecord is what is stored of a task beside its calls.
@@ -58,7 +58,7 @@ func taskKey(tenant, id string) string { return messages.Key(tenant, "task", id)
 const taskTime = 5 * time.Second
 
 // newTask stores the record of a task; when it returns, every gateway knows the task.
-func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *toolspec.Definition, call string) (*task, error) {
+func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *tool.Definition, call string) (*task, error) {
 	id, _ := f.caller(req.Extra)
 	now := time.Now().UTC()
 	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
@@ -135,8 +135,8 @@ type asked struct {
 
 // questionOf returns the question that a call ended with; nil if it ended otherwise.
 func questionOf(t *task, c *messages.Call) *asked {
-	raw, ok := toolspec.NativeMCP(c)
-	if t.Executor != toolspec.ExecMCP || !ok || fieldText(raw, "resultType") != "input_required" {
+	raw, ok := tool.NativeMCP(c)
+	if t.Executor != tool.ExecMCP || !ok || fieldText(raw, "resultType") != "input_required" {
 		return nil
 	}
 	q := &asked{requests: map[string]json.RawMessage{}, state: fieldText(raw, "requestState")}
@@ -166,8 +166,8 @@ func (t *task) open(q *asked) map[string]json.RawMessage {
 // nextRound calls the tool again with the answers. It may be done by several gateways, and again after one has died in
 // the middle: the idempotency key makes it one call.
 func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
-	note := toolspec.MCPCall{}
-	c.Noted(toolspec.NoteMCP, &note)
+	note := tool.MCPCall{}
+	c.Noted(tool.NoteMCP, &note)
 	note.Progress, note.LogLevel, note.RequestState, note.InputResponses = false, "", q.state, nil
 	answers := map[string]json.RawMessage{}
 	for _, name := range q.names {
@@ -188,7 +188,7 @@ func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *as
 		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
-		Trace: c.Trace, Notes: messages.Notes{toolspec.NoteMCP: messages.Encode(note)},
+		Trace: c.Trace, Notes: messages.Notes{tool.NoteMCP: messages.Encode(note)},
 	})
 	if err != nil {
 		return err

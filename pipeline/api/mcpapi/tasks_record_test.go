@@ -14,7 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 func TestTaskView(t *testing.T) {
@@ -47,7 +47,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
 		f := &Server{tasks: still, Options: Options{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
-		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
+		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
 			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: messages.Encode(made.id)})
@@ -91,10 +91,10 @@ func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
 // unknown one.
 func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
-	d := tool("slow", "go")
-	d.Task = toolspec.TaskAlways
+	d := toolDef("slow", "go")
+	d.Task = tool.TaskAlways
 	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
-	c := apitest.TaskClient{URL: serveSource(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
+	c := apitest.TaskClient{URL: serveSource(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}}, nil).URL}
 	r := c.Call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())

@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/yosida95/uritemplate/v3"
 
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // upstreams passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
@@ -48,7 +48,7 @@ func newUpstreams(f *Server, names, prefixes []string) *upstreams {
 }
 
 // changed takes the news from a server.
-func (b *upstreams) changed(c toolbox.MCPChange) {
+func (b *upstreams) changed(c tool.MCPChange) {
 	if c.What == "resource" {
 		_ = b.f.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: c.URI})
 		return
@@ -97,14 +97,14 @@ func query[R any](ctx context.Context, b *upstreams, server, method string, para
 }
 
 func (b *upstreams) listPrompts(ctx context.Context, server, prefix string) error {
-	list, err := query[[]*mcp.Prompt](ctx, b, server, toolbox.MCPPrompts, nil)
+	list, err := query[[]*mcp.Prompt](ctx, b, server, tool.MCPPrompts, nil)
 	if err != nil {
 		return err
 	}
 	now := map[string]place{}
 	for _, p := range list {
 		at := place{server, p.Name}
-		p.Name = toolbox.MCPName(prefix, p.Name)
+		p.Name = tool.MCPName(prefix, p.Name)
 		if b.taken(b.prompts, p.Name, server) {
 			continue
 		}
@@ -112,7 +112,7 @@ func (b *upstreams) listPrompts(ctx context.Context, server, prefix string) erro
 		b.f.server.AddPrompt(p, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 			params := *req.Params
 			params.Name, params.Meta = at.name, capabilitiesOnly(params.Meta)
-			return query[*mcp.GetPromptResult](ctx, b, at.server, toolbox.MCPPrompt, &params)
+			return query[*mcp.GetPromptResult](ctx, b, at.server, tool.MCPPrompt, &params)
 		})
 	}
 	b.f.server.RemovePrompts(b.replace(b.prompts, server, now)...)
@@ -120,18 +120,18 @@ func (b *upstreams) listPrompts(ctx context.Context, server, prefix string) erro
 }
 
 func (b *upstreams) listResources(ctx context.Context, server string) error {
-	list, err := query[[]*mcp.Resource](ctx, b, server, toolbox.MCPResources, nil)
+	list, err := query[[]*mcp.Resource](ctx, b, server, tool.MCPResources, nil)
 	if err != nil {
 		return err
 	}
-	templates, err := query[[]*mcp.ResourceTemplate](ctx, b, server, toolbox.MCPTemplates, nil)
+	templates, err := query[[]*mcp.ResourceTemplate](ctx, b, server, tool.MCPTemplates, nil)
 	if err != nil {
 		return err
 	}
 	read := func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		params := *req.Params
 		params.Meta = capabilitiesOnly(params.Meta)
-		return query[*mcp.ReadResourceResult](ctx, b, server, toolbox.MCPRead, &params)
+		return query[*mcp.ReadResourceResult](ctx, b, server, tool.MCPRead, &params)
 	}
 	now := map[string]place{}
 	for _, r := range list {
@@ -217,7 +217,7 @@ func (b *upstreams) complete(ctx context.Context, req *mcp.CompleteRequest) (*mc
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no such prompt or resource"}
 	}
 	params.Ref, params.Meta = &ref, nil
-	return query[*mcp.CompleteResult](ctx, b, at.server, toolbox.MCPComplete, &params)
+	return query[*mcp.CompleteResult](ctx, b, at.server, tool.MCPComplete, &params)
 }
 
 // owner finds the server of a resource, by its URI or by a template.
@@ -249,7 +249,7 @@ func (b *upstreams) subscribe(ctx context.Context, req *mcp.SubscribeRequest) er
 	if !ok {
 		return mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	_, err := query[struct{}](ctx, b, server, toolbox.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
+	_, err := query[struct{}](ctx, b, server, tool.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		err = nil // it sends no news; there will be none
@@ -278,7 +278,7 @@ func (b *upstreams) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest
 	if !last {
 		return nil
 	}
-	_, err := query[struct{}](ctx, b, server, toolbox.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
+	_, err := query[struct{}](ctx, b, server, tool.MCPUnsubscribe, &mcp.UnsubscribeParams{URI: uri})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
 		return nil

@@ -1,7 +1,0 @@
-//go:build unix && !linux
-
-package systemtest
-
-import "os/exec"
-
-func bind(*exec.Cmd) {}

@@ -1,0 +1,314 @@
+package remotestage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// maxSteps bounds the path of an edit.
+const maxSteps = 64
+
+// judge turns an answer into the pipeline's verdict and what it does to the call, which is done all or not at all. What
+// a verdict may change: the request is changed by continue and jump from before, and by again; a reply is set by answer
+// and jump from before, and changed by continue and jump from after.
+func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipeline.Verdict, apply func() error, err error) {
+	if err := a.fits(); err != nil {
+		return v, nil, err
+	}
+	before := phase == messages.Before
+	onRequest, onReply := false, false
+	base, stays := c.Request(), c.ReplyBytes()
+	switch a.verdict {
+	case "continue":
+		v, onRequest, onReply = pipeline.Continue(), before, !before
+	case "answer":
+		v, onReply, stays = pipeline.Answer(), true, nil // after: refused as a verdict, by the step
+	case "stop":
+		v = pipeline.Stop()
+	case "again":
+		v, onRequest = pipeline.Again(0), !before
+		if kept := c.Kept(r.Name); kept != nil {
+			base = kept
+		}
+	case "hold":
+		v = pipeline.Hold(messages.Encode(a.question))
+	case "jump":
+		v, onRequest, onReply = pipeline.Jump(a.target), before, true
+	default:
+		return v, nil, fmt.Errorf("the verdict %q is not known", clip([]byte(a.verdict)))
+	}
+	request, err := r.edited(messages.RequestBody, base, a.request, a, onRequest)
+	if err != nil {
+		return v, nil, err
+	}
+	reply, err := r.edited(messages.ReplyBody, stays, a.reply, a, onReply)
+	if err != nil {
+		return v, nil, err
+	}
+	if _, ok := c.RequestText(); ok || slices.Contains(a.text, messages.RequestBody) {
+		request = plain(request)
+	}
+	if _, ok := c.ReplyText(); ok || slices.Contains(a.text, messages.ReplyBody) {
+		reply = plain(reply)
+	}
+	if a.verdict == "again" {
+		v = pipeline.AgainWith(a.wait(), request)
+		request = nil
+	}
+	if r.refused(phase, a) {
+		return v, func() error { return nil }, nil // the step says why; the answer changes nothing
+	}
+	return v, func() error {
+		if request != nil {
+			c.SetRequest(request)
+		}
+		if reply != nil {
+			c.SetReply(reply)
+		}
+		if a.state != nil {
+			return c.SetState(a.state)
+		}
+		return nil
+	}, nil
+}
+
+// note writes the answer's notes. They are taken from every answer that can be read, as those of a stage in process stay
+// when it fails.
+func (a answer) note(c *messages.Call) {
+	for _, n := range a.notes {
+		if messages.IsNull(n.raw) {
+			c.Unnote(n.key)
+			continue
+		}
+		if c.Notes == nil {
+			c.Notes = messages.Notes{}
+		}
+		c.Notes[n.key] = messages.Encode(json.RawMessage(n.raw))
+	}
+}
+
+// refused reports whether the step refuses the verdict: the phase cannot give it, or the stage does not declare it.
+func (r *stage) refused(phase messages.Phase, a answer) bool {
+	switch a.verdict {
+	case "answer", "stop":
+		return phase == messages.After
+	case "again":
+		return phase == messages.Before || !r.Again
+	case "jump":
+		return !slices.Contains(r.Jumps, a.target)
+	}
+	return false
+}
+
+// fits refuses keys that do not go with the verdict: a program that sends them means something else.
+func (a answer) fits() error {
+	switch {
+	case a.delay != nil && a.verdict != "again":
+		return errors.New("delay_ms goes with the verdict again")
+	case a.question != nil && a.verdict != "hold":
+		return errors.New("question goes with the verdict hold")
+	case a.verdict == "hold" && messages.IsNull(a.question):
+		return errors.New("hold needs a question")
+	case a.target != "" && a.verdict != "jump":
+		return errors.New("target goes with the verdict jump")
+	case a.verdict == "jump" && a.target == "":
+		return errors.New("jump needs a target")
+	}
+	return nil
+}
+
+// edited returns the body as the answer wants it, or nil if the answer leaves it alone.
+func (r *stage) edited(name string, is, whole []byte, a answer, may bool) ([]byte, error) {
+	var set []edit
+	var remove []string
+	for _, e := range a.set {
+		if body, err := bodyOf(e.path); err != nil {
+			return nil, err
+		} else if body == name {
+			set = append(set, e)
+		}
+	}
+	for _, path := range a.remove {
+		if body, err := bodyOf(path); err != nil {
+			return nil, err
+		} else if body == name {
+			remove = append(remove, path)
+		}
+	}
+	switch {
+	case whole == nil && len(set)+len(remove) == 0:
+		return nil, nil
+	case !may:
+		return nil, fmt.Errorf("it changes the %s, which %s does not do from there", name, a.verdict)
+	case whole != nil && len(set)+len(remove) > 0:
+		return nil, fmt.Errorf("it has a whole %s and edits of it; one of them", name)
+	case whole != nil:
+		return whole, r.declared(name)
+	case is == nil:
+		return nil, fmt.Errorf("there is no %s to edit; send a whole one", name)
+	}
+	out := is
+	for _, e := range set {
+		if err := r.declared(e.path); err != nil {
+			return nil, err
+		}
+		var err error
+		if out, err = setPath(out, split(e.path)[1:], e.raw); err != nil {
+			return nil, fmt.Errorf("set %s: %w", clip([]byte(e.path)), err)
+		}
+	}
+	for _, path := range remove {
+		if err := r.declared(path); err != nil {
+			return nil, err
+		}
+		var err error
+		if out, err = removePath(out, split(path)[1:]); err != nil {
+			return nil, fmt.Errorf("remove %s: %w", clip([]byte(path)), err)
+		}
+	}
+	if !json.Valid(out) { // nested beyond what any reader of ours takes
+		return nil, fmt.Errorf("its edits make a %s that is no JSON", name)
+	}
+	return out, nil
+}
+
+// bodyOf says which body a path leads into.
+func bodyOf(path string) (string, error) {
+	if strings.Count(path, ".") > maxSteps {
+		return "", fmt.Errorf("the path %q has more than %d steps", clip([]byte(path)), maxSteps)
+	}
+	for _, name := range []string{messages.RequestBody, messages.ReplyBody} {
+		if strings.HasPrefix(path, name+".") {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("%q is no field of a body; a path is request.<field> or reply.<field>, such as reply.choices.0.message.content", clip([]byte(path)))
+}
+
+// spoken are names of the table of stages for what lies in chat bodies.
+var spoken = map[string]string{
+	"request.system": "request.messages", "reply.text": "reply.choices", "reply.tool_calls": "reply.choices",
+}
+
+// declared refuses an edit of what the stage does not declare that it writes.
+func (r *stage) declared(path string) error {
+	for _, w := range r.Writes {
+		if within(path, w) || r.Kind == messages.Model && spoken[w] != "" && within(path, spoken[w]) {
+			return nil
+		}
+	}
+	return fmt.Errorf("it changes %s, and the stage declares writes: [%s]; declare it, or do not change it", clip([]byte(path)), strings.Join(r.Writes, ", "))
+}
+
+// within reports whether a field is a whole or a part of it.
+func within(field, whole string) bool { return field == whole || strings.HasPrefix(field, whole+".") }
+
+func (a answer) wait() (d time.Duration) {
+	if a.delay != nil {
+		d = *a.delay
+	}
+	return d
+}
+
+// plain is the text of a JSON string, which stands for a body that is text.
+func plain(raw []byte) []byte {
+	if s, ok := messages.IsString(raw); ok {
+		return []byte(s)
+	}
+	return raw
+}
+
+// split takes a path apart at its dots; a backslash before a dot or a backslash keeps it in the name.
+func split(path string) []string {
+	var out []string
+	var step []byte
+	for i := 0; i < len(path); i++ {
+		switch {
+		case path[i] == '\\' && i+1 < len(path) && (path[i+1] == '.' || path[i+1] == '\\'):
+			i++
+			step = append(step, path[i])
+		case path[i] == '.':
+			out, step = append(out, string(step)), nil
+		default:
+			step = append(step, path[i])
+		}
+	}
+	return append(out, string(step))
+}
+
+// setPath puts a value in the place of a field: into objects by name, made where they are missing, and into arrays by
+// number, where the one after the last appends.
+func setPath(in []byte, path []string, raw []byte) ([]byte, error) {
+	if len(path) == 0 {
+		return raw, nil
+	}
+	if elems, i, err := element(in, path[0]); err != nil {
+		return nil, err
+	} else if elems != nil {
+		if i == len(elems) {
+			elems = append(elems, []byte("{}"))
+		}
+		elems[i], err = setPath(elems[i], path[1:], raw)
+		return messages.Array(elems), err
+	}
+	if len(in) == 0 || in[0] != '{' {
+		return nil, fmt.Errorf("what holds %q is neither an object nor a list", clip([]byte(path[0])))
+	}
+	was, ok := messages.Field(in, path[0])
+	if !ok {
+		was = []byte("{}")
+	}
+	value, err := setPath(was, path[1:], raw)
+	if err != nil {
+		return nil, err
+	}
+	return messages.SetField(in, path[0], value), nil
+}
+
+// removePath takes a field or an element away; one that is not there is no error.
+func removePath(in []byte, path []string) ([]byte, error) {
+	if elems, i, err := element(in, path[0]); err != nil {
+		return nil, err
+	} else if elems != nil {
+		switch {
+		case i == len(elems):
+			return in, nil
+		case len(path) == 1:
+			return messages.Array(slices.Delete(elems, i, i+1)), nil
+		}
+		elems[i], err = removePath(elems[i], path[1:])
+		return messages.Array(elems), err
+	}
+	was, ok := messages.Field(in, path[0])
+	switch {
+	case !ok:
+		return in, nil
+	case len(path) == 1:
+		return messages.DropField(in, path[0]), nil
+	}
+	value, err := removePath(was, path[1:])
+	if err != nil {
+		return nil, err
+	}
+	return messages.SetField(in, path[0], value), nil
+}
+
+// element reads a step into a list: its elements, and the place that the step names. elems is nil if in is no list.
+func element(in []byte, step string) (elems [][]byte, i int, err error) {
+	if elems = messages.Elements(in); elems == nil {
+		return nil, 0, nil
+	}
+	i, err = strconv.Atoi(step)
+	if err != nil || i < 0 || i > len(elems) || strconv.Itoa(i) != step {
+		return nil, 0, fmt.Errorf("%q is no place in a list of %d", clip([]byte(step)), len(elems))
+	}
+	return elems, i, nil
+}

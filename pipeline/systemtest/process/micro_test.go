@@ -1,0 +1,169 @@
+//go:build unix
+
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+)
+
+// service asks the service protocol and returns the answers of all processes; it stops at the first silence.
+func service[T any](t *testing.T, c *cluster, subject string) []T {
+	t.Helper()
+	sub, err := c.nc.SubscribeSync(c.nc.NewInbox())
+	require.NoError(t, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(t, c.nc.PublishRequest(subject, sub.Subject, nil))
+	var out []T
+	for {
+		m, err := sub.NextMsg(500 * time.Millisecond)
+		if err != nil {
+			return out
+		}
+		var v T
+		require.NoError(t, json.Unmarshal(m.Data, &v), string(m.Data))
+		out = append(out, v)
+	}
+}
+
+// redelivered lists the endpoints that had calls for the second time, with how many.
+func redelivered(t *testing.T, c *cluster) []string {
+	t.Helper()
+	var out []string
+	for _, s := range service[micro.Stats](t, c, "$SRV.STATS.shallot") {
+		for _, e := range s.Endpoints {
+			if n := gjson.GetBytes(e.Data, "redelivered").Int(); n > 0 {
+				out = append(out, fmt.Sprintf("%s %d", e.Name, n))
+			}
+		}
+	}
+	return out
+}
+
+// TestMicro shows the installation as tools of the service protocol see it (nats.md E 1.2).
+func TestMicro(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, base := c.gateway()
+	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
+	const calls = 5
+	for range calls {
+		require.Equal(t, 200, c.http("POST", base+"/v1/chat/completions", echo).status)
+	}
+	for range 2 {
+		require.Contains(t, string(c.req("shallot.v1.tool.request.add", `{"a":"x"}`).body), "invalid_arguments")
+	}
+	require.Equal(t, 200, c.http("POST", base+"/api/debug/interceptor/logging/disable", "").status)
+
+	pings := service[micro.Ping](t, c, "$SRV.PING")
+	require.Len(t, pings, 2, "every process answers")
+	for _, p := range pings {
+		require.Equal(t, "shallot", p.Name)
+		require.Equal(t, micro.PingResponseType, p.Type)
+		require.Regexp(t, `^\d+\.\d+\.\d+`, p.Version)
+		require.Len(t, service[micro.Ping](t, c, "$SRV.PING.shallot."+p.ID), 1)
+	}
+	endpoints := map[string]micro.EndpointInfo{}
+	for _, i := range service[micro.Info](t, c, "$SRV.INFO.shallot") {
+		require.Equal(t, micro.InfoResponseType, i.Type)
+		require.NotEmpty(t, i.Description)
+		for _, e := range i.Endpoints {
+			require.Regexp(t, `^[A-Za-z0-9_-]+$`, e.Name)
+			endpoints[e.Name] = e
+		}
+	}
+	require.Equal(t, "shallot.v1.hop.model.before.audit", endpoints["model-before-audit"].Subject)
+	require.Equal(t, "audit", endpoints["model-before-audit"].QueueGroup)
+	stats := map[string]*micro.EndpointStats{}
+	require.Eventually(t, func() bool {
+		for _, s := range service[micro.Stats](t, c, "$SRV.STATS.shallot") {
+			for _, e := range s.Endpoints {
+				stats[e.Name] = e
+			}
+		}
+		return stats["model-after-audit"].NumRequests == calls
+	}, 5*time.Second, 10*time.Millisecond)
+	for _, name := range []string{"model-before-audit", "model-before-logging", "model-after-logging", "target-model-demo"} {
+		e := stats[name]
+		require.NotNil(t, e, name)
+		require.Equal(t, calls, e.NumRequests, "%s: true counts", name)
+		require.Zero(t, e.NumErrors, name)
+		require.Positive(t, e.ProcessingTime, name)
+		require.Equal(t, e.ProcessingTime/time.Duration(calls), e.AverageProcessingTime, name)
+	}
+	e := stats["tool-before-tool-arguments"]
+	require.Equal(t, []int{2, 2}, []int{e.NumRequests, e.NumErrors}, "errors are counted")
+	require.NotEmpty(t, e.LastError)
+	require.False(t, gjson.GetBytes(stats["model-before-logging"].Data, "enabled").Bool(), "a stage that is off says so")
+	require.True(t, gjson.GetBytes(stats["model-before-audit"].Data, "enabled").Bool())
+
+	t.Run("nats micro", func(t *testing.T) {
+		nats := natscli(t)
+		run := func(args ...string) string {
+			t.Helper()
+			cmd := exec.CommandContext(t.Context(), nats, append([]string{"--server", c.url}, args...)...)
+			cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_CONTEXT=")
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s\n%s", cmd, out)
+			return string(out)
+		}
+		require.Contains(t, run("micro", "ls"), "shallot")
+		require.Contains(t, run("micro", "ping", "shallot"), "shallot")
+		info := run("micro", "info", "shallot", pings[0].ID)
+		require.Contains(t, info, "interceptors for model and tool calls")
+		out := run("micro", "stats", "shallot")
+		require.Contains(t, out, "model-before-audit")
+		var counted string
+		for line := range strings.SplitSeq(out, "\n") {
+			if strings.Contains(line, "model-before-audit") {
+				counted = line
+			}
+		}
+		require.Contains(t, counted, fmt.Sprint(calls), out)
+	})
+}
+
+// natscli is the nats command, v0.4.0: the one that SHALLOT_NATSCLI names, or one that is built here from its module.
+// The module is taken from the module cache; SHALLOT_NATSCLI=build lets it be fetched.
+func natscli(t *testing.T) string {
+	t.Helper()
+	proxy := "off"
+	switch v := os.Getenv("SHALLOT_NATSCLI"); v {
+	case "":
+	case "build":
+		proxy = os.Getenv("GOPROXY")
+	default:
+		return v
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module tour\n\ngo 1.26\n\nrequire github.com/nats-io/natscli v0.4.0\n"), 0o600))
+	limit := 30 * time.Second
+	if proxy != "off" {
+		limit = 3 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	bin := filepath.Join(dir, "nats")
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-o", bin, "github.com/nats-io/natscli/nats")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+	if proxy != "" {
+		cmd.Env = append(cmd.Env, "GOPROXY="+proxy)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("NOT TESTED: \"nats micro\" with natscli v0.4.0, which cannot be built here (%v). "+
+			"Set SHALLOT_NATSCLI=build to fetch it, or to the path of a nats command.\n%s", err, out)
+	}
+	return bin
+}

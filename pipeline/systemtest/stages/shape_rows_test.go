@@ -1,0 +1,306 @@
+package stages
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/stages"
+)
+
+func talk(n, tokens int) []messages.Msg {
+	out := make([]messages.Msg, n)
+	for i := range out {
+		out[i] = messageOf([]string{"user", "assistant"}[i%2], sized(fmt.Sprint(i+1, " "), tokens))
+	}
+	return out
+}
+
+// rounds is a system message and n rounds of user, call, result, assistant.
+func rounds(n, tokens int) []messages.Msg {
+	out := []messages.Msg{sys("be kind")}
+	for i := range n {
+		id := fmt.Sprint("c", i)
+		out = append(out, user(sized(id, tokens)), calls(id+" f"), result(id, sized(id, tokens)), says(sized(id, tokens)))
+	}
+	return out
+}
+
+func join(parts ...[]messages.Msg) []messages.Msg {
+	var out []messages.Msg
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+func editRows() []row {
+	with := func(yaml string) []made { return []made{{"context-editing", yaml}} }
+	const trim = "strategy: TRIM\nmax-tokens: 100"
+	gets := func(id, yaml string, in, want []messages.Msg) row {
+		return row{id: id, with: with(yaml), turns: one(request(in...)), calls: 1, summary: "they said hello", check: func(t *testing.T, o outcome) {
+			same(t, o, request(want...))
+			require.Empty(t, o.summaries)
+		}}
+	}
+	exact := func(total int) []messages.Msg {
+		return join([]messages.Msg{sys(sized("be kind ", 10))}, talk(18, 200), []messages.Msg{user(sized("now ", total-3610))})
+	}
+	five := []messages.Msg{calls("a f", "b f", "c f", "d f", "e f")}
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		five = append(five, result(id, sized("", 50)))
+	}
+	talk20, talk12, parallel := talk(20, 50), talk(12, 50), join(talk(12, 50), five, talk(7, 50))
+	pinned := join(talk(4, 50), []messages.Msg{messageOf("developer", "rule"), user("the question")})
+	for i := range 12 {
+		pinned = append(pinned, says(sized(fmt.Sprint(i, " "), 50)))
+	}
+	long, big := rounds(5, 20), rounds(20, 270)
+	summarised := func(id, strategy string, in []messages.Msg, budget int, check func(t *testing.T, in, got []messages.Msg)) row {
+		return row{id: id, with: with("strategy: " + strategy), turns: times(2, turn{body: request(in...)}), summary: "they said hello", calls: 2, check: func(t *testing.T, o outcome) {
+			require.Len(t, o.summaries, 1, "one summary, which the second call finds")
+			require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13 stable")
+			require.NotContains(t, string(o.summaries[0]), "be kind", "CE-10")
+			got := messages.Messages(o.seen[0])
+			require.Equal(t, string(in[0].Raw), string(got[0].Raw), "CE-10")
+			require.Contains(t, got[1].Text(), "they said hello")
+			require.Less(t, len(o.seen[0])/4, budget)
+			check(t, in, got)
+		}}
+	}
+	out := []row{
+		gets("CE-1 the middle goes", trim, talk20, join(talk20[:2], talk20[10:])),
+		gets("CE-2 nothing in the middle", trim, talk12, talk12),
+		gets("CE-3 within max-tokens", trim, talk(20, 5), talk(20, 5)),
+		gets("CE-5 CE-3 exactly the threshold", "strategy: SUMMARIZE", exact(4000), exact(4000)),
+		summarised("CE-5 CE-6 one above", "SUMMARIZE", exact(4001), 3000, func(t *testing.T, in, got []messages.Msg) {
+			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
+		}),
+		gets("CE-8 system and the last three rounds", "strategy: SLIDING_WINDOW\nwindow-rounds: 3\nmax-tokens: 100", long, join(long[:1], long[9:])),
+		summarised("CE-9 summary, then window", "HYBRID", big, 8000, func(t *testing.T, in, got []messages.Msg) {
+			require.Equal(t, "user", got[2].Role())
+			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]))
+		}),
+		gets("CE-10 CE-11 pinned in the middle", trim, pinned, join(pinned[:2], pinned[4:6], pinned[8:])),
+		gets("CE-12 a cut inside five parallel results", trim, parallel, join(parallel[:2], parallel[12:])),
+		gets("X-21 a round starts at a user message", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10", long, join(long[:1], long[17:])),
+	}
+	// The history is cut before tools are chosen and the list is written, so that neither is ever cut.
+	out = append(out, row{id: "X-15 outside tool selection and todo", calls: 1, turns: one(request(long...)),
+		with: []made{{"todo-list", ""}, {"tool-selection", ""}, {"context-editing", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10"}},
+		check: func(t *testing.T, o outcome) {
+			for i, want := range []string{"context-editing", "tool-selection", "todo-list", "model"} {
+				require.True(t, strings.HasPrefix(o.last().Slip.Path[i], want), o.last().Slip.Path)
+			}
+			require.True(t, strings.HasPrefix(messages.SystemText(o.seen[0]), "be kind\n\n[当前任务列表]"))
+			require.Len(t, messages.Messages(o.seen[0]), 5)
+		}})
+	for _, fails := range []any{fault(messages.ProviderError), "", " \n"} {
+		out = append(out, row{id: fmt.Sprintf("CE-6 no summary to be had %q", fails), with: with("strategy: SUMMARIZE"), turns: one(request(exact(4001)...)), summary: fails, calls: 1,
+			check: func(t *testing.T, o outcome) {
+				require.Len(t, o.summaries, 1)
+				same(t, o, request(exact(4001)...))
+			}})
+	}
+	for _, strategy := range []string{"TRIM", "SUMMARIZE", "SLIDING_WINDOW", "HYBRID", "CLEAR_TOOL_USES"} {
+		out = append(out, row{id: "CE-10 CE-11 CE-12 CE-13 " + strategy,
+			with:  with("strategy: " + strategy + "\nmax-tokens: 1000\nsummarize-threshold: 1000\nwindow-rounds: 2\nclear-tool-uses: {trigger: 1000, keep: 1}"),
+			turns: times(2, turn{body: request(join(rounds(6, 100), five, []messages.Msg{user("and now?")})...)}), summary: "before", calls: 2,
+			check: func(t *testing.T, o outcome) {
+				require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13")
+				msgs := messages.Messages(o.seen[0])
+				require.Equal(t, "be kind", msgs[0].Text(), "CE-10")
+				require.Equal(t, "and now?", msgs[len(msgs)-1].Text(), "CE-11")
+				require.Less(t, len(o.seen[0]), len(request(join(rounds(6, 100), five)...)))
+			}})
+	}
+	return out
+}
+
+func clearRows() []row {
+	uses := func(tools ...string) []messages.Msg {
+		in := []messages.Msg{user(sized("", 10))}
+		for i, tool := range tools {
+			id := fmt.Sprint("c", i+1)
+			in = append(in, calls(id+" "+tool+` {"q":"`+sized("", 20)+`"}`), result(id, sized(id, 100)))
+		}
+		return append(in, says("done"))
+	}
+	five := uses("k", "x", "y", "z", "x")
+	cleared := func(request []byte, placeholder string) (ids []string) {
+		for _, m := range messages.Messages(request) {
+			if m.Role() == "tool" && m.Text() == placeholder {
+				ids = append(ids, m.ToolCallID())
+			}
+		}
+		return ids
+	}
+	clears := func(id, keys string, in []messages.Msg, want ...string) row {
+		return row{id: id, with: []made{{"context-editing", "strategy: CLEAR_TOOL_USES\nclear-tool-uses: {" + keys + "}"}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
+			require.Equal(t, want, cleared(o.seen[0], "[cleared]"))
+			if want == nil {
+				same(t, o, request(in...))
+			}
+			require.Len(t, messages.Messages(o.seen[0]), len(in), "no message is taken or invented")
+		}}
+	}
+	fresh := join(five, []messages.Msg{user("next"), calls("n1 x"), result("n1", "[cleared]"), calls("n2 x"), result("n2", "tail")})
+	open := join(five[:3], []messages.Msg{calls("o1 x", "o2 x"), result("o1", sized("", 50)), user("go on")})
+	inputs := clears("CU-8 clear-tool-inputs true", "trigger: 1, keep: 4, clear-tool-inputs: true", five, "c1")
+	check8 := inputs.check
+	inputs.check = func(t *testing.T, o outcome) {
+		check8(t, o)
+		c := messages.Messages(o.seen[0])[1].ToolCalls()[0]
+		require.Equal(t, []string{"c1", "k", "{}"}, []string{c.ID(), c.Name(), c.Arguments()})
+	}
+	untouched := clears("CU-8 clear-tool-inputs false", "trigger: 1, keep: 4", five, "c1")
+	checkFalse := untouched.check
+	untouched.check = func(t *testing.T, o outcome) {
+		checkFalse(t, o)
+		require.Equal(t, string(five[1].Raw), string(messages.Messages(o.seen[0])[1].Raw))
+	}
+	placeholder := clears("CU-10 placeholder", "trigger: 1, keep: 0, placeholder: X", five)
+	placeholder.check = func(t *testing.T, o outcome) {
+		require.Equal(t, []string{"c1", "c2", "c3", "c4", "c5"}, cleared(o.seen[0], "X"))
+	}
+	// The second attempt of an outer stage gets the request as the caller wrote it, and is cleared alike; what the
+	// fallback kept is the history as it was.
+	kept := clears("CU-9 CU-11 a second pass over the caller's history", "trigger: 1, keep: 1", five, "c1", "c2", "c3", "c4")
+	kept.with = append(kept.with, made{"model-fallback", "fallback-models: [m1]\nmax-retries: 1"})
+	kept.script, kept.calls = []any{fault(messages.ProviderError), "ok"}, 2
+	checkKept := kept.check
+	kept.check = func(t *testing.T, o outcome) {
+		checkKept(t, o)
+		require.Equal(t, strings.Replace(string(o.seen[0]), `"model":"m"`, `"model":"m1"`, 1), string(o.seen[1]))
+		require.Contains(t, string(o.last().Request()), `"tool_calls"`)
+	}
+	unanswered := clears("CU-13 a call without result", "trigger: 1, keep: 0", open, "c1", "o1")
+	unanswered.with = append(unanswered.with, made{"pair-repair", ""})
+	unanswered.turns = []turn{{run: "r", body: request(open...)}}
+	unanswered.check = func(t *testing.T, o outcome) { // the result is pair repair's, and clearing alone leaves the count
+		require.Len(t, messages.Messages(o.seen[0]), len(open)+1)
+	}
+	// The two counters differ on this history: what is over the trigger by one is not by the other.
+	chars := stages.Chars{}.Count("m", five)
+	another := func(id string, trigger int, want ...string) row {
+		r := clears(id, fmt.Sprintf("trigger: %d, keep: 4", trigger), five, want...)
+		r.with[0].yaml += "\ntoken-counter: calibrated"
+		return r
+	}
+	return []row{
+		clears("CU-1 not over the trigger", "trigger: 100000", five),
+		clears("CU-3 no more results than keep", "trigger: 1, keep: 5", five),
+		clears("CU-4 keep 0", "trigger: 1, keep: 0", five, "c1", "c2", "c3", "c4", "c5"),
+		clears("CU-5 stops when enough is freed", "trigger: 1, keep: 1, clear-at-least: 150", five, "c1", "c2"),
+		clears("CU-6 clear-at-least cannot be reached", "trigger: 1, keep: 1, clear-at-least: 5000", five),
+		clears("CU-7 excluded tools", "trigger: 1, keep: 1, exclude-tools: [k]", uses("k", "x", "y", "z"), "c2", "c3"),
+		untouched, inputs, kept, placeholder,
+		clears("CU-12 a fresh result says the placeholder", "trigger: 1, keep: 1", fresh, "c1", "c2", "c3", "c4", "c5", "n1"),
+		unanswered,
+		clears("CU-14 one above by chars", fmt.Sprintf("trigger: %d, keep: 4", chars-1), five, "c1"),
+		another("CU-14 CU-1 the same trigger by another counter", chars-1),
+		another("CU-14 and a lower one", chars/3, "c1"),
+	}
+}
+
+func hintRows() []row {
+	const agents = `agents:
+- {name: code-review-agent, keywords: [{keyword: 代码审查, weight: 5}, {keyword: review, weight: 4}, {keyword: 代码质量, weight: 3}]}
+- {name: data-analysis-agent, keywords: [{keyword: 数据分析, weight: 5}, {keyword: 统计, weight: 3}]}`
+	const hint = "[DELEGATION_HINT] 建议委派给: "
+	hints := func(id, want string, in ...messages.Msg) row {
+		return row{id: id, with: []made{{"sub-agent", agents}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
+			if want == "" {
+				same(t, o, request(in...))
+				return
+			}
+			prompt := messages.SystemText(o.seen[0])
+			require.True(t, strings.HasSuffix(prompt, hint+want), prompt)
+			require.Equal(t, 1, strings.Count(prompt, hint))
+			require.Equal(t, in[0].Role() != "system", prompt == hint+want, "SA-10")
+		}}
+	}
+	kind := sys("be kind")
+	tie := hints("SA-6 a tie", "code-review-agent, 匹配度: 5", kind, user("数据分析 代码审查"))
+	tie.turns, tie.calls = times(20, tie.turns[0]), 20
+	return []row{
+		hints("SA-1 one keyword", "code-review-agent, 匹配度: 5", kind, user("请做代码审查")),
+		hints("SA-2 below the least score", "", kind, user("please review")),
+		hints("SA-3 two keywords", "code-review-agent, 匹配度: 7", kind, user("review 一下代码质量")),
+		hints("SA-4 three times", "", kind, user("review review review")),
+		hints("SA-5 the best agent", "data-analysis-agent, 匹配度: 8", kind, user("代码审查后做数据分析和统计")),
+		tie,
+		hints("SA-7 only in older messages", "", kind, user("代码审查"), says("代码审查"), user("ok")),
+		hints("SA-8 no user message", "", kind, says("代码审查")),
+		hints("SA-9 case", "", kind, user("Review 代码质量")),
+		hints("SA-10 no system prompt", "code-review-agent, 匹配度: 5", user("代码审查")),
+		hints("SA-11 the prompt brings a hint", "data-analysis-agent, 匹配度: 5", sys("be kind\n\n"+hint+"code-review-agent, 匹配度: 5"), user("数据分析")),
+	}
+}
+
+func selectionRows() []row {
+	offer := func(text string, tools ...string) []byte {
+		var list []string
+		for _, tool := range tools {
+			name, desc, _ := strings.Cut(tool, " ")
+			list = append(list, fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":{"x":1.50}},"y":null}`, name, desc))
+		}
+		return []byte(`{"model":"m","messages":[` + string(user(text).Raw) + `],"tools":[` + strings.Join(list, ",") + `]}`)
+	}
+	names := func(request []byte) (out []string) {
+		raw, _ := messages.Field(request, "tools")
+		for _, e := range messages.Elements(raw) {
+			f, _ := messages.Field(e, "function")
+			name, _ := messages.FieldString(f, "name")
+			out = append(out, name)
+		}
+		return out
+	}
+	picks := func(id, yaml string, body []byte, want ...string) row {
+		return row{id: id, with: []made{{"tool-selection", yaml}}, turns: one(body), calls: 1, check: func(t *testing.T, o outcome) {
+			for _, raw := range o.seen {
+				require.Equal(t, want, names(raw))
+			}
+		}}
+	}
+	var all []string
+	for i := range 15 {
+		all = append(all, fmt.Sprintf("t%02d", i))
+	}
+	tie := picks("TS-7 equal scores", "max-tools: 4\nalways-include: []", offer("t13 t14", all...), "t13", "t14", "t00", "t01")
+	tie.turns, tie.calls = times(20, tie.turns[0]), 20
+	// A score is read off by ranking: before a rival of one point less (two where none exists), behind one more.
+	const best, none = "max-tools: 1\nalways-include: []", "max-tools: 10\nalways-include: []"
+	reply := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}}]}`)
+	memory := func(strict bool) row {
+		r := picks(fmt.Sprintf("TS-11 strict %v", strict), fmt.Sprintf("strict: %v", strict), offer("x", all...), all[:10]...)
+		r.script = []any{reply}
+		r.turns[0].run = "r"
+		r.check = func(t *testing.T, o outcome) {
+			require.Equal(t, string(reply), string(o.last().ReplyBytes()), "the reply itself is never changed")
+			if strict {
+				require.Equal(t, []string{"t12"}, stages.BlockedTools(o.last()))
+			} else {
+				require.Empty(t, stages.BlockedTools(o.last()))
+			}
+		}
+		return r
+	}
+	return []row{
+		picks("TS-1 the full name and its parts are 16", best, offer("用 searchWeb 查 a b c d e f g h", "rival a,b,c,d,e,f,g", "searchWeb", "last a,b,c,d,e,f,g"), "searchWeb"),
+		picks("TS-1 no more than 16", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i"), "rival"),
+		picks("TS-2 a part is 3", best, offer("search something a", "rival a", "searchWeb"), "searchWeb"),
+		picks("TS-3 two words are 4", best, offer("search alpha beta", "searchWeb", "zz alpha,beta"), "zz"),
+		picks("TS-4 always-include outside the top", "always-include: [t14, t12, t14]", offer("x", all...), append(append([]string{}, all[:10]...), "t14", "t12")...),
+		picks("TS-5 always-include inside the top", "always-include: [t03, t09]", offer("x", all...), all[:10]...),
+		picks("TS-6 seven tools", none, offer("t06", all[:7]...), all[:7]...),
+		tie,
+		picks("TS-8 a missing tool", "always-include: [nowhere]", offer("x", all...), all[:10]...),
+		picks("TS-9 nothing matches", "", offer("x", append(append([]string{}, all[:14]...), "getCurrentTime")...), append(append([]string{}, all[:10]...), "getCurrentTime")...),
+		picks("TS-10 getURLInfo is 3", best, offer("URL a", "rival a", "getURLInfo"), "getURLInfo"),
+		memory(false), memory(true),
+	}
+}

@@ -1,0 +1,372 @@
+package tools_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+)
+
+// The points at which a worker kills itself.
+const (
+	dieBeforeIntent = "before the intent"
+	dieAfterIntent  = "between intent and execution"
+	dieAfterRun     = "after the execution, before its record"
+	dieAfterRecord  = "after the record, before the reply"
+)
+
+// die is SIGKILL, and nothing after it.
+func die() {
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = p.Kill()
+	}
+	select {}
+}
+
+// crashProcess is a worker, or with the role entry an accepting process, whose Go tool writes a line to a file for each
+// run, and which dies where SHALLOT_TEST_DIE says.
+func crashProcess(file string) error {
+	at, effects := os.Getenv("SHALLOT_TEST_DIE"), os.Getenv("SHALLOT_TEST_EFFECTS")
+	roles := host.Roles{Tool: true}
+	if os.Getenv("SHALLOT_TEST_ROLE") == "entry" {
+		roles = host.Roles{All: true, Entry: true}
+	}
+	l, err := host.Load(file, nil, nil)
+	if err != nil {
+		return err
+	}
+	h, err := host.Start(context.Background(), host.Options{Config: l, Roles: roles, Name: "crash", Drain: time.Second,
+		Getenv: func(string) string { return "" },
+		Resolve: func(r tool.Tools) tool.Tools {
+			return resolveFunc(func(ctx context.Context, name string) (*tool.Definition, error) {
+				stack := make([]byte, 16<<10)
+				if at == dieBeforeIntent && bytes.Contains(stack[:runtime.Stack(stack, false)], []byte("toolbox.(*Target).Do(")) {
+					die()
+				}
+				return r.Get(ctx, name)
+			})
+		},
+		Funcs: toolbox.GoFuncs{"effect": func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+			if at == dieAfterIntent {
+				die()
+			}
+			f, err := os.OpenFile(effects, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+			if err != nil {
+				return toolbox.Result{}, err
+			}
+			_, _ = fmt.Fprintln(f, inv.CallID)
+			_ = f.Close()
+			switch at {
+			case dieAfterRun:
+				die()
+			case "never": // somebody else kills it, or the server
+				time.Sleep(300 * time.Millisecond) // simulated: work
+			}
+			return toolbox.Result{Content: []byte(`{"ok":true}`)}, nil
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	if at == dieAfterRecord {
+		js, err := jetstream.New(h.Conn)
+		if err != nil {
+			return err
+		}
+		kv, err := js.KeyValue(context.Background(), "shallot_intents")
+		if err != nil {
+			return err
+		}
+		w, err := kv.WatchAll(context.Background(), jetstream.UpdatesOnly())
+		if err != nil {
+			return err
+		}
+		go func() {
+			for e := range w.Updates() {
+				if e != nil && bytes.Contains(e.Value(), []byte(`"done"`)) {
+					die()
+				}
+			}
+		}()
+	}
+	fmt.Println("ready")
+	return nil
+}
+
+type resolveFunc func(ctx context.Context, name string) (*tool.Definition, error)
+
+func (r resolveFunc) Get(ctx context.Context, name string) (*tool.Definition, error) {
+	return r(ctx, name)
+}
+
+// crashWorld is an installation of which each part can be killed.
+type crashWorld struct {
+	t       *testing.T
+	url     string
+	dir     string
+	effects string
+	file    string
+}
+
+func newCrashWorld(t *testing.T, url string) *crashWorld {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts and kills processes")
+	}
+	dir := t.TempDir()
+	w := &crashWorld{t: t, url: url, dir: dir, effects: filepath.Join(dir, "effects"), file: filepath.Join(dir, "worker.yaml")}
+	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\n"+w.yaml()), 0o600))
+	return w
+}
+
+func (w *crashWorld) yaml() string {
+	return `
+nats: {url: "` + w.url + `"}
+bus: {ack-wait: 1s}
+tool:
+  tools:
+    - {name: once, executor: "go:effect", effect: write, timeout: 20s, check: many}
+    - {name: many, executor: "go:effect", effect: write, idempotent: true, timeout: 20s, cache: "off", retry: networkRetry}
+`
+}
+
+func (w *crashWorld) process(role, at string) *process {
+	w.t.Helper()
+	p := &process{t: w.t, env: []string{"SHALLOT_TEST_PROCESS=crash", "SHALLOT_TEST_FILE=" + w.file, "SHALLOT_TEST_ROLE=" + role,
+		"SHALLOT_TEST_EFFECTS=" + w.effects, "SHALLOT_TEST_DIE=" + at}}
+	p.start()
+	w.t.Cleanup(p.kill)
+	return p
+}
+
+func (w *crashWorld) ran(id string) (n int) {
+	w.t.Helper()
+	raw, err := os.ReadFile(w.effects)
+	if err != nil {
+		return 0
+	}
+	for _, f := range strings.Fields(string(raw)) {
+		if id == "" || f == id {
+			n++
+		}
+	}
+	return n
+}
+
+// replied reports whether a call has ended although its worker is dead: the reply had gone out first.
+func replied(t *testing.T, h *host.Host, p pipeline.Pending, submitted bool) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if submitted {
+		c, err := h.Door().Result(ctx, "default", p.ID())
+		return err == nil && c != nil
+	}
+	c, err := p.Wait(ctx, nil)
+	return err == nil && c != nil
+}
+
+// dead waits until a process has died of itself.
+func (p *process) dead() {
+	p.t.Helper()
+	done := make(chan struct{})
+	go func() { _ = p.cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		require.Fail(p.t, "it did not die")
+	}
+}
+
+// A worker dies at each step of a tool call, and another one takes the call up: at once, or only when its time is over.
+func TestWorkerDiesAtEachStep(t *testing.T) {
+	t.Parallel()
+	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(srv.Stop)
+	w := newCrashWorld(t, srv.ClientURL())
+	h := startRoles(t, w.yaml(), host.Roles{All: true, Entry: true})
+	finish := func(p pipeline.Pending) *messages.Call {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c, err := p.Wait(ctx, nil)
+		require.NoError(t, err)
+		return c
+	}
+	for _, x := range []struct {
+		at      string
+		once    messages.Code // another worker is there
+		onceRan int
+		late    messages.Code // nobody is there until its time is over
+		manyRan int
+	}{
+		{dieBeforeIntent, "", 1, messages.DeadlineExceeded, 1},
+		{dieAfterIntent, messages.OutcomeUnknown, 0, messages.OutcomeUnknown, 1},
+		{dieAfterRun, messages.OutcomeUnknown, 1, messages.OutcomeUnknown, 2},
+		{dieAfterRecord, "", 1, messages.OutcomeUnknown, 0},
+	} {
+		for _, tool := range []string{"once", "many"} {
+			if tool == "many" && x.at == dieAfterRecord {
+				continue // it has no record of its own
+			}
+			t.Run(x.at+"/"+tool+"/in time", func(t *testing.T) {
+				dying := w.process("", x.at)
+				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
+				require.NoError(t, err)
+				dying.dead()
+				next := w.process("", "")
+				defer next.kill()
+				c := finish(p)
+				want, ran := x.once, x.onceRan
+				if tool == "many" {
+					want, ran = "", x.manyRan
+				}
+				if want == "" {
+					require.Nil(t, c.Fault, "%v", c.Fault)
+					require.Equal(t, `{"ok":true}`, string(c.ReplyBytes()))
+				} else {
+					require.NotNil(t, c.Fault)
+					require.Equal(t, want, c.Fault.Code, c.Fault.Message)
+					require.Contains(t, c.Fault.Message, "may have been carried out")
+					require.Contains(t, c.Fault.Message, "'many'", "what to check with")
+				}
+				require.Equal(t, ran, w.ran(c.ID))
+			})
+			if tool == "many" && x.at != dieAfterRun {
+				continue
+			}
+			t.Run(x.at+"/"+tool+"/too late", func(t *testing.T) {
+				ran := 0
+				for _, submit := range []bool{false, true} {
+					var until time.Time
+					die := func() pipeline.Pending {
+						dying := w.process("", x.at)
+						until = time.Now().Add(3 * time.Second)
+						p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Submit: submit, Deadline: until})
+						require.NoError(t, err)
+						dying.dead()
+						return p
+					}
+					p := die()
+					for try := 0; x.at == dieAfterRecord && try < 5 && replied(t, h, p, submit); try++ {
+						p = die() // the worker learns of the record by a message, and had sent the reply before
+					}
+					if submit { // nobody waits: whoever takes it up, when its time is over, writes its end
+						require.Eventually(t, func() bool { return time.Now().After(until) }, 10*time.Second, 20*time.Millisecond)
+						next := w.process("", "")
+						defer next.kill()
+					}
+					c := finish(p)
+					require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+					want := x.late
+					if tool == "many" {
+						want = messages.DeadlineExceeded
+					}
+					require.Equal(t, want, c.Fault.Code, c.Fault.Message)
+					ran += w.ran(c.ID)
+				}
+				if tool == "once" {
+					require.LessOrEqual(t, ran, 2)
+				}
+			})
+		}
+	}
+}
+
+// natsProcess is a NATS server that can be killed.
+func natsProcess(dir, port string) error {
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return err
+	}
+	if _, err := embed.Start(embed.Options{Dir: dir, Port: n}); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return nil
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+// The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with his
+// idempotency key, and gets the end of the one run.
+func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	w := newCrashWorld(t, "nats://127.0.0.1:"+port)
+	server := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=nats", "SHALLOT_TEST_FILE=" + filepath.Join(w.dir, "nats"), "SHALLOT_TEST_PORT=" + port}}
+	server.start()
+	t.Cleanup(func() { server.kill() })
+	w.process("", "never")
+	entry := w.process("entry", "")
+	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	for i, who := range []string{"nobody", "entry", "server"} {
+		for _, tool := range []string{"once", "many"} {
+			t.Run(who+"/"+tool, func(t *testing.T) {
+				before := w.ran("")
+				key := fmt.Sprintf("key-%d-%s", i, tool)
+				try := func(wait time.Duration) (*nats.Msg, error) {
+					m := nats.NewMsg("shallot.v1.tool.request." + tool)
+					m.Data, m.Header["Idempotency-Key"] = []byte(`{}`), []string{key}
+					return nc.RequestMsg(m, wait)
+				}
+				var first sync.WaitGroup
+				first.Go(func() { _, _ = try(time.Second) })
+				require.Eventually(t, func() bool { return w.ran("") > before }, 20*time.Second, time.Millisecond, "it runs")
+				switch who {
+				case "entry":
+					entry.kill()
+					entry.start()
+				case "server":
+					server.kill()
+					server.start()
+				}
+				first.Wait()
+				var m *nats.Msg
+				require.Eventually(t, func() bool {
+					m, err = try(20 * time.Second)
+					return err == nil && m.Header.Get("Shallot-Fault") != string(messages.Overloaded)
+				}, 60*time.Second, 50*time.Millisecond)
+				fault := m.Header.Get("Shallot-Fault")
+				if tool == "many" || who == "nobody" {
+					require.Equal(t, `{"ok":true}`, string(m.Data), fault)
+				} else if fault != string(messages.OutcomeUnknown) {
+					require.Equal(t, `{"ok":true}`, string(m.Data), fault)
+				}
+				if tool == "once" {
+					require.Equal(t, before+1, w.ran(""), "it has run once")
+				}
+				t.Logf("%s %s: fault %q, %d runs", who, tool, fault, w.ran("")-before)
+			})
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package tools_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+)
+
+// rowBus is an installation on an embedded server whose tools do what their arguments say:
+//
+//	{"row": "RT-1", "fail": 2, "with": "tool_network", "ms": 10, "chars": 85000, "say": "text"}
+//
+// fails the first two runs of the row with that fault, then waits, then gives a result. Runs are counted by row.
+type rowBus struct {
+	*host.Host
+	mu     sync.Mutex
+	runs   map[string][]time.Time
+	now    map[string]int  // runs of a row that have not ended
+	broken map[string]bool // rows whose runs all fail from now on
+	busy   atomic.Int64
+	logs   logs
+}
+
+// startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
+func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
+	t.Helper()
+	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{}}
+	file := filepath.Join(t.TempDir(), "shallot.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
+		"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
+	l, err := host.Load(file, nil, nil)
+	require.NoError(t, err)
+	b.Host, err = host.Start(t.Context(), host.Options{
+		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
+		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list, Log: slog.New(slog.NewTextHandler(&b.logs, nil)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		_ = b.Stop(ctx)
+	})
+	_, err = b.Conn.QueueSubscribe("rows.micro", "rows", func(m *nats.Msg) {
+		go func() {
+			r, err := b.script(context.Background(), toolbox.Invocation{Arguments: m.Data})
+			out := nats.NewMsg(m.Reply)
+			if out.Data = r.Content; err != nil {
+				out.Header.Set("Nats-Service-Error-Code", "500")
+				out.Header.Set("Nats-Service-Error", err.Error())
+			}
+			_ = m.RespondMsg(out)
+		}()
+	})
+	require.NoError(t, err)
+	return b
+}
+
+type script struct {
+	Row   string          `json:"row"`
+	Fail  int             `json:"fail"`
+	With  string          `json:"with"`
+	Ms    int             `json:"ms"`
+	Chars int             `json:"chars"`
+	Text  string          `json:"text"`
+	Deaf  bool            `json:"deaf"`
+	Say   json.RawMessage `json:"say"`
+}
+
+func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+	b.busy.Add(1)
+	defer b.busy.Add(-1)
+	var s script
+	if err := json.Unmarshal(inv.Arguments, &s); err != nil {
+		return toolbox.Result{}, err
+	}
+	b.mu.Lock()
+	b.runs[s.Row] = append(b.runs[s.Row], time.Now())
+	b.now[s.Row]++
+	defer func() { b.mu.Lock(); b.now[s.Row]--; b.mu.Unlock() }()
+	n := len(b.runs[s.Row])
+	if b.broken[s.Row] {
+		s.Fail, s.Text = n, "broken by now"
+	}
+	b.mu.Unlock()
+	if s.Ms > 0 {
+		done := ctx.Done()
+		if s.Deaf {
+			done = nil
+		}
+		select {
+		case <-time.After(time.Duration(s.Ms) * time.Millisecond):
+		case <-done:
+			return toolbox.Result{}, ctx.Err()
+		}
+	}
+	switch {
+	case n <= s.Fail && s.With == "error result":
+		return toolbox.Result{Content: []byte(`"no"`), IsError: true}, nil
+	case n <= s.Fail && s.With == "":
+		return toolbox.Result{}, errors.New(s.Text)
+	case n <= s.Fail && s.With == "panic":
+		panic(s.Text)
+	case n <= s.Fail:
+		return toolbox.Result{}, messages.NewFault(messages.Code(s.With), "%s", s.Text)
+	case s.Chars > 0:
+		return toolbox.Result{Content: messages.Encode(strings.Repeat(s.Text, s.Chars))}, nil
+	case s.Say != nil:
+		return toolbox.Result{Content: s.Say}, nil
+	}
+	return toolbox.Result{Content: fmt.Appendf(nil, `{"run":%d}`, n)}, nil
+}
+
+// kv opens a bucket as `nats kv` would.
+func (b *rowBus) kv(t testing.TB, bucket string) jetstream.KeyValue {
+	t.Helper()
+	js, err := jetstream.New(b.Conn)
+	require.NoError(t, err)
+	kv, err := js.KeyValue(t.Context(), bucket)
+	require.NoError(t, err)
+	return kv
+}
+
+func (b *rowBus) count(row string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.runs[row])
+}
+
+// running counts the runs of a row that have not ended.
+func (b *rowBus) running(row string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now[row]
+}
+
+func (b *rowBus) gaps(row string) (out []time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, at := range b.runs[row] {
+		if i > 0 {
+			out = append(out, at.Sub(b.runs[row][i-1]))
+		}
+	}
+	return out
+}
+
+func (b *rowBus) do(t testing.TB, tool, args string, set ...func(*pipeline.Request)) *messages.Call {
+	t.Helper()
+	r := pipeline.Request{Tool: tool, Body: []byte(args)}
+	for _, f := range set {
+		f(&r)
+	}
+	return call(t, b.Host, r)
+}
+
+func (b *rowBus) details(stage string) map[string]any {
+	m, _ := b.Manager.Get(messages.Tool, stage)
+	return m.Details(context.Background())
+}
+
+func tenant(name string) func(*pipeline.Request) {
+	return func(r *pipeline.Request) { r.Tenant = name }
+}
+
+func fallback(c *messages.Call) string {
+	var mark string
+	c.Noted(messages.NoteDegraded, &mark)
+	return mark
+}
+
+func hit(c *messages.Call) bool { return c.Flag(messages.NoteCacheHit) }

@@ -1,0 +1,48 @@
+package approval
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+)
+
+// NoteGrant holds the grant of a call: that its arguments, as they were then, passed the approval.
+const NoteGrant = "approval.grant"
+
+// NoteDecision says how a call passed that had to wait: {decision, by, at}.
+const NoteDecision = "approval.decision"
+
+// Grant binds a yes to one call and its arguments (contracts 9): sha256 over tenant, run, call id, tool and canonical
+// arguments, each part with its length before it. Arguments that are no JSON have none.
+func Grant(tenant, run, call, tool string, args []byte) (string, error) {
+	canonical, err := messages.Canonical(args)
+	if err != nil {
+		return "", fmt.Errorf("grant: %w", err)
+	}
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(tenant), []byte(run), []byte(call), []byte(tool), canonical} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Give notes the grant of the call with the arguments that it has now. Whoever replaces the stage calls it.
+func Give(c *messages.Call, d *tool.Definition) error {
+	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
+	if err == nil {
+		c.Note(NoteGrant, g)
+	}
+	return err
+}
+
+// Granted reports whether the call has the grant of exactly the arguments that it has now.
+func Granted(c *messages.Call, d *tool.Definition) bool {
+	var has string
+	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
+	return err == nil && c.Noted(NoteGrant, &has) && has == g
+}

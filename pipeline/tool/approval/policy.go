@@ -1,0 +1,162 @@
+// Package approval is the engine of approvals: which call of a tool needs a person's yes, what may be decided, and the
+// grant that binds a yes to one call with its arguments. It knows no stage and no transport; the stage `approval` asks,
+// the bus keeps the question, the faces carry the decision, and the target holds every call to its grant.
+package approval
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool"
+)
+
+// Policy says which calls wait for a person (contracts T4, agent.interceptor.approval.policies).
+type Policy struct {
+	Name      string        `yaml:"name" json:"name,omitempty" doc:"What a tool's own approval refers to, and people read."`
+	Tool      string        `yaml:"tool" json:"tool,omitempty" doc:"Name of the tool, or a pattern with *; none: only tools that name the policy."`
+	When      string        `yaml:"when" json:"when,omitempty" doc:"Predicate over args, tool and the call; none: always."`
+	Decisions []string      `yaml:"decisions" json:"decisions,omitempty" doc:"What may be decided: approve, edit, reject, respond; none: all of them."`
+	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; 72h if not given."`
+}
+
+// The values of a tool's own approval that are not names of policies.
+const (
+	Always = "always"
+	None   = "none"
+)
+
+// expires is how long a question waits where its policy says nothing.
+const expires = 72 * time.Hour
+
+// Policies are compiled policies. They do not change; safe for concurrent use. A nil *Policies has none.
+type Policies struct {
+	list []policy
+}
+
+type policy struct {
+	Policy
+	when *predicate // nil: always
+}
+
+// Compile checks the policies. The error names each policy with what is wrong, and where in its predicate.
+func Compile(list []Policy) (*Policies, error) {
+	out := &Policies{}
+	var faults []error
+	names := map[string]bool{}
+	for i, p := range list {
+		at := fmt.Sprintf("policies[%d]", i)
+		if label := p.label(); label != "" {
+			at += " (" + label + ")"
+		}
+		bad := func(format string, args ...any) {
+			faults = append(faults, fmt.Errorf("%s: "+format, append([]any{at}, args...)...))
+		}
+		if p.Name == "" && p.Tool == "" {
+			bad("give it a tool, or a name that tools refer to")
+		}
+		if p.Name == Always || p.Name == None {
+			bad("name: %q says something else in a tool's approval; choose another name", p.Name)
+		}
+		if p.Name != "" && names[p.Name] {
+			bad("name: there is another policy of that name")
+		}
+		names[p.Name] = true
+		if _, err := path.Match(p.Tool, ""); err != nil {
+			bad("tool: %q is no tool name and no pattern", p.Tool)
+		}
+		for _, d := range p.Decisions {
+			if !slices.Contains(decisions, d) {
+				bad("decisions: %q; known: %s", d, strings.Join(decisions, ", "))
+			}
+		}
+		if len(p.Decisions) == 0 {
+			p.Decisions = decisions
+		}
+		switch {
+		case p.Expires == 0:
+			p.Expires = expires
+		case p.Expires < time.Second:
+			bad("expires: %s; at least 1s", p.Expires)
+		}
+		c := policy{Policy: p}
+		if strings.TrimSpace(p.When) != "" {
+			var err error
+			if c.when, err = compile(p.When); err != nil {
+				bad("when: %v", err)
+			}
+		}
+		out.list = append(out.list, c)
+	}
+	return out, errors.Join(faults...)
+}
+
+// label is the policy's name, else its tool.
+func (p Policy) label() string {
+	if p.Name != "" {
+		return p.Name
+	}
+	return p.Tool
+}
+
+// fits reports whether the policy is about the tool. A tool of the operator's own file that says none is not meant by
+// patterns, only by its name; whoever registers a tool elsewhere cannot exempt it.
+func (p Policy) fits(d *tool.Definition) bool {
+	switch {
+	case p.Name != "" && d.Approval == p.Name, p.Tool == d.Name:
+		return true
+	case p.Tool == "" || d.Approval == None && d.Source == tool.Operator:
+		return false
+	}
+	ok, _ := path.Match(p.Tool, d.Name)
+	return ok
+}
+
+// Known reports whether a tool's own approval says something that there is.
+func (p *Policies) Known(approval string) bool {
+	if approval == "" || approval == Always || approval == None {
+		return true
+	}
+	return p != nil && slices.ContainsFunc(p.list, func(q policy) bool { return q.Name == approval })
+}
+
+// Concern reports whether a call of the tool may have to wait: then it must pass the stage, and the target asks for its
+// grant.
+func (p *Policies) Concern(d *tool.Definition) bool {
+	return d.NeedsApproval() || p != nil && slices.ContainsFunc(p.list, func(q policy) bool { return q.fits(d) })
+}
+
+// Question decides whether the call waits, and what is asked then; nil: nobody needs to be asked. The first policy that
+// fits and whose predicate holds asks. A predicate that cannot be judged holds, and so does a policy that a tool names
+// and that there is not.
+func (p *Policies) Question(d *tool.Definition, c *messages.Call) *Question {
+	if p != nil {
+		for _, q := range p.list {
+			if !q.fits(d) {
+				continue
+			}
+			holds, err := q.when.holds(d, c)
+			if !holds && err == nil {
+				continue
+			}
+			out := newQuestion(q.Policy, d, c)
+			if err != nil {
+				out.Note = fmt.Sprintf("asked because the predicate could not be judged: %v", err)
+			}
+			return out
+		}
+	}
+	if d.Approval == Always {
+		return newQuestion(Policy{Name: Always, Decisions: decisions, Expires: expires}, d, c)
+	}
+	if !p.Known(d.Approval) {
+		out := newQuestion(Policy{Name: d.Approval, Decisions: decisions, Expires: expires}, d, c)
+		out.Note = fmt.Sprintf("asked because there is no policy %q here", d.Approval)
+		return out
+	}
+	return nil
+}

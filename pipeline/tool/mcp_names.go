@@ -1,0 +1,37 @@
+package tool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
+// MCPName is the name under which a server's tool or prompt is offered: the configured prefix, and the name with every
+// character that a model API refuses made an underscore. A name above 64 characters ends in eight characters of its
+// hash instead, so that two long names stay two.
+func MCPName(prefix, name string) string {
+	out := notInModel.ReplaceAllString(prefix+name, "_")
+	if len(out) <= maxModelName {
+		return out
+	}
+	sum := sha256.Sum256([]byte(name))
+	return out[:maxModelName-9] + "_" + hex.EncodeToString(sum[:4])
+}
+
+// Methods beside tool calls that an MCP server is asked with.
+const (
+	MCPPrompts     = "prompts/list"
+	MCPPrompt      = "prompts/get"
+	MCPResources   = "resources/list"
+	MCPTemplates   = "resources/templates/list"
+	MCPRead        = "resources/read"
+	MCPComplete    = "completion/complete"
+	MCPSubscribe   = "resources/subscribe"
+	MCPUnsubscribe = "resources/unsubscribe"
+)
+
+// MCPChange says that something at an MCP server changed: its prompts, its resources, or one resource.
+type MCPChange struct {
+	Server string `json:"server"`
+	What   string `json:"what"` // tools | prompts | resources | resource
+	URI    string `json:"uri,omitempty"`
+}

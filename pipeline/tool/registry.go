@@ -1,0 +1,351 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
+)
+
+// Tools finds definitions; a Registry is one. The tool stages and the target ask it.
+type Tools interface {
+	// Get returns the newest version of a tool, or the pinned one of "name@version". An unknown one is the fault
+	// tool_not_found. A held tool is returned too: whoever runs it looks at Held.
+	Get(ctx context.Context, name string) (*Definition, error)
+}
+
+// Registry keeps definitions in a store and a copy of them here to read from. It is safe for concurrent use, and many
+// processes may share one store; Refresh brings in what the others wrote.
+type Registry struct {
+	store  pipeline.Store
+	parser *args.Parser
+	log    *slog.Logger
+
+	mu    sync.RWMutex
+	defs  map[string][]*Definition // by name, oldest version first
+	edits int                      // changes that were made here
+}
+
+// NewRegistry returns a registry over the store; call Refresh before first use.
+func NewRegistry(store pipeline.Store, parser *args.Parser, log *slog.Logger) *Registry {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Registry{store: store, parser: parser, log: log, defs: map[string][]*Definition{}}
+}
+
+// record is what the store holds.
+type record struct {
+	Definition *Definition `json:"definition"`
+	// Approved is the fingerprint that a person, or the first sight of the tool, has let through.
+	Approved string `json:"approved,omitempty"`
+	// Gone says that the tool's source no longer offers it. What was approved is not forgotten: a tool that comes back
+	// changed must not pass for a new one.
+	Gone bool `json:"gone,omitempty"`
+}
+
+// Register checks and stores a definition and returns it as it now stands. Registering the same one again changes
+// nothing.
+//
+// A tool of the operator is approved by being in his file. A discovered one is approved at first sight; when its
+// description or schema changes later it is held until Approve. A discovered tool, or one of the API, never replaces
+// one of the operator: that is the fault conflict.
+func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, error) {
+	if d.Source == "" {
+		d.Source = API
+	}
+	if d.Version == "" {
+		d.Version = "1"
+	}
+	if d.Source == Discovered { // what is discovered does not decide how it is treated
+		d.Policy, d.Stages, d.StubData = Policy{}, Stages{}, nil
+	}
+	if err := d.Validate(r.parser); err != nil {
+		return nil, messages.NewFault(messages.InvalidRequest, "%v", err).From("registry")
+	}
+	for _, w := range r.parser.SchemaWarnings(d.InputSchema) {
+		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
+	}
+	d.Hash, d.Quarantined = d.Fingerprint(), ""
+	known, err := r.owned(ctx, &d)
+	if err != nil {
+		return nil, err
+	}
+	replaced := false
+	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
+		old, gone, next := rec.Definition, rec.Gone, d
+		replaced = old != nil && old.Source == Operator && string(messages.Encode(old)) != string(messages.Encode(&next))
+		why := "its description or schema changed after it was approved"
+		switch {
+		case old == nil:
+		case rank(old.Source) > rank(d.Source):
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
+		case strangers(old, &d) && !gone:
+			return false, taken(&d, old)
+		case gone && rec.Approved == "":
+			why = "it was removed, and its source still offers it"
+		case strangers(old, &d):
+			rec.Approved, why = "", fmt.Sprintf("it came from '%s' and comes from '%s' now", owner(old), owner(&d))
+		}
+		if d.Source != Discovered || old == nil && !known {
+			rec.Approved = d.Hash // at first sight; another version number is no first sight
+		}
+		if rec.Approved != d.Hash {
+			next.Quarantined = why + "; approve hash " + d.Hash + " to let it run"
+		}
+		rec.Definition, rec.Gone = &next, false
+		return old == nil || gone || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
+	})
+	if err != nil {
+		return nil, wrap(err, "register", d.Name)
+	}
+	if replaced {
+		r.log.InfoContext(ctx, "tool definition of the configuration replaced; a process with another configuration runs this one too from now on", "tool", d.Ref())
+	}
+	if rec.Definition.Quarantined != "" {
+		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Quarantined)
+	}
+	r.keep(rec.Definition)
+	return rec.Definition, nil
+}
+
+// owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
+// known says that a discovered tool has other versions, none of which has been let through as it is now.
+func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err error) {
+	all, err := r.records(ctx, d.Name)
+	if err != nil {
+		return false, err
+	}
+	known = len(all) > 0
+	for _, rec := range all {
+		o := rec.Definition
+		switch {
+		case rec.Gone:
+			known = known && (strangers(o, d) || rec.Approved != d.Hash)
+			continue
+		case rank(o.Source) > rank(d.Source):
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
+		case strangers(o, d):
+			return false, taken(d, o)
+		}
+		known = known && !(o.Hash == d.Hash && o.Quarantined == "")
+	}
+	return known, nil
+}
+
+// owner is who runs a tool: a discovered one has its name from there.
+func owner(d *Definition) string { return d.Executor.Kind + ":" + d.Executor.Name }
+
+// strangers reports whether two discovered definitions of one name come from different places.
+func strangers(a, b *Definition) bool {
+	return a.Source == Discovered && b.Source == Discovered && owner(a) != owner(b)
+}
+
+func taken(d, by *Definition) error {
+	return messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, owner(by), owner(d)).From("registry")
+}
+
+func rank(s Source) int { return slices.Index([]Source{Discovered, API, Operator}, s) }
+
+// Approve lets a held tool run, if the hash is that of the definition that the person saw.
+func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition, error) {
+	d, err := r.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
+		switch {
+		case rec.Definition == nil:
+			return false, notFound(name)
+		case rec.Definition.Hash != hash:
+			return false, messages.NewFault(messages.Conflict, "the tool '%s' has changed: its hash is now %s", name, rec.Definition.Hash).From("registry")
+		}
+		if rec.Approved == hash && rec.Definition.Quarantined == "" {
+			return false, nil
+		}
+		rec.Approved, rec.Definition.Quarantined = hash, ""
+		return true, nil
+	})
+	if err != nil {
+		return nil, wrap(err, "approve", name)
+	}
+	r.keep(rec.Definition)
+	return rec.Definition, nil
+}
+
+// Get returns a definition: from the copy here, else from the store. It must not be changed.
+func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
+	base, version, pinned := strings.Cut(name, "@")
+	find := func() *Definition {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		all := r.defs[base]
+		if !pinned && len(all) > 0 {
+			return all[len(all)-1]
+		}
+		for _, d := range all {
+			if d.Version == version {
+				return d
+			}
+		}
+		return nil
+	}
+	if d := find(); d != nil {
+		return d, nil
+	}
+	if !toolName.MatchString(base) {
+		return nil, notFound(name)
+	}
+	all, err := r.load(ctx, base) // another process may have registered it a moment ago
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		r.keep(d)
+	}
+	if d := find(); d != nil {
+		return d, nil
+	}
+	return nil, notFound(name)
+}
+
+func notFound(name string) error {
+	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", args.Clip(name)).At("tool").From("registry")
+}
+
+// List returns the newest version of each tool in order of name, so that two listings of the same tools are equal
+// (fixed order also helps the prompt caches of models).
+func (r *Registry) List(context.Context) ([]*Definition, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	out := make([]*Definition, 0, len(r.defs))
+	for _, all := range r.defs {
+		if len(all) > 0 {
+			out = append(out, all[len(all)-1])
+		}
+	}
+	slices.SortFunc(out, func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
+func (r *Registry) Refresh(ctx context.Context) error {
+	for {
+		r.mu.RLock()
+		edits := r.edits
+		r.mu.RUnlock()
+		all, err := r.load(ctx, "")
+		if err != nil {
+			return err
+		}
+		defs := map[string][]*Definition{}
+		for _, d := range all {
+			defs[d.Name] = append(defs[d.Name], d)
+		}
+		for _, d := range defs {
+			slices.SortFunc(d, func(a, b *Definition) int { return versions(a.Version, b.Version) })
+		}
+		r.mu.Lock()
+		same := r.edits == edits
+		if same {
+			r.defs = defs
+		}
+		r.mu.Unlock()
+		if same { // else what was read is older than what was written here meanwhile
+			return nil
+		}
+	}
+}
+
+// load reads the versions of one tool, or of all, that are offered.
+func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error) {
+	all, err := r.records(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Definition
+	for _, rec := range all {
+		if !rec.Gone {
+			out = append(out, rec.Definition)
+		}
+	}
+	return out, nil
+}
+
+// records reads the records of one tool, or all. One that cannot be read is logged and left out: one bad record does
+// not stop the others.
+func (r *Registry) records(ctx context.Context, name string) ([]record, error) {
+	prefix := ""
+	if name != "" {
+		prefix = messages.Key(name) + "."
+	}
+	keys, err := r.store.Keys(ctx, prefix)
+	if err != nil {
+		return nil, wrap(err, "list", name)
+	}
+	var out []record
+	for _, k := range keys {
+		e, err := r.store.Get(ctx, k)
+		if errors.Is(err, pipeline.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, wrap(err, "read", k)
+		}
+		var rec record
+		if err := json.Unmarshal(e.Value, &rec); err != nil || rec.Definition == nil {
+			r.log.ErrorContext(ctx, "tool record cannot be read", "key", k, "err", err)
+			continue
+		}
+		out = append(out, rec)
+	}
+	return out, nil
+}
+
+func (r *Registry) keep(d *Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.edits++
+	all := slices.DeleteFunc(slices.Clone(r.defs[d.Name]), func(o *Definition) bool { return o.Version == d.Version })
+	all = append(all, d)
+	slices.SortFunc(all, func(a, b *Definition) int { return versions(a.Version, b.Version) })
+	r.defs[d.Name] = all
+}
+
+func wrap(err error, what, name string) error {
+	var f *messages.Fault
+	if errors.As(err, &f) {
+		return f
+	}
+	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, args.Clip(name), err).From("registry")
+}
+
+var _ Tools = (*Registry)(nil)
+
+// Refuse returns the fault of a tool that must not run now, or nil.
+func (d *Definition) Refuse() *messages.Fault {
+	if d.Quarantined == "" {
+		return nil
+	}
+	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Quarantined).At("tool").From("registry")
+}
+
+// ApprovalStage is the name of the stage that asks people. A tool that needs an approval does not run where it is not
+// on the route.
+const ApprovalStage = "approval"
+
+// NeedsApproval reports whether somebody must say yes before the tool runs.
+func (d *Definition) NeedsApproval() bool { return d.Approval != "" && d.Approval != "none" }
+
+var _ fmt.Stringer = Duration(0)
+
+// String writes "30s".
+func (d Duration) String() string { return d.D().String() }

@@ -1,0 +1,61 @@
+package mcp
+
+//lint:file-ignore SA1019 logging is deprecated since 2026-07-28 and kept for at least a year
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+)
+
+// Log messages name no request. On HTTP one that comes on the stream of a request's answer is about that request, and so
+// for its caller. On stdio all callers share one stream: whose a message is cannot be known, and it is passed on to
+// nobody.
+
+// logMark stands before a request's mark where its log messages are listened for.
+const logMark = "log/"
+
+// maxLog is the largest log message that is passed on, in bytes.
+const maxLog = 32 << 10
+
+// askLogs asks for the log messages of one call, at the level that its caller wants, where they can be told from those of
+// others. Stop ends the listening.
+func (s *server) askLogs(params *mcp.CallToolParams, mark string, inv toolbox.Invocation) (stop func()) {
+	if inv.MCP == nil || inv.MCP.LogLevel == "" || s.URL == "" {
+		return func() {}
+	}
+	params.Meta[mcp.MetaKeyLogLevel] = inv.MCP.LogLevel
+	s.listen(logMark+mark, inv.Progress)
+	return func() { s.listen(logMark+mark, nil) }
+}
+
+// heardLog passes a log message on to the call whose stream it came on.
+func (s *server) heardLog(mark string, message json.RawMessage) {
+	s.mu.Lock()
+	f := s.progress[logMark+mark]
+	s.mu.Unlock()
+	if f == nil || len(message) > maxLog || !gjson.ParseBytes(message).IsObject() {
+		return
+	}
+	f(messages.Encode(map[string]json.RawMessage{"log": message}))
+}
+
+// wantLogs asks a server of a revision with sessions for all its messages, because callers with other levels share the
+// session; since 2026-07-28 each request says what it wants.
+func (s *server) wantLogs(ctx context.Context, session *mcp.ClientSession) {
+	info := session.InitializeResult()
+	if s.URL == "" || info == nil || info.ProtocolVersion >= "2026-07-28" || info.Capabilities == nil || info.Capabilities.Logging == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
+	defer cancel()
+	if err := session.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
+		s.log.Debug("the MCP server does not take a log level", "err", err)
+	}
+}

@@ -1,0 +1,250 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
+	"github.com/tidwall/gjson"
+)
+
+// metaRequest marks a request in its _meta, so that the bytes of its result are found again.
+const metaRequest = "shallot/request"
+
+// maxKept bounds what is kept of one answer.
+const maxKept = 64 << 20
+
+// rawResults keeps the results of marked requests as they came: the SDK decodes structured content through float64,
+// which rounds integers above 2^53 and loses the order of keys.
+type rawResults struct {
+	mu  sync.Mutex
+	got map[string]json.RawMessage // mark -> result; present with nil while it is awaited
+}
+
+func (r *rawResults) expect(mark string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.got == nil {
+		r.got = map[string]json.RawMessage{}
+	}
+	r.got[mark] = nil
+}
+
+func (r *rawResults) put(mark string, result json.RawMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.got[mark]; ok && len(result) > 0 {
+		r.got[mark] = result
+	}
+}
+
+// take returns the result of a marked request and forgets it; nil if its bytes were not seen.
+func (r *rawResults) take(mark string) json.RawMessage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	raw := r.got[mark]
+	delete(r.got, mark)
+	return raw
+}
+
+// rawTransport notes results on a transport of messages (stdio, in memory).
+type rawTransport struct {
+	mcp.Transport
+	seen *rawResults
+	conn mcp.Connection // set by Connect
+}
+
+// Connect implements mcp.Transport.
+func (t *rawTransport) Connect(ctx context.Context) (mcp.Connection, error) {
+	c, err := t.Transport.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &rawConn{Connection: c, seen: t.seen, marks: map[jsonrpc.ID]string{}, out: make(chan outgoing, 64), ended: make(chan struct{})}
+	t.conn = r
+	go r.pump()
+	return r, nil
+}
+
+// rawConn writes in a goroutine of its own, which ends with the connection: a server that does not read what it is sent
+// must not hold those who call it beyond their time.
+type rawConn struct {
+	mcp.Connection
+	seen  *rawResults
+	out   chan outgoing
+	once  sync.Once
+	ended chan struct{}
+	mu    sync.Mutex
+	marks map[jsonrpc.ID]string
+}
+
+type outgoing struct {
+	ctx context.Context
+	m   jsonrpc.Message
+}
+
+// stuck is how long one write may take: longer than any call lives.
+const stuck = 90 * time.Second
+
+func (c *rawConn) pump() {
+	for {
+		select {
+		case <-c.ended:
+			return
+		case o := <-c.out:
+			if r, ok := o.m.(*jsonrpc.Request); ok && r.IsCall() && o.ctx.Err() != nil {
+				continue // nobody waits for it any more, and the server has not seen it
+			}
+			timer := time.AfterFunc(stuck, func() { _ = c.Close() })
+			err := c.Connection.Write(context.WithoutCancel(o.ctx), o.m)
+			timer.Stop()
+			if err != nil {
+				_ = c.Close()
+				return
+			}
+		}
+	}
+}
+
+// Close implements mcp.Connection.
+func (c *rawConn) Close() error {
+	c.once.Do(func() { close(c.ended) })
+	return c.Connection.Close()
+}
+
+// Write implements mcp.Connection: it returns when the message has its place in the queue.
+func (c *rawConn) Write(ctx context.Context, m jsonrpc.Message) error {
+	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
+		if mark := markOf(r.Params); mark != "" {
+			c.mu.Lock()
+			c.marks[r.ID] = mark
+			c.mu.Unlock()
+		}
+	}
+	select {
+	case c.out <- outgoing{ctx, m}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ended:
+		return io.ErrClosedPipe
+	}
+}
+
+// Read implements mcp.Connection.
+func (c *rawConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	m, err := c.Connection.Read(ctx)
+	if r, ok := m.(*jsonrpc.Response); ok {
+		c.mu.Lock()
+		mark, ok := c.marks[r.ID]
+		delete(c.marks, r.ID)
+		c.mu.Unlock()
+		if ok {
+			c.seen.put(mark, r.Result)
+		}
+	}
+	return m, err
+}
+
+func markOf(params []byte) string {
+	return gjson.GetBytes(params, "_meta."+metaRequest).String()
+}
+
+// rawTripper notes results on HTTP, adds the configured headers, and never follows a redirect to another origin.
+type rawTripper struct {
+	base    http.RoundTripper
+	headers map[string]string
+	seen    *rawResults
+	logged  func(mark string, message json.RawMessage) // a log message on the stream of a marked request
+}
+
+func (t *rawTripper) client() *http.Client {
+	return &http.Client{Transport: t, CheckRedirect: func(to *http.Request, via []*http.Request) error {
+		from := via[0].URL
+		if len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host {
+			return errors.New("a redirect to another origin is not followed; configure the final URL")
+		}
+		return nil
+	}}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	mark := ""
+	if req.GetBody != nil && req.Method == http.MethodPost {
+		if b, err := req.GetBody(); err == nil {
+			all, _ := io.ReadAll(b)
+			_ = b.Close()
+			mark = markOf([]byte(gjson.GetBytes(all, "params").Raw))
+		}
+	}
+	if len(t.headers) > 0 {
+		req = req.Clone(req.Context())
+		for k, v := range t.headers {
+			req.Header.Set(k, v)
+		}
+		toolbox.SendOnce(req.Header)
+	}
+	resp, err := t.base.RoundTrip(req)
+	if err != nil || mark == "" {
+		return resp, err
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	resp.Body = &listener{ReadCloser: resp.Body, stream: kind == "text/event-stream", heard: func(message []byte) {
+		if r := gjson.GetBytes(message, "result"); r.Exists() && gjson.GetBytes(message, "id").Exists() {
+			t.seen.put(mark, json.RawMessage(bytes.Clone([]byte(r.Raw))))
+		}
+		if gjson.GetBytes(message, "method").Str == "notifications/message" {
+			t.logged(mark, json.RawMessage(gjson.GetBytes(message, "params").Raw))
+		}
+	}}
+	return resp, nil
+}
+
+// listener hears the messages of a body before its reader does.
+type listener struct {
+	io.ReadCloser
+	stream bool
+	heard  func(message []byte)
+	line   []byte
+	data   []byte
+}
+
+// Read implements io.Reader.
+func (l *listener) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if len(l.line)+len(l.data)+n > maxKept {
+		l.line, l.data, l.heard = nil, nil, func([]byte) {}
+	}
+	if !l.stream {
+		l.line = append(l.line, p[:n]...)
+		if errors.Is(err, io.EOF) {
+			l.heard(l.line)
+		}
+		return n, err
+	}
+	for _, b := range p[:n] {
+		if b != '\n' {
+			l.line = append(l.line, b)
+			continue
+		}
+		line := bytes.TrimSuffix(l.line, []byte("\r"))
+		if rest, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			l.data = append(append(l.data, bytes.TrimPrefix(rest, []byte(" "))...), '\n')
+		} else if len(line) == 0 && len(l.data) > 0 {
+			l.heard(l.data)
+			l.data = l.data[:0]
+		}
+		l.line = l.line[:0]
+	}
+	return n, err
+}
