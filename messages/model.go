@@ -292,6 +292,3 @@ func TextReply(id, model, text string, created int64) []byte {
 		Choices []choice `json:"choices"`
 	}{"chatcmpl-" + id, "chat.completion", created, model, []choice{{0, message{"assistant", text}, "stop"}}})
 }
-
-// StandbyMark is the Shallot-Degraded text of a reply that a standby model gave.
-func StandbyMark(model string) string { return "model-fallback;model=" + model }

@@ -182,31 +182,19 @@ func TestEditsLeaveWhatIsNoObjectAlone(t *testing.T) {
 	require.Nil(t, messages.Elements(nil))
 }
 
-func FuzzViews(f *testing.F) {
-	for _, s := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`, `{"choices":[{"message":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}`,
-		`{"messages":{}}`, `{"messages":[1,null,"x",[]]}`, `{"choices":[null]}`, `[]`, ``, `{"messages":[{"content":7,"tool_calls":3}]}`, `[{}`, `{"a`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		valid := json.Valid(body)
-		was := bytes.Clone(body)
-		for _, m := range messages.Messages(body) {
-			m.Text()
-			m.MapText(strings.ToUpper)
-			for _, c := range m.ToolCalls() {
-				c.Arguments()
-				c.WithArguments("{}")
-			}
-		}
-		for _, c := range messages.Choices(body) {
-			c.Message().Text()
-			c.WithMessage(messages.NewMsg("assistant", "x"))
-		}
-		messages.EmptyReply(body)
-		out := messages.AppendSystem(body, "hint")
-		if valid {
-			require.True(t, json.Valid(out), "%s", out)
-		}
-		require.Equal(t, was, body)
-	})
+func TestRawEdits(t *testing.T) {
+	t.Parallel()
+	obj := []byte(`{"a":1,"b":[1,"x",{"c":2.50}],"a":3}`)
+	raw, ok := messages.Field(obj, "a")
+	require.True(t, ok)
+	require.Equal(t, "3", string(raw), "the last of two counts")
+	require.Equal(t, `{"a":1,"b":[1,"x",{"c":2.50}],"a":"n"}`, string(messages.SetFieldString(obj, "a", "n")))
+	require.Equal(t, `{"b":[1,"x",{"c":2.50}]}`, string(messages.DropField(obj, "a")))
+	require.Equal(t, `{"k":1}`, string(messages.SetField([]byte(`{}`), "k", []byte("1"))))
+	raw, _ = messages.Field(obj, "b")
+	elems := messages.Elements(raw)
+	require.Len(t, elems, 3)
+	require.Equal(t, `{"c":2.50}`, string(elems[2]))
+	require.Equal(t, string(raw), string(messages.Array(elems)))
+	require.Equal(t, `{}`, string(messages.DropField([]byte(`{"x":1}`), "x")))
 }

@@ -1,0 +1,53 @@
+package messages_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+func TestAppendSystem(t *testing.T) {
+	t.Parallel()
+	req := []byte(`{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hi"}]}`)
+	require.Equal(t, "be kind\n\nhint", messages.SystemText(messages.AppendSystem(req, "hint")))
+	req = []byte(`{"messages":[{"role":"user","content":"hi"}]}`)
+	require.Equal(t, "hint", messages.SystemText(messages.AppendSystem(req, "hint")))
+	req = []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"p","cache_control":{"type":"e"}}]}]}`)
+	out := messages.AppendSystem(req, "hint")
+	require.Contains(t, string(out), `"cache_control":{"type":"e"}`)
+	require.Equal(t, "p\nhint", messages.SystemText(out))
+}
+
+func FuzzViews(f *testing.F) {
+	for _, s := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`, `{"choices":[{"message":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}`,
+		`{"messages":{}}`, `{"messages":[1,null,"x",[]]}`, `{"choices":[null]}`, `[]`, ``, `{"messages":[{"content":7,"tool_calls":3}]}`, `[{}`, `{"a`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		valid := json.Valid(body)
+		was := bytes.Clone(body)
+		for _, m := range messages.Messages(body) {
+			m.Text()
+			m.MapText(strings.ToUpper)
+			for _, c := range m.ToolCalls() {
+				c.Arguments()
+				c.WithArguments("{}")
+			}
+		}
+		for _, c := range messages.Choices(body) {
+			c.Message().Text()
+			c.WithMessage(messages.NewMsg("assistant", "x"))
+		}
+		messages.EmptyReply(body)
+		out := messages.AppendSystem(body, "hint")
+		if valid {
+			require.True(t, json.Valid(out), "%s", out)
+		}
+		require.Equal(t, was, body)
+	})
+}
