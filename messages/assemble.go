@@ -2,6 +2,7 @@ package messages
 
 import (
 	"errors"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"slices"
 	"strings"
 )
@@ -17,10 +18,10 @@ func Assemble(chunks [][]byte) ([]byte, error) {
 	var top fields
 	var choices []*choiceParts
 	for _, chunk := range chunks {
-		EachField(chunk, func(key string, raw []byte) {
+		rawjson.EachField(chunk, func(key string, raw []byte) {
 			switch key {
 			case "choices":
-				for _, c := range Elements(raw) {
+				for _, c := range rawjson.Elements(raw) {
 					choices = addChoice(choices, c)
 				}
 			case "object":
@@ -42,7 +43,7 @@ func Assemble(chunks [][]byte) ([]byte, error) {
 	}
 	top.first("object", []byte(`"chat.completion"`))
 	usage, _ := top.take("usage")
-	top.set("choices", Array(out))
+	top.set("choices", rawjson.Array(out))
 	if usage != nil {
 		top.set("usage", usage)
 	}
@@ -69,8 +70,8 @@ type toolParts struct {
 
 func addChoice(all []*choiceParts, raw []byte) []*choiceParts {
 	index := int64(0)
-	if v, ok := Field(raw, "index"); ok {
-		index, _ = Int(v)
+	if v, ok := rawjson.Field(raw, "index"); ok {
+		index, _ = rawjson.Int(v)
 	}
 	at := slices.IndexFunc(all, func(c *choiceParts) bool { return c.index == index })
 	if at < 0 {
@@ -78,15 +79,15 @@ func addChoice(all []*choiceParts, raw []byte) []*choiceParts {
 		at = len(all) - 1
 	}
 	c := all[at]
-	_, hasDelta := Field(raw, "delta")
-	EachField(raw, func(key string, v []byte) {
+	_, hasDelta := rawjson.Field(raw, "delta")
+	rawjson.EachField(raw, func(key string, v []byte) {
 		switch {
 		case key == "index":
 		case key == "delta", key == "message" && !hasDelta:
 			c.delta(v)
 		case key == "logprobs":
 			c.sawLogs = true
-			EachField(v, c.logprobs.add)
+			rawjson.EachField(v, c.logprobs.add)
 		default:
 			c.rest.newest(key, v)
 		}
@@ -95,13 +96,13 @@ func addChoice(all []*choiceParts, raw []byte) []*choiceParts {
 }
 
 func (c *choiceParts) delta(raw []byte) {
-	EachField(raw, func(key string, v []byte) {
+	rawjson.EachField(raw, func(key string, v []byte) {
 		if key != "tool_calls" || !isArray(v) {
 			c.message.add(key, v)
 			return
 		}
 		c.sawTools = true
-		for _, t := range Elements(v) {
+		for _, t := range rawjson.Elements(v) {
 			at := c.slots.At(t)
 			for len(c.tools) <= at {
 				c.tools = append(c.tools, &toolParts{inner: map[string]*parts{}})
@@ -112,7 +113,7 @@ func (c *choiceParts) delta(raw []byte) {
 }
 
 func (t *toolParts) add(raw []byte) {
-	EachField(raw, func(key string, v []byte) {
+	rawjson.EachField(raw, func(key string, v []byte) {
 		switch {
 		case key == "index":
 		case (key == "function" || key == "custom") && isObject(v):
@@ -120,7 +121,7 @@ func (t *toolParts) add(raw []byte) {
 				t.inner[key] = &parts{}
 				t.top.set(key, []byte("{}")) // holds the place
 			}
-			EachField(v, t.inner[key].add)
+			rawjson.EachField(v, t.inner[key].add)
 		case key == "id", key == "type":
 			t.top.first(key, v)
 		default:
@@ -155,10 +156,10 @@ func (c *choiceParts) raw() []byte {
 		for i, t := range c.tools {
 			calls[i] = t.raw()
 		}
-		m.set("tool_calls", Array(calls))
+		m.set("tool_calls", rawjson.Array(calls))
 	}
 	var out fields
-	out.set("index", Encode(c.index))
+	out.set("index", rawjson.Encode(c.index))
 	out.set("message", m.raw())
 	if c.sawLogs {
 		if len(c.logprobs.keys) == 0 {
@@ -186,9 +187,9 @@ type ToolSlots struct {
 
 // At returns the position, making a new one where the delta begins a call.
 func (s *ToolSlots) At(delta []byte) int {
-	id, _ := FieldString(delta, "id")
-	raw, _ := Field(delta, "index")
-	index, ok := Int(raw)
+	id, _ := rawjson.FieldString(delta, "id")
+	raw, _ := rawjson.Field(delta, "index")
+	index, ok := rawjson.Int(raw)
 	at := -1
 	switch {
 	case ok:
@@ -229,7 +230,7 @@ func (f *fields) set(key string, raw []byte) {
 
 // newest keeps the newest value that is not null.
 func (f *fields) newest(key string, raw []byte) {
-	if i := slices.Index(f.keys, key); i < 0 || !IsNull(raw) {
+	if i := slices.Index(f.keys, key); i < 0 || !rawjson.IsNull(raw) {
 		f.set(key, raw)
 	}
 }
@@ -259,7 +260,7 @@ func (f *fields) raw() []byte {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, Encode(key)...), ':'), f.vals[i]...)
+		out = append(append(append(out, rawjson.Encode(key)...), ':'), f.vals[i]...)
 	}
 	return append(out, '}')
 }
@@ -276,7 +277,7 @@ type parts struct {
 var once = map[string]bool{"role": true, "name": true, "id": true, "type": true, "format": true}
 
 func (p *parts) add(key string, raw []byte) {
-	s, text := IsString(raw)
+	s, text := rawjson.IsString(raw)
 	switch {
 	case once[key]:
 		p.first(key, raw)
@@ -293,7 +294,7 @@ func (p *parts) add(key string, raw []byte) {
 		if p.lists == nil {
 			p.lists = map[string][][]byte{}
 		}
-		p.lists[key] = append(p.lists[key], Elements(raw)...)
+		p.lists[key] = append(p.lists[key], rawjson.Elements(raw)...)
 		p.newest(key, raw)
 	case isObject(raw):
 		if p.nested == nil {
@@ -303,7 +304,7 @@ func (p *parts) add(key string, raw []byte) {
 			p.nested[key] = &parts{}
 			p.newest(key, raw)
 		}
-		EachField(raw, p.nested[key].add)
+		rawjson.EachField(raw, p.nested[key].add)
 	default:
 		p.newest(key, raw)
 	}
@@ -319,15 +320,15 @@ func (p *parts) value(key string) []byte {
 	list, text := p.lists[key], p.texts[key]
 	switch {
 	case text != nil && text.Len() > 0 && list != nil:
-		part := Encode(struct {
+		part := rawjson.Encode(struct {
 			Type string `json:"type"`
 			Text string `json:"text"`
 		}{"text", text.String()})
-		return Array(append(slices.Clone(list), part))
+		return rawjson.Array(append(slices.Clone(list), part))
 	case list != nil:
-		return Array(list)
+		return rawjson.Array(list)
 	case text != nil:
-		return Encode(text.String())
+		return rawjson.Encode(text.String())
 	case p.nested[key] != nil:
 		return p.nested[key].raw()
 	}

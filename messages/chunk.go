@@ -1,14 +1,17 @@
 package messages
 
-import "slices"
+import (
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"slices"
+)
 
 // Says reports whether a chunk of a stream says something: text, a tool call or a refusal (or audio, or a legacy
 // function call) in any choice. The first such chunk is the first that a caller may see: while only roles and
 // thoughts came, an empty or failed model can still be replaced by its standby (contracts 8, FB-9).
 func Says(chunk []byte) bool {
-	raw, _ := Field(chunk, "choices")
-	return slices.ContainsFunc(Elements(raw), func(c []byte) bool {
-		delta, _ := Field(c, "delta")
+	raw, _ := rawjson.Field(chunk, "choices")
+	return slices.ContainsFunc(rawjson.Elements(raw), func(c []byte) bool {
+		delta, _ := rawjson.Field(c, "delta")
 		return DeltaSays(delta)
 	})
 }
@@ -16,7 +19,7 @@ func Says(chunk []byte) bool {
 // DeltaSays is Says for one delta.
 func DeltaSays(delta []byte) bool {
 	says := false
-	EachField(delta, func(key string, v []byte) {
+	rawjson.EachField(delta, func(key string, v []byte) {
 		switch key {
 		case "content", "refusal", "tool_calls", "audio", "function_call":
 			switch string(v) {
@@ -31,8 +34,8 @@ func DeltaSays(delta []byte) bool {
 
 // WantsUsage reports whether a request asks for the usage chunk of a stream (stream_options.include_usage).
 func WantsUsage(request []byte) bool {
-	o, _ := Field(request, "stream_options")
-	v, _ := Field(o, "include_usage")
+	o, _ := rawjson.Field(request, "stream_options")
+	v, _ := rawjson.Field(o, "include_usage")
 	return string(v) == "true"
 }
 
@@ -43,12 +46,12 @@ func WantsUsage(request []byte) bool {
 func Replay(reply []byte, usage bool) [][]byte {
 	top := envelope(reply)
 	var out [][]byte
-	emit := func(choice *fields) { out = append(out, chunkOf(top, Array([][]byte{choice.raw()}), nil)) }
+	emit := func(choice *fields) { out = append(out, chunkOf(top, rawjson.Array([][]byte{choice.raw()}), nil)) }
 	for i, c := range Choices(reply) {
 		replayChoice(c, int64(i), emit)
 	}
-	u, ok := Field(reply, "usage")
-	if len(out) > 0 && usage && ok && !IsNull(u) {
+	u, ok := rawjson.Field(reply, "usage")
+	if len(out) > 0 && usage && ok && !rawjson.IsNull(u) {
 		out = append(out, chunkOf(top, []byte("[]"), u))
 	}
 	return out
@@ -57,7 +60,7 @@ func Replay(reply []byte, usage bool) [][]byte {
 // envelope is what all chunks of a reply have in common: everything but object, choices and usage.
 func envelope(reply []byte) fields {
 	var top fields
-	EachField(reply, func(key string, raw []byte) {
+	rawjson.EachField(reply, func(key string, raw []byte) {
 		switch key {
 		case "choices", "usage":
 		case "object":
@@ -84,7 +87,7 @@ func chunkOf(top fields, choices, usage []byte) []byte {
 // Chunk makes one chunk with one choice in the style of another chunk or reply: the same id, created, model and
 // whatever else they have in common. finish is a raw value; nil is null.
 func Chunk(like []byte, index int64, delta, finish []byte) []byte {
-	return chunkOf(envelope(like), Array([][]byte{deltaChoice(index, delta, finish).raw()}), nil)
+	return chunkOf(envelope(like), rawjson.Array([][]byte{deltaChoice(index, delta, finish).raw()}), nil)
 }
 
 // UsageChunk makes the last chunk of a stream, which has no choices.
@@ -92,7 +95,7 @@ func UsageChunk(like, usage []byte) []byte { return chunkOf(envelope(like), []by
 
 func deltaChoice(index int64, delta, finish []byte) *fields {
 	f := &fields{}
-	f.set("index", Encode(index))
+	f.set("index", rawjson.Encode(index))
 	f.set("delta", delta)
 	if finish == nil {
 		finish = []byte("null")
@@ -103,8 +106,8 @@ func deltaChoice(index int64, delta, finish []byte) *fields {
 
 func replayChoice(c Choice, at int64, emit func(*fields)) {
 	index := at
-	if v, ok := Field(c.Raw, "index"); ok {
-		if n, ok := Int(v); ok {
+	if v, ok := rawjson.Field(c.Raw, "index"); ok {
+		if n, ok := rawjson.Int(v); ok {
 			index = n
 		}
 	}
@@ -112,8 +115,8 @@ func replayChoice(c Choice, at int64, emit func(*fields)) {
 	var tools []ToolCall
 	var texts [2][]byte // content, refusal
 	open.set("role", []byte(`"assistant"`))
-	EachField(c.Message().Raw, func(key string, v []byte) {
-		s, text := IsString(v)
+	rawjson.EachField(c.Message().Raw, func(key string, v []byte) {
+		s, text := rawjson.IsString(v)
 		switch {
 		case key == "role":
 			open.set(key, v)
@@ -127,21 +130,21 @@ func replayChoice(c Choice, at int64, emit func(*fields)) {
 			if len(tools) == 0 {
 				open.set(key, v)
 			}
-		case IsNull(v) || text && s == "":
+		case rawjson.IsNull(v) || text && s == "":
 			open.set(key, v)
 		default:
 			more.set(key, v)
 		}
 	})
-	logs, hasLogs := Field(c.Raw, "logprobs")
-	EachField(c.Raw, func(key string, v []byte) {
+	logs, hasLogs := rawjson.Field(c.Raw, "logprobs")
+	rawjson.EachField(c.Raw, func(key string, v []byte) {
 		if key != "index" && key != "message" && key != "logprobs" && key != "finish_reason" {
 			rest.set(key, v)
 		}
 	})
 	say := func(delta []byte) {
 		f := deltaChoice(index, delta, nil)
-		if hasLogs && !IsNull(logs) {
+		if hasLogs && !rawjson.IsNull(logs) {
 			f.set("logprobs", logs)
 			hasLogs = false
 		}
@@ -153,13 +156,13 @@ func replayChoice(c Choice, at int64, emit func(*fields)) {
 	}
 	for i, key := range []string{"content", "refusal"} {
 		if texts[i] != nil {
-			say(SetField([]byte("{}"), key, texts[i]))
+			say(rawjson.SetField([]byte("{}"), key, texts[i]))
 		}
 	}
 	for i, t := range tools {
-		say(SetField([]byte("{}"), "tool_calls", Array([][]byte{Indexed(t.Raw, int64(i))})))
+		say(rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{Indexed(t.Raw, int64(i))})))
 	}
-	finish, _ := Field(c.Raw, "finish_reason")
+	finish, _ := rawjson.Field(c.Raw, "finish_reason")
 	last := deltaChoice(index, []byte("{}"), finish)
 	if hasLogs {
 		last.set("logprobs", logs)
@@ -172,8 +175,8 @@ func replayChoice(c Choice, at int64, emit func(*fields)) {
 
 // Indexed returns a tool call as a stream has it: with its position in front.
 func Indexed(call []byte, index int64) []byte {
-	f := fields{keys: []string{"index"}, vals: [][]byte{Encode(index)}}
-	EachField(call, func(key string, raw []byte) {
+	f := fields{keys: []string{"index"}, vals: [][]byte{rawjson.Encode(index)}}
+	rawjson.EachField(call, func(key string, raw []byte) {
 		if key != "index" {
 			f.set(key, raw)
 		}

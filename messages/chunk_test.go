@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func chunks(lines ...string) [][]byte {
@@ -91,14 +92,14 @@ func TestReplayAddsUpToTheReply(t *testing.T) {
 		out := messages.Replay([]byte(reply), true)
 		for _, c := range out {
 			require.True(t, json.Valid(c), "%s", c)
-			v, _ := messages.FieldString(c, "object")
+			v, _ := rawjson.FieldString(c, "object")
 			require.Equal(t, "chat.completion.chunk", v)
 		}
 		back, err := messages.Assemble(out)
 		require.NoError(t, err)
 		require.JSONEq(t, reply, string(back))
 		for _, c := range messages.Replay([]byte(reply), false) {
-			_, usage := messages.Field(c, "usage")
+			_, usage := rawjson.Field(c, "usage")
 			require.False(t, usage, "usage only if asked for")
 		}
 	}
@@ -123,7 +124,7 @@ func TestReplayRoundTrip(t *testing.T) {
 			}
 			choices = append(choices, map[string]any{"index": i, "message": m, "finish_reason": "stop"})
 		}
-		reply := messages.Encode(map[string]any{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": map[string]any{"total_tokens": 1}})
+		reply := rawjson.Encode(map[string]any{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": map[string]any{"total_tokens": 1}})
 		back, err := messages.Assemble(messages.Replay(reply, true))
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +132,7 @@ func TestReplayRoundTrip(t *testing.T) {
 		var a, b any
 		_ = json.Unmarshal(reply, &a)
 		_ = json.Unmarshal(back, &b)
-		x, y := messages.Encode(a), messages.Encode(b)
+		x, y := rawjson.Encode(a), rawjson.Encode(b)
 		if string(x) != string(y) {
 			t.Fatalf("%s\n%s", x, y)
 		}

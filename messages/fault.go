@@ -3,6 +3,7 @@ package messages
 import (
 	"errors"
 	"fmt"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"strings"
 	"time"
 )
@@ -227,7 +228,7 @@ func (f *Fault) Body() []byte {
 		}
 		return s
 	}
-	return Encode(struct {
+	return rawjson.Encode(struct {
 		Error any `json:"error"`
 	}{struct {
 		Message string `json:"message"`

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func TestWireKeepsEveryByteOfMeaning(t *testing.T) {
@@ -15,7 +16,7 @@ func TestWireKeepsEveryByteOfMeaning(t *testing.T) {
 	c := messages.NewCall(messages.Model, "default", []byte(" "+strings.ReplaceAll(body, ",\"", ", \n\"")))
 	c.Keep("fallback")
 	require.Equal(t, body, string(c.Request()))
-	c.SetRequest(messages.SetFieldString(c.Request(), "model", "m2"))
+	c.SetRequest(rawjson.SetFieldString(c.Request(), "model", "m2"))
 	wire, err := c.Marshal()
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(wire), "\n"))

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"slices"
 	"strings"
 )
@@ -13,8 +14,8 @@ type Msg struct{ Raw []byte }
 
 // Messages returns the messages of a chat request; nil if there are none.
 func Messages(request []byte) []Msg {
-	raw, _ := Field(request, "messages")
-	elems := Elements(raw)
+	raw, _ := rawjson.Field(request, "messages")
+	elems := rawjson.Elements(raw)
 	out := make([]Msg, len(elems))
 	for i, e := range elems {
 		out[i] = Msg{Raw: e}
@@ -28,19 +29,19 @@ func WithMessages(request []byte, msgs []Msg) []byte {
 	for i, m := range msgs {
 		elems[i] = m.Raw
 	}
-	return SetField(request, "messages", Array(elems))
+	return rawjson.SetField(request, "messages", rawjson.Array(elems))
 }
 
 // NewMsg returns a text message of a role.
 func NewMsg(role, text string) Msg {
-	return Msg{Raw: Encode(struct {
+	return Msg{Raw: rawjson.Encode(struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	}{role, text})}
 }
 
 // Role returns the role: system, developer, user, assistant, tool or function.
-func (m Msg) Role() string { s, _ := FieldString(m.Raw, "role"); return s }
+func (m Msg) Role() string { s, _ := rawjson.FieldString(m.Raw, "role"); return s }
 
 // System reports whether the message instructs: role system or developer.
 func (m Msg) System() bool { r := m.Role(); return r == "system" || r == "developer" }
@@ -48,18 +49,18 @@ func (m Msg) System() bool { r := m.Role(); return r == "system" || r == "develo
 // Text returns what the message says: its string content, or its text parts joined by a newline. Other parts
 // (images, audio, files) say nothing.
 func (m Msg) Text() string {
-	raw, _ := Field(m.Raw, "content")
+	raw, _ := rawjson.Field(m.Raw, "content")
 	return contentText(raw)
 }
 
 func contentText(raw []byte) string {
-	if s, ok := IsString(raw); ok {
+	if s, ok := rawjson.IsString(raw); ok {
 		return s
 	}
 	var parts []string
-	for _, p := range Elements(raw) {
-		if kind, _ := FieldString(p, "type"); kind == "text" {
-			s, _ := FieldString(p, "text")
+	for _, p := range rawjson.Elements(raw) {
+		if kind, _ := rawjson.FieldString(p, "type"); kind == "text" {
+			s, _ := rawjson.FieldString(p, "text")
 			parts = append(parts, s)
 		}
 	}
@@ -69,47 +70,49 @@ func contentText(raw []byte) string {
 // MapText returns the message with each of its texts (string content, or each text part) replaced by edit's result.
 // Parts that are no text, and everything else, stay as they are. changed reports whether any text differs.
 func (m Msg) MapText(edit func(string) string) (out Msg, changed bool) {
-	raw, ok := Field(m.Raw, "content")
+	raw, ok := rawjson.Field(m.Raw, "content")
 	if !ok {
 		return m, false
 	}
-	if s, ok := IsString(raw); ok {
+	if s, ok := rawjson.IsString(raw); ok {
 		t := edit(s)
 		if t == s {
 			return m, false
 		}
-		return Msg{Raw: SetFieldString(m.Raw, "content", t)}, true
+		return Msg{Raw: rawjson.SetFieldString(m.Raw, "content", t)}, true
 	}
-	elems := Elements(raw)
+	elems := rawjson.Elements(raw)
 	for i, p := range elems {
-		if kind, _ := FieldString(p, "type"); kind != "text" {
+		if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
 			continue
 		}
-		s, _ := FieldString(p, "text")
+		s, _ := rawjson.FieldString(p, "text")
 		if t := edit(s); t != s {
-			elems[i] = SetFieldString(p, "text", t)
+			elems[i] = rawjson.SetFieldString(p, "text", t)
 			changed = true
 		}
 	}
 	if !changed {
 		return m, false
 	}
-	return Msg{Raw: SetField(m.Raw, "content", Array(elems))}, true
+	return Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(elems))}, true
 }
 
 // WithText returns the message with string content in place of whatever content it had.
-func (m Msg) WithText(text string) Msg { return Msg{Raw: SetFieldString(m.Raw, "content", text)} }
+func (m Msg) WithText(text string) Msg {
+	return Msg{Raw: rawjson.SetFieldString(m.Raw, "content", text)}
+}
 
 // ToolCallID is the id that a tool message answers.
-func (m Msg) ToolCallID() string { s, _ := FieldString(m.Raw, "tool_call_id"); return s }
+func (m Msg) ToolCallID() string { s, _ := rawjson.FieldString(m.Raw, "tool_call_id"); return s }
 
 // ToolCall is one tool call of an assistant message as it came.
 type ToolCall struct{ Raw []byte }
 
 // ToolCalls returns the tool calls of an assistant message.
 func (m Msg) ToolCalls() []ToolCall {
-	raw, _ := Field(m.Raw, "tool_calls")
-	elems := Elements(raw)
+	raw, _ := rawjson.Field(m.Raw, "tool_calls")
+	elems := rawjson.Elements(raw)
 	out := make([]ToolCall, len(elems))
 	for i, e := range elems {
 		out[i] = ToolCall{Raw: e}
@@ -123,11 +126,11 @@ func (m Msg) WithToolCalls(calls []ToolCall) Msg {
 	for i, c := range calls {
 		elems[i] = c.Raw
 	}
-	return Msg{Raw: SetField(m.Raw, "tool_calls", Array(elems))}
+	return Msg{Raw: rawjson.SetField(m.Raw, "tool_calls", rawjson.Array(elems))}
 }
 
 // ID is the id of the tool call.
-func (t ToolCall) ID() string { s, _ := FieldString(t.Raw, "id"); return s }
+func (t ToolCall) ID() string { s, _ := rawjson.FieldString(t.Raw, "id"); return s }
 
 // Name is the name of the called tool: of a function call, or of a custom tool.
 func (t ToolCall) Name() string {
@@ -135,7 +138,7 @@ func (t ToolCall) Name() string {
 	if key == "" {
 		return ""
 	}
-	s, _ := FieldString(raw, "name")
+	s, _ := rawjson.FieldString(raw, "name")
 	return s
 }
 
@@ -144,10 +147,10 @@ func (t ToolCall) Arguments() string {
 	raw, key := t.inner()
 	switch key {
 	case "function":
-		s, _ := FieldString(raw, "arguments")
+		s, _ := rawjson.FieldString(raw, "arguments")
 		return s
 	case "custom":
-		s, _ := FieldString(raw, "input")
+		s, _ := rawjson.FieldString(raw, "input")
 		return s
 	}
 	return ""
@@ -160,12 +163,12 @@ func (t ToolCall) WithArguments(text string) ToolCall {
 	if field == "" {
 		return t
 	}
-	return ToolCall{Raw: SetField(t.Raw, key, SetFieldString(raw, field, text))}
+	return ToolCall{Raw: rawjson.SetField(t.Raw, key, rawjson.SetFieldString(raw, field, text))}
 }
 
 func (t ToolCall) inner() (raw []byte, key string) {
 	for _, key := range []string{"function", "custom"} {
-		if raw, ok := Field(t.Raw, key); ok {
+		if raw, ok := rawjson.Field(t.Raw, key); ok {
 			return raw, key
 		}
 	}
@@ -197,19 +200,19 @@ func AppendSystem(request []byte, text string) []byte {
 		return WithMessages(request, append([]Msg{NewMsg("system", text)}, msgs...))
 	}
 	m := msgs[at]
-	raw, _ := Field(m.Raw, "content")
-	if s, ok := IsString(raw); ok {
+	raw, _ := rawjson.Field(m.Raw, "content")
+	if s, ok := rawjson.IsString(raw); ok {
 		if s != "" {
 			s += "\n\n"
 		}
 		msgs[at] = m.WithText(s + text)
 		return WithMessages(request, msgs)
 	}
-	part := Encode(struct {
+	part := rawjson.Encode(struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	}{"text", text})
-	msgs[at] = Msg{Raw: SetField(m.Raw, "content", Array(append(Elements(raw), part)))}
+	msgs[at] = Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(append(rawjson.Elements(raw), part)))}
 	return WithMessages(request, msgs)
 }
 
@@ -226,15 +229,15 @@ func SystemText(request []byte) string {
 }
 
 // ModelName returns the model that a chat request names.
-func ModelName(request []byte) string { s, _ := FieldString(request, "model"); return s }
+func ModelName(request []byte) string { s, _ := rawjson.FieldString(request, "model"); return s }
 
 // Choice is one choice of a chat reply as it came.
 type Choice struct{ Raw []byte }
 
 // Choices returns the choices of a chat reply.
 func Choices(reply []byte) []Choice {
-	raw, _ := Field(reply, "choices")
-	elems := Elements(raw)
+	raw, _ := rawjson.Field(reply, "choices")
+	elems := rawjson.Elements(raw)
 	out := make([]Choice, len(elems))
 	for i, e := range elems {
 		out[i] = Choice{Raw: e}
@@ -248,14 +251,16 @@ func WithChoices(reply []byte, choices []Choice) []byte {
 	for i, c := range choices {
 		elems[i] = c.Raw
 	}
-	return SetField(reply, "choices", Array(elems))
+	return rawjson.SetField(reply, "choices", rawjson.Array(elems))
 }
 
 // Message returns the choice's message.
-func (c Choice) Message() Msg { raw, _ := Field(c.Raw, "message"); return Msg{Raw: raw} }
+func (c Choice) Message() Msg { raw, _ := rawjson.Field(c.Raw, "message"); return Msg{Raw: raw} }
 
 // WithMessage returns the choice with another message.
-func (c Choice) WithMessage(m Msg) Choice { return Choice{Raw: SetField(c.Raw, "message", m.Raw)} }
+func (c Choice) WithMessage(m Msg) Choice {
+	return Choice{Raw: rawjson.SetField(c.Raw, "message", m.Raw)}
+}
 
 // EmptyReply reports whether a chat reply says nothing: no choice has text, a tool call, a refusal or audio (FB-3).
 func EmptyReply(reply []byte) bool {
@@ -265,7 +270,7 @@ func EmptyReply(reply []byte) bool {
 			return false
 		}
 		for _, key := range []string{"refusal", "audio", "function_call"} {
-			if raw, ok := Field(m.Raw, key); ok && !IsNull(raw) && string(raw) != `""` {
+			if raw, ok := rawjson.Field(m.Raw, key); ok && !rawjson.IsNull(raw) && string(raw) != `""` {
 				return false
 			}
 		}
@@ -284,7 +289,7 @@ func TextReply(id, model, text string, created int64) []byte {
 		Message      message `json:"message"`
 		FinishReason string  `json:"finish_reason"`
 	}
-	return Encode(struct {
+	return rawjson.Encode(struct {
 		ID      string   `json:"id"`
 		Object  string   `json:"object"`
 		Created int64    `json:"created"`

@@ -1,6 +1,9 @@
 package messages
 
-import "unicode/utf8"
+import (
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"unicode/utf8"
+)
 
 // SplitChunk cuts a chunk of a stream that is longer than most bytes into several that say the same one after
 // another, because NATS has a largest message. It cuts the longest text of the delta, or the arguments of its only tool
@@ -17,12 +20,12 @@ func SplitChunk(chunk []byte, most int) [][]byte {
 		}
 		return out
 	}
-	raw, _ := Field(chunk, "choices")
-	choices := Elements(raw)
+	raw, _ := rawjson.Field(chunk, "choices")
+	choices := rawjson.Elements(raw)
 	if len(choices) != 1 {
 		return [][]byte{chunk}
 	}
-	delta, _ := Field(choices[0], "delta")
+	delta, _ := rawjson.Field(choices[0], "delta")
 	text, with, only := longest(delta)
 	size := most / 8 // the escapes of JSON make at most six bytes of one, and there is the rest of the chunk
 	if len(text) <= size || size < utf8.UTFMax || len(chunk)-len(text) > len(chunk)/2 {
@@ -36,13 +39,13 @@ func SplitChunk(chunk []byte, most int) [][]byte {
 			d = with(text[:n])
 		}
 		text = text[n:]
-		choice := SetField(choices[0], "delta", d)
+		choice := rawjson.SetField(choices[0], "delta", d)
 		piece := chunk
 		if text != "" {
-			choice = SetField(choice, "finish_reason", []byte("null"))
-			piece = DropField(piece, "usage")
+			choice = rawjson.SetField(choice, "finish_reason", []byte("null"))
+			piece = rawjson.DropField(piece, "usage")
 		}
-		out = append(out, SetField(piece, "choices", Array([][]byte{choice})))
+		out = append(out, rawjson.SetField(piece, "choices", rawjson.Array([][]byte{choice})))
 	}
 	return out
 }
@@ -71,30 +74,30 @@ func cutAt(text string, size int) int {
 
 // longest is the longest text of a delta, and what makes the delta with another text: all of it, and the text alone.
 func longest(delta []byte) (text string, with, only func(string) []byte) {
-	EachField(delta, func(key string, raw []byte) {
-		if s, ok := IsString(raw); ok && len(s) > len(text) {
+	rawjson.EachField(delta, func(key string, raw []byte) {
+		if s, ok := rawjson.IsString(raw); ok && len(s) > len(text) {
 			text = s
-			with = func(s string) []byte { return SetFieldString(delta, key, s) }
-			only = func(s string) []byte { return SetFieldString([]byte("{}"), key, s) }
+			with = func(s string) []byte { return rawjson.SetFieldString(delta, key, s) }
+			only = func(s string) []byte { return rawjson.SetFieldString([]byte("{}"), key, s) }
 		}
 	})
-	raw, _ := Field(delta, "tool_calls")
-	calls := Elements(raw)
+	raw, _ := rawjson.Field(delta, "tool_calls")
+	calls := rawjson.Elements(raw)
 	if len(calls) != 1 {
 		return text, with, only
 	}
 	for _, at := range [][2]string{{"function", "arguments"}, {"custom", "input"}} {
-		inner, _ := Field(calls[0], at[0])
-		if s, _ := FieldString(inner, at[1]); len(s) > len(text) {
+		inner, _ := rawjson.Field(calls[0], at[0])
+		if s, _ := rawjson.FieldString(inner, at[1]); len(s) > len(text) {
 			text = s
 			put := func(delta, call, inner []byte, s string) []byte {
-				return SetField(delta, "tool_calls", Array([][]byte{SetField(call, at[0], SetFieldString(inner, at[1], s))}))
+				return rawjson.SetField(delta, "tool_calls", rawjson.Array([][]byte{rawjson.SetField(call, at[0], rawjson.SetFieldString(inner, at[1], s))}))
 			}
 			with = func(s string) []byte { return put(delta, calls[0], inner, s) }
 			only = func(s string) []byte {
 				call := []byte("{}")
-				if i, ok := Field(calls[0], "index"); ok {
-					call = SetField(call, "index", i)
+				if i, ok := rawjson.Field(calls[0], "index"); ok {
+					call = rawjson.SetField(call, "index", i)
 				}
 				return put([]byte("{}"), call, []byte("{}"), s)
 			}

@@ -8,12 +8,13 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func TestSplitChunk(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("onion \u0001 世界 🧅 ", 500)
-	text := string(messages.Encode(long))
+	text := string(rawjson.Encode(long))
 	for name, tt := range map[string]struct{ chunk, path string }{
 		"content":   {`{"id":"x","choices":[{"index":1,"delta":{"role":"assistant","content":` + text + `},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.content"},
 		"arguments": {`{"id":"x","choices":[{"index":1,"delta":{"tool_calls":[{"index":2,"id":"a","function":{"name":"f","arguments":` + text + `}}]},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.tool_calls.0.function.arguments"},

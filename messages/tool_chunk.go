@@ -1,23 +1,26 @@
 package messages
 
 import (
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"strings"
 	"unicode/utf8"
 )
 
 // ToolChunk is a piece of a tool's result on its way to the caller: {"text": "..."}. A sign of life is
 // {"progress": {...}} (ToolProgress).
-func ToolChunk(text string) []byte { return SetFieldString([]byte("{}"), "text", text) }
+func ToolChunk(text string) []byte { return rawjson.SetFieldString([]byte("{}"), "text", text) }
 
 // ToolProgress is a sign of life of a tool; progress is a JSON object.
-func ToolProgress(progress []byte) []byte { return SetField([]byte("{}"), "progress", progress) }
+func ToolProgress(progress []byte) []byte {
+	return rawjson.SetField([]byte("{}"), "progress", progress)
+}
 
 // ToolChunkText returns the text of a chunk that ToolChunk made.
 func ToolChunkText(chunk []byte) (text string, ok bool) {
 	if !strings.HasPrefix(string(chunk[:min(len(chunk), 8)]), `{"text":`) {
 		return "", false
 	}
-	return FieldString(chunk, "text")
+	return rawjson.FieldString(chunk, "text")
 }
 
 // TextJoiner makes text of pieces that may be cut anywhere, within a character too. Joined, what it returns is the

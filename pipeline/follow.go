@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Follower decides what a caller sees of a streamed call: which deltas go out, and what is still to be written when
@@ -173,16 +174,16 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 	ok = true
 	say := func(delta []byte) { out = append(out, messages.Chunk(f.like, index, delta, nil)) }
 	if len(seen.texts) == 0 && len(seen.tools) == 0 && len(seen.other) == 0 {
-		say(messages.SetFieldString([]byte("{}"), "role", orAssistant(m.Role())))
+		say(rawjson.SetFieldString([]byte("{}"), "role", orAssistant(m.Role())))
 	}
 	found := map[string]bool{}
-	messages.EachField(m.Raw, func(key string, raw []byte) {
+	rawjson.EachField(m.Raw, func(key string, raw []byte) {
 		found[key] = true
-		if key == "role" || key == "tool_calls" || messages.IsNull(raw) {
+		if key == "role" || key == "tool_calls" || rawjson.IsNull(raw) {
 			found[key] = key != "content" && key != "refusal"
 			return
 		}
-		full, text := messages.IsString(raw)
+		full, text := rawjson.IsString(raw)
 		had := ""
 		if b := seen.texts[key]; b != nil {
 			had = b.String()
@@ -191,12 +192,12 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 		switch {
 		case text && strings.HasPrefix(full, had):
 			if more := full[len(had):]; more != "" {
-				say(messages.SetFieldString([]byte("{}"), key, more))
+				say(rawjson.SetFieldString([]byte("{}"), key, more))
 			}
 		case strict && (text || had != ""):
 			ok = false
 		case !text && !seen.other[key] && had == "":
-			say(messages.SetField([]byte("{}"), key, raw))
+			say(rawjson.SetField([]byte("{}"), key, raw))
 		}
 	})
 	for _, key := range []string{"content", "refusal"} {
@@ -210,7 +211,7 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 	}
 	for i, call := range calls {
 		if i >= len(seen.tools) {
-			say(messages.SetField([]byte("{}"), "tool_calls", messages.Array([][]byte{messages.Indexed(call.Raw, int64(i))})))
+			say(rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{messages.Indexed(call.Raw, int64(i))})))
 			continue
 		}
 		had := seen.tools[i]
@@ -227,17 +228,17 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 
 func toolRest(call messages.ToolCall, i int, more string) []byte {
 	inner, field := "function", "arguments"
-	if _, custom := messages.Field(call.Raw, "custom"); custom {
+	if _, custom := rawjson.Field(call.Raw, "custom"); custom {
 		inner, field = "custom", "input"
 	}
-	t := messages.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, messages.SetFieldString([]byte("{}"), field, more))
-	return messages.SetField([]byte("{}"), "tool_calls", messages.Array([][]byte{t}))
+	t := rawjson.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, rawjson.SetFieldString([]byte("{}"), field, more))
+	return rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{t}))
 }
 
 // finish is the chunk that ends a choice: the model's own if there is one, with the reason of the final reply.
 func (f *Follower) finish(index int64, ch messages.Choice, tail [][]byte) []byte {
-	reason, ok := messages.Field(ch.Raw, "finish_reason")
-	if !ok || messages.IsNull(reason) {
+	reason, ok := rawjson.Field(ch.Raw, "finish_reason")
+	if !ok || rawjson.IsNull(reason) {
 		reason = []byte(`"stop"`)
 	}
 	for _, chunk := range tail {
@@ -245,8 +246,8 @@ func (f *Follower) finish(index int64, ch messages.Choice, tail [][]byte) []byte
 			if indexOf(c, 0) != index {
 				continue
 			}
-			c = messages.SetField(messages.SetField(c, "delta", []byte("{}")), "finish_reason", reason)
-			return f.normal(messages.SetField(chunk, "choices", messages.Array([][]byte{c})))
+			c = rawjson.SetField(rawjson.SetField(c, "delta", []byte("{}")), "finish_reason", reason)
+			return f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
 		}
 	}
 	return messages.Chunk(f.like, index, []byte("{}"), reason)
@@ -258,15 +259,15 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 		return nil
 	}
 	for _, chunk := range tail {
-		u, ok := messages.Field(chunk, "usage")
+		u, ok := rawjson.Field(chunk, "usage")
 		if len(choicesOf(chunk)) == 0 {
 			out = append(out, f.normal(chunk))
-			if ok && !messages.IsNull(u) {
+			if ok && !rawjson.IsNull(u) {
 				return out
 			}
 		}
 	}
-	if u, ok := messages.Field(reply, "usage"); ok && !messages.IsNull(u) {
+	if u, ok := rawjson.Field(reply, "usage"); ok && !rawjson.IsNull(u) {
 		return append(out, messages.UsageChunk(f.like, u))
 	}
 	return out
@@ -275,24 +276,24 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 // normal gives a chunk the id, created and model of the first, and an explicit null where a finish reason is missing.
 func (f *Follower) normal(chunk []byte) []byte {
 	for _, key := range []string{"id", "created", "model"} {
-		want, ok := messages.Field(f.like, key)
+		want, ok := rawjson.Field(f.like, key)
 		if !ok {
 			continue
 		}
-		if have, ok := messages.Field(chunk, key); !ok || !bytes.Equal(have, want) {
-			chunk = messages.SetField(chunk, key, want)
+		if have, ok := rawjson.Field(chunk, key); !ok || !bytes.Equal(have, want) {
+			chunk = rawjson.SetField(chunk, key, want)
 		}
 	}
 	choices := choicesOf(chunk)
 	changed := false
 	for i, c := range choices {
-		if _, ok := messages.Field(c, "finish_reason"); !ok {
-			choices[i] = messages.SetField(c, "finish_reason", []byte("null"))
+		if _, ok := rawjson.Field(c, "finish_reason"); !ok {
+			choices[i] = rawjson.SetField(c, "finish_reason", []byte("null"))
 			changed = true
 		}
 	}
 	if changed {
-		chunk = messages.SetField(chunk, "choices", messages.Array(choices))
+		chunk = rawjson.SetField(chunk, "choices", rawjson.Array(choices))
 	}
 	return chunk
 }
@@ -305,13 +306,13 @@ func (f *Follower) see(chunk []byte) {
 			s = &shownChoice{texts: map[string]*strings.Builder{}, other: map[string]bool{}}
 			f.shown[index] = s
 		}
-		delta, _ := messages.Field(c, "delta")
-		messages.EachField(delta, func(key string, raw []byte) {
-			text, isText := messages.IsString(raw)
+		delta, _ := rawjson.Field(c, "delta")
+		rawjson.EachField(delta, func(key string, raw []byte) {
+			text, isText := rawjson.IsString(raw)
 			switch {
-			case key == "role" || messages.IsNull(raw):
+			case key == "role" || rawjson.IsNull(raw):
 			case key == "tool_calls":
-				for _, t := range messages.Elements(raw) {
+				for _, t := range rawjson.Elements(raw) {
 					s.seeTool(t)
 				}
 			case isText:
@@ -343,17 +344,17 @@ func (s *shownChoice) seeTool(raw []byte) {
 
 // bare is what all chunks of a stream share: the chunk without what only it says.
 func bare(chunk []byte) []byte {
-	return messages.DropField(messages.DropField(chunk, "usage"), "choices")
+	return rawjson.DropField(rawjson.DropField(chunk, "usage"), "choices")
 }
 
 func choicesOf(chunk []byte) [][]byte {
-	raw, _ := messages.Field(chunk, "choices")
-	return messages.Elements(raw)
+	raw, _ := rawjson.Field(chunk, "choices")
+	return rawjson.Elements(raw)
 }
 
 func indexOf(choice []byte, or int64) int64 {
-	raw, _ := messages.Field(choice, "index")
-	if n, ok := messages.Int(raw); ok {
+	raw, _ := rawjson.Field(choice, "index")
+	if n, ok := rawjson.Int(raw); ok {
 		return n
 	}
 	return or

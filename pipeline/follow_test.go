@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -174,9 +175,9 @@ func TestFollowerOneIdentity(t *testing.T) {
 	end, fault := f.End(finished(reply("abc"), `{"id":"zz","created":0,"model":"","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"x_groq":{"a":1}}`))
 	require.Nil(t, fault)
 	for _, c := range append(out, end...) {
-		id, _ := messages.FieldString(c, "id")
+		id, _ := rawjson.FieldString(c, "id")
 		require.Equal(t, "c1", id)
-		created, _ := messages.Field(c, "created")
+		created, _ := rawjson.Field(c, "created")
 		require.Equal(t, "7", string(created))
 		require.Equal(t, "m", messages.ModelName(c))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
@@ -221,7 +222,7 @@ func TestManagerStatistics(t *testing.T) {
 	stages := pipelinetest.Stages(messages.Model, shapes...)
 	m := manager(t, stages...)
 	run := func(script pipelinetest.Script) *messages.Call {
-		c := pipelinetest.NewCall(messages.Model, messages.SetField([]byte(`{}`), "script", messages.Encode(script)))
+		c := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{}`), "script", rawjson.Encode(script)))
 		var err error
 		c.Slip, err = m.Build(pipeline.Route{Kind: messages.Model})
 		require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
@@ -29,7 +30,7 @@ func TestAnyScriptObeysTheLawOfTheOnion(t *testing.T) {
 		script := pipelinetest.RandomScript(shapes, rapid.Uint64().Draw(t, "script"))
 		want := pipelinetest.Expect(shapes, script)
 		stages := pipelinetest.Stages(messages.Model, shapes...)
-		call := pipelinetest.NewCall(messages.Model, messages.SetField([]byte(`{"model":"m1"}`), "script", messages.Encode(script)))
+		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script", rawjson.Encode(script)))
 
 		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(), call.Clone())
 		require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // NoteTools holds the tools that stages added to a model call: tool name -> stage name (S1-IF-3).
@@ -18,8 +19,8 @@ const NoteTools = "stageTools"
 // so only Do counts). A tool that nobody executes is the fault misconfigured, before the model is called (CH-22); the
 // request is not changed then.
 func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (clashes []string, err error) {
-	raw, _ := messages.Field(c.Request(), "tools")
-	elems := messages.Elements(raw)
+	raw, _ := rawjson.Field(c.Request(), "tools")
+	elems := rawjson.Elements(raw)
 	have := map[string]bool{}
 	for _, e := range elems {
 		have[toolName(e)] = true
@@ -47,7 +48,7 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 		}
 	}
 	if len(elems) > n {
-		c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
+		c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
 		c.Note(NoteTools, owners)
 	}
 	return clashes, nil
@@ -77,12 +78,12 @@ func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, 
 // wrote in by itself and nobody executes (CH-22). Call it for stages that write request.tools.
 func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string) bool) error {
 	had := map[string]bool{}
-	raw, _ := messages.Field(before, "tools")
-	for _, e := range messages.Elements(raw) {
+	raw, _ := rawjson.Field(before, "tools")
+	for _, e := range rawjson.Elements(raw) {
 		had[toolName(e)] = true
 	}
-	raw, _ = messages.Field(after, "tools")
-	for _, e := range messages.Elements(raw) {
+	raw, _ = rawjson.Field(after, "tools")
+	for _, e := range rawjson.Elements(raw) {
 		name := toolName(e)
 		if name == "" || had[name] {
 			continue
@@ -130,23 +131,23 @@ func executable(s Stage, t Tool, serves func(string) bool) error {
 
 func toolName(e []byte) string {
 	for _, key := range []string{"function", "custom"} {
-		if inner, ok := messages.Field(e, key); ok {
+		if inner, ok := rawjson.Field(e, key); ok {
 			e = inner
 			break
 		}
 	}
-	name, _ := messages.FieldString(e, "name")
+	name, _ := rawjson.FieldString(e, "name")
 	return name
 }
 
 // definition is the tool as an element of an OpenAI tools array.
 func (t Tool) definition() []byte {
-	f := messages.Encode(struct {
+	f := rawjson.Encode(struct {
 		Name        string `json:"name"`
 		Description string `json:"description,omitempty"`
 	}{t.Name, t.Description})
 	if len(t.Parameters) > 0 {
-		f = messages.SetField(f, "parameters", t.Parameters)
+		f = rawjson.SetField(f, "parameters", t.Parameters)
 	}
-	return messages.SetField([]byte(`{"type":"function"}`), "function", f)
+	return rawjson.SetField([]byte(`{"type":"function"}`), "function", f)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
@@ -92,7 +93,7 @@ func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return pipeline.Continue(), approve.Give(c, def)
 	}
 	a.record(ctx, c, ApprovalRecord{Event: "asked", Policy: q.Policy, Arguments: digest(q.Arguments)})
-	return pipeline.HoldFor(messages.Encode(q), q.Expires), nil
+	return pipeline.HoldFor(rawjson.Encode(q), q.Expires), nil
 }
 
 // decided carries out what a person decided.
@@ -124,7 +125,7 @@ func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
 	case d.Decision == approve.Reject && c.Run != "":
-		c.SetReply(messages.Encode(d.Said(def.Name)))
+		c.SetReply(rawjson.Encode(d.Said(def.Name)))
 		c.Note(toolspec.NoteIsError, true)
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
@@ -216,5 +217,5 @@ func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMess
 		return nil, err
 	}
 	d.By, d.At = by, time.Now().UTC()
-	return messages.Encode(d), nil
+	return rawjson.Encode(d), nil
 }

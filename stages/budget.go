@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -147,7 +148,7 @@ func (b *budget) cost(c *messages.Call, estimate amount) amount {
 	if _, byStage := c.Notes[messages.NoteStopper]; byStage {
 		return amount{}
 	}
-	usage, _ := messages.Field(c.ReplyBytes(), "usage")
+	usage, _ := rawjson.Field(c.ReplyBytes(), "usage")
 	in, out := usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
 	total := max(usageInt(usage, "total_tokens"), in+out)
 	if total == 0 { // a provider that reports nothing is not free
@@ -155,7 +156,7 @@ func (b *budget) cost(c *messages.Call, estimate amount) amount {
 		total = in + out
 	}
 	spent := amount{Calls: 1, Tokens: total, Micros: b.price(messages.ModelName(c.Request()), in, total-in)}
-	if cost, ok := messages.Field(usage, "cost"); ok {
+	if cost, ok := rawjson.Field(usage, "cost"); ok {
 		if usd, ok := number(cost); ok && usd >= 0 {
 			spent.Micros = micros(usd)
 		}
@@ -167,13 +168,13 @@ func (b *budget) estimate(request []byte) amount {
 	in := int64(len(request) / bytesPerToken)
 	out := int64(reservedOutput)
 	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
-		raw, _ := messages.Field(request, key)
-		if n, ok := messages.Int(raw); ok && n > 0 {
+		raw, _ := rawjson.Field(request, key)
+		if n, ok := rawjson.Int(raw); ok && n > 0 {
 			out = min(n, 1<<20)
 		}
 	}
-	raw, _ := messages.Field(request, "n")
-	if n, ok := messages.Int(raw); ok && n > 1 {
+	raw, _ := rawjson.Field(request, "n")
+	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		out *= min(n, 1<<10)
 	}
 	return amount{Calls: 1, Tokens: in + out, Micros: b.price(messages.ModelName(request), in, out)}
@@ -194,7 +195,7 @@ func (b *budget) price(model string, in, out int64) int64 {
 func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }
 
 func usageInt(usage []byte, key string) int64 {
-	raw, _ := messages.Field(usage, key)
+	raw, _ := rawjson.Field(usage, key)
 	n, ok := number(raw)
 	if !ok || n < 0 || n > 1e12 {
 		return 0

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -60,7 +61,7 @@ func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model str
 		return "", how
 	}
 	if store != nil {
-		if _, err := store.Put(ctx, key, messages.Encode(text), summaryTTL, pipeline.Always()); err != nil {
+		if _, err := store.Put(ctx, key, rawjson.Encode(text), summaryTTL, pipeline.Always()); err != nil {
 			e.deps.Log.Warn("context editing: summary not kept", "call", c.ID, "err", err)
 		}
 	}
@@ -87,7 +88,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 	if wait < summaryLeast {
 		return "", "failed: too little time is left for it"
 	}
-	call := messages.NewCall(messages.Model, c.Tenant, messages.Encode(struct {
+	call := messages.NewCall(messages.Model, c.Tenant, rawjson.Encode(struct {
 		Model    string            `json:"model"`
 		Messages []json.RawMessage `json:"messages"`
 	}{model, []json.RawMessage{
@@ -112,7 +113,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 		return "", "failed: " + string(done.Fault.Code)
 	}
 	for _, choice := range messages.Choices(done.ReplyBytes()) {
-		if why, _ := messages.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
+		if why, _ := rawjson.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
 			continue
 		}
 		if s := strings.TrimSpace(choice.Message().Text()); s != "" {
@@ -157,9 +158,9 @@ func writeOut(old []messages.Msg) string {
 		default:
 			line(role, m.Text())
 		}
-		raw, _ := messages.Field(m.Raw, "content")
-		for _, p := range messages.Elements(raw) {
-			if kind, _ := messages.FieldString(p, "type"); kind != "text" {
+		raw, _ := rawjson.Field(m.Raw, "content")
+		for _, p := range rawjson.Elements(raw) {
+			if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
 				line(role, "("+kind+")")
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -77,7 +78,7 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
 		require.Equal(t, "cached", edits(t, again)[0].Summary)
 
-		standby := call(messages.SetFieldString(request(in...), "model", "standby"))
+		standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
 		_, err = s.Before(t.Context(), standby)
 		require.NoError(t, err)
 		require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")

@@ -2,6 +2,7 @@ package stages
 
 import (
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // notCompleted is the text of a tool message that stands in for a result that never came. It claims nothing about
@@ -168,7 +169,7 @@ func (p *pairing) tool(i int, m messages.Msg) string {
 	if p.owner[i] >= 0 && p.slot[i] >= 0 {
 		return p.calls[p.owner[i]][p.slot[i]].name
 	}
-	name, _ := messages.FieldString(m.Raw, "name")
+	name, _ := rawjson.FieldString(m.Raw, "name")
 	return name
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -29,7 +30,7 @@ func historyOf(n int) []byte {
 	for i := range 30 {
 		tools = append(tools, fmt.Sprintf(`{"type":"function","function":{"name":"tool_%d","description":"does thing %d with words"}}`, i, i))
 	}
-	return messages.SetField(body, "tools", []byte("["+strings.Join(tools, ",")+"]"))
+	return rawjson.SetField(body, "tools", []byte("["+strings.Join(tools, ",")+"]"))
 }
 
 // everyModelStage makes each model stage of the registry with a configuration that gives it work.

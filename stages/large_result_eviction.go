@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -136,7 +137,7 @@ func largest(c *messages.Call) []byte {
 }
 
 func textOf(raw []byte) string {
-	if text, ok := messages.IsString(raw); ok {
+	if text, ok := rawjson.IsString(raw); ok {
 		return text
 	}
 	return string(raw)

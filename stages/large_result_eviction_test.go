@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -126,7 +127,7 @@ func TestEviction(t *testing.T) {
 			path(t, e.send(t, "v", ""))
 		})
 		t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
-			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big), gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(messages.Encode(big))))
+			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big), gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(rawjson.Encode(big))))
 			out := e.send(t, "t", "g1")
 			at := path(t, out)
 			text, _ := out.ReplyText()
@@ -223,7 +224,7 @@ func TestEvictionCollision(t *testing.T) {
 }
 
 func numberedText(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
-	return toolbox.Result{Content: messages.Encode(fmt.Sprint(n) + strings.Repeat("b", 90000))}, nil
+	return toolbox.Result{Content: rawjson.Encode(fmt.Sprint(n) + strings.Repeat("b", 90000))}, nil
 }
 
 func TestEvictionFailure(t *testing.T) {
@@ -304,13 +305,13 @@ func TestEvictionProperty(t *testing.T) {
 		text := rapid.StringN(0, 400, -1).Draw(rt, "text") + "."
 		agent := rapid.String().Draw(rt, "agent")
 		o := &memoryObjects{}
-		c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"}, gives(reading("t"), string(messages.Encode(text))))
+		c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"}, gives(reading("t"), string(rawjson.Encode(text))))
 		call := toolCall("t", `{}`)
 		call.Agent = agent
 		out := c.Call(t, t.Context(), call)
 		got, _ := out.ReplyText()
 		if utf8.RuneCountInString(text)/4 <= 20 {
-			raw, _ := messages.IsString(out.ReplyBytes())
+			raw, _ := rawjson.IsString(out.ReplyBytes())
 			require.Equal(rt, text, raw)
 			return
 		}

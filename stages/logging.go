@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -125,8 +126,8 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
 		Model: messages.ModelName(c.Request()), Messages: len(messages.Messages(c.Request())), Request: digest(c.Request()),
 	}
-	tools, _ := messages.Field(c.Request(), "tools")
-	r.Tools = len(messages.Elements(tools))
+	tools, _ := rawjson.Field(c.Request(), "tools")
+	r.Tools = len(rawjson.Elements(tools))
 	var st loggingState
 	if ok, err := c.State(&st); ok && err == nil {
 		r.DurationMs = r.Time.Sub(st.Begin).Milliseconds()
@@ -145,11 +146,11 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	}
 	r.AnsweredBy = messages.ModelName(reply)
 	for _, ch := range messages.Choices(reply) {
-		finish, _ := messages.FieldString(ch.Raw, "finish_reason")
+		finish, _ := rawjson.FieldString(ch.Raw, "finish_reason")
 		r.Finish = append(r.Finish, finish)
 		r.ToolCalls += len(ch.Message().ToolCalls())
 	}
-	usage, _ := messages.Field(reply, "usage")
+	usage, _ := rawjson.Field(reply, "usage")
 	r.InputTokens, r.OutputTokens = usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
 	return r
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -127,7 +128,7 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 	if c.Fault != nil || degraded || !storable(c.ReplyBytes()) {
 		return pipeline.Continue(), nil
 	}
-	v := messages.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.ReplyBytes()})
+	v := rawjson.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.ReplyBytes()})
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store := m.store("cache")
@@ -146,7 +147,7 @@ func storable(reply []byte) bool {
 		return false
 	}
 	for _, ch := range messages.Choices(reply) {
-		switch finish, _ := messages.FieldString(ch.Raw, "finish_reason"); finish {
+		switch finish, _ := rawjson.FieldString(ch.Raw, "finish_reason"); finish {
 		case "", "length", "content_filter", "error":
 			return false
 		}
@@ -161,8 +162,8 @@ func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	if len(request) == 0 || request[0] != '{' {
 		return "", false
 	}
-	request = messages.DropField(messages.DropField(request, "stream"), "stream_options")
-	body, err := messages.Canonical(request)
+	request = rawjson.DropField(rawjson.DropField(request, "stream"), "stream_options")
+	body, err := rawjson.Canonical(request)
 	if err != nil {
 		return "", false
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -193,7 +194,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 }
 
 func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
-	out := messages.SetFieldString(kept, "model", standby)
+	out := rawjson.SetFieldString(kept, "model", standby)
 	if p := m.deps.Provider; p != nil && p(primary) != "" && p(primary) == p(standby) {
 		return out
 	}
@@ -241,9 +242,9 @@ func dropCacheMarks(request []byte) []byte {
 	})
 	return eachElement(out, "tools", func(t []byte) []byte {
 		t = dropMarks(t)
-		if f, ok := messages.Field(t, "function"); ok {
+		if f, ok := rawjson.Field(t, "function"); ok {
 			if g := dropMarks(f); len(g) != len(f) {
-				t = messages.SetField(t, "function", g)
+				t = rawjson.SetField(t, "function", g)
 			}
 		}
 		return t
@@ -252,15 +253,15 @@ func dropCacheMarks(request []byte) []byte {
 
 func dropMarks(obj []byte) []byte {
 	for _, mark := range cacheMarks {
-		obj = messages.DropField(obj, mark)
+		obj = rawjson.DropField(obj, mark)
 	}
 	return obj
 }
 
 // eachElement edits the elements of an array field; the field is only written if one changed.
 func eachElement(obj []byte, key string, edit func([]byte) []byte) []byte {
-	raw, _ := messages.Field(obj, key)
-	elems := messages.Elements(raw)
+	raw, _ := rawjson.Field(obj, key)
+	elems := rawjson.Elements(raw)
 	out := make([][]byte, 0, len(elems))
 	changed := false
 	for _, e := range elems {
@@ -276,5 +277,5 @@ func eachElement(obj []byte, key string, edit func([]byte) []byte) []byte {
 	if !changed {
 		return obj
 	}
-	return messages.SetField(obj, key, messages.Array(out))
+	return rawjson.SetField(obj, key, rawjson.Array(out))
 }

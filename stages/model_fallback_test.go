@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -285,7 +286,7 @@ func TestModelFallbackRecord(t *testing.T) {
 
 func mustField(t *testing.T, raw []byte, key string) []byte {
 	t.Helper()
-	v, ok := messages.Field(raw, key)
+	v, ok := rawjson.Field(raw, key)
 	require.True(t, ok, "%s has no %s", raw, key)
 	return v
 }
@@ -307,7 +308,7 @@ func FuzzModelFallbackRequest(f *testing.F) {
 			if calls++; calls > 1 {
 				require.True(t, json.Valid(c.Request()), "%s", c.Request())
 				require.Equal(t, "standby", messages.ModelName(c.Request()))
-				_, marked := messages.Field(c.Request(), "cache_control")
+				_, marked := rawjson.Field(c.Request(), "cache_control")
 				require.False(t, marked)
 			}
 			return providerFault(messages.ProviderError)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -54,7 +55,7 @@ func replyWith(texts ...string) []byte {
 	for i, s := range texts {
 		out = append(out, ch{i, m{"assistant", s}})
 	}
-	return messages.Encode(map[string]any{"choices": out})
+	return rawjson.Encode(map[string]any{"choices": out})
 }
 
 func textOf(c *messages.Call, choice int) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -132,7 +133,7 @@ func (r *repair) result(at int, s slot, id string) {
 		r.done.Matched = append(r.done.Matched, id)
 	}
 	if m.ToolCallID() != id {
-		m = messages.Msg{Raw: messages.SetFieldString(m.Raw, "tool_call_id", id)}
+		m = messages.Msg{Raw: rawjson.SetFieldString(m.Raw, "tool_call_id", id)}
 	}
 	r.out = append(r.out, m)
 }
@@ -189,7 +190,7 @@ func (r *repair) head(i int, ids []string) messages.Msg {
 	changed := false
 	for j := range calls {
 		if calls[j].ID() != ids[j] {
-			calls[j] = messages.ToolCall{Raw: messages.SetFieldString(calls[j].Raw, "id", ids[j])}
+			calls[j] = messages.ToolCall{Raw: rawjson.SetFieldString(calls[j].Raw, "id", ids[j])}
 			changed = true
 		}
 	}
@@ -200,7 +201,7 @@ func (r *repair) head(i int, ids []string) messages.Msg {
 }
 
 func toolMsg(id, text string) messages.Msg {
-	return messages.Msg{Raw: messages.Encode(struct {
+	return messages.Msg{Raw: rawjson.Encode(struct {
 		Role    string `json:"role"`
 		ID      string `json:"tool_call_id"`
 		Content string `json:"content"`

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // piiCounts is type to strategy to how many.
@@ -188,11 +189,11 @@ func (e *piiEditor) editMessage(m messages.Msg) (messages.Msg, bool) {
 	if edited {
 		m, changed = m.WithToolCalls(calls), true
 	}
-	if fc, ok := messages.Field(m.Raw, "function_call"); ok { // the older form of one call
-		if old, ok := messages.FieldString(fc, "arguments"); ok {
+	if fc, ok := rawjson.Field(m.Raw, "function_call"); ok { // the older form of one call
+		if old, ok := rawjson.FieldString(fc, "arguments"); ok {
 			e.field = "function_call"
 			if args := e.editArguments(old); args != old {
-				m, changed = messages.Msg{Raw: messages.SetField(m.Raw, "function_call", messages.SetFieldString(fc, "arguments", args))}, true
+				m, changed = messages.Msg{Raw: rawjson.SetField(m.Raw, "function_call", rawjson.SetFieldString(fc, "arguments", args))}, true
 			}
 		}
 	}
@@ -204,13 +205,13 @@ func (e *piiEditor) editTexts(m messages.Msg) (messages.Msg, bool) {
 	e.field = "content"
 	m, changed := m.MapText(e.edit)
 	for _, key := range []string{"refusal", "reasoning_content"} {
-		old, ok := messages.FieldString(m.Raw, key)
+		old, ok := rawjson.FieldString(m.Raw, key)
 		if !ok {
 			continue
 		}
 		e.field = key
 		if s := e.edit(old); s != old {
-			m, changed = messages.Msg{Raw: messages.SetFieldString(m.Raw, key, s)}, true
+			m, changed = messages.Msg{Raw: rawjson.SetFieldString(m.Raw, key, s)}, true
 		}
 	}
 	return m, changed
@@ -247,12 +248,12 @@ func piiMapStrings(raw []byte, edit func(string) string) []byte {
 		if k < len(raw) && raw[k] == ':' {
 			continue
 		}
-		s, ok := messages.IsString(raw[from:end])
+		s, ok := rawjson.IsString(raw[from:end])
 		if !ok {
 			continue
 		}
 		if t := edit(s); t != s {
-			out = append(append(out, raw[pos:from]...), messages.Encode(t)...)
+			out = append(append(out, raw[pos:from]...), rawjson.Encode(t)...)
 			pos = end
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -30,7 +31,7 @@ func rule(kind, strategy string) []stages.PIIRule {
 }
 
 func userSays(text string) *messages.Call {
-	return callIn("", string(messages.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
+	return callIn("", string(rawjson.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
 }
 
 func sawText(request []byte, i int) string { return messages.Messages(request)[i].Text() }
@@ -206,7 +207,7 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 		got := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: -1}, text, sizes)
 		args := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: 0}, text, sizes)
 		choice := map[string]any{"message": map[string]any{"content": text, "tool_calls": []any{map[string]any{"function": map[string]any{"name": "f", "arguments": text}}}}}
-		c.SetReply(messages.Encode(map[string]any{"choices": []any{choice}}))
+		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{choice}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, textOf(c, 0), got)
@@ -221,15 +222,15 @@ func TestPIIRestoreUndoesReplace(t *testing.T) {
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		text := piiText(rt, "text")
-		args := string(messages.Encode(map[string]string{"k": piiText(rt, "args")}))
-		c := callIn("", string(messages.Encode(map[string]any{"messages": []any{
+		args := string(rawjson.Encode(map[string]string{"k": piiText(rt, "args")}))
+		c := callIn("", string(rawjson.Encode(map[string]any{"messages": []any{
 			map[string]any{"role": "user", "content": text},
 			map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
 		_, err := s.Before(t.Context(), c)
 		require.NoError(rt, err)
 		msgs := messages.Messages(c.Request())
 		call := msgs[1].ToolCalls()[0]
-		c.SetReply(messages.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
+		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, text, textOf(c, 0))

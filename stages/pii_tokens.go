@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -82,7 +83,7 @@ func piiBack(c *messages.Call) (piiBackTo, error) {
 	var b piiBackTo
 	for p, v := range st.Values {
 		b.texts = append(b.texts, piiForm{p, v})
-		esc := string(messages.Encode(v))
+		esc := string(rawjson.Encode(v))
 		esc = esc[1 : len(esc)-1]
 		inner := p[1 : len(p)-1]
 		b.args = append(b.args, piiForm{p, esc})

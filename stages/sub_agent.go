@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -159,22 +160,22 @@ func withoutHints(msgs []messages.Msg) (out []messages.Msg, found bool) {
 // withoutEmptyParts drops text parts that say nothing; some providers refuse them. A message that is left with
 // nothing has no bytes.
 func withoutEmptyParts(m messages.Msg) messages.Msg {
-	raw, _ := messages.Field(m.Raw, "content")
-	if s, ok := messages.IsString(raw); ok {
+	raw, _ := rawjson.Field(m.Raw, "content")
+	if s, ok := rawjson.IsString(raw); ok {
 		if s == "" {
 			return messages.Msg{}
 		}
 		return m
 	}
 	var parts [][]byte
-	for _, p := range messages.Elements(raw) {
-		kind, _ := messages.FieldString(p, "type")
-		if s, _ := messages.FieldString(p, "text"); kind != "text" || s != "" {
+	for _, p := range rawjson.Elements(raw) {
+		kind, _ := rawjson.FieldString(p, "type")
+		if s, _ := rawjson.FieldString(p, "text"); kind != "text" || s != "" {
 			parts = append(parts, p)
 		}
 	}
 	if len(parts) == 0 {
 		return messages.Msg{}
 	}
-	return messages.Msg{Raw: messages.SetField(m.Raw, "content", messages.Array(parts))}
+	return messages.Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(parts))}
 }

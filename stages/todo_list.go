@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -185,8 +186,8 @@ func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
 }
 
 func todoIndex(ch messages.Choice, place int) int64 {
-	raw, _ := messages.Field(ch.Raw, "index")
-	if n, ok := messages.Int(raw); ok {
+	raw, _ := rawjson.Field(ch.Raw, "index")
+	if n, ok := rawjson.Int(raw); ok {
 		return n
 	}
 	return int64(place)

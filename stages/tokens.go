@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // TokenCounter estimates how many tokens messages cost a model (S3-CLEAR-8). It is safe for concurrent use. The
@@ -60,19 +61,19 @@ func texts(m messages.Msg, f func(string)) {
 	for _, c := range m.ToolCalls() {
 		f(c.Arguments())
 	}
-	if raw, ok := messages.Field(m.Raw, "function_call"); ok {
-		s, _ := messages.FieldString(raw, "arguments")
+	if raw, ok := rawjson.Field(m.Raw, "function_call"); ok {
+		s, _ := rawjson.FieldString(raw, "arguments")
 		f(s)
 	}
 }
 
 // tokensOf reads usage.prompt_tokens of a reply.
 func tokensOf(reply []byte) (int64, bool) {
-	usage, ok := messages.Field(reply, "usage")
+	usage, ok := rawjson.Field(reply, "usage")
 	if !ok {
 		return 0, false
 	}
-	raw, _ := messages.Field(usage, "prompt_tokens")
-	n, ok := messages.Int(raw)
+	raw, _ := rawjson.Field(usage, "prompt_tokens")
+	n, ok := rawjson.Int(raw)
 	return n, ok && n > 0
 }

@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // The features of a request that tokens are estimated from: how many runes of each class it has, and how many parts
@@ -90,7 +91,7 @@ func (k *Calibrated) Learn(request, reply []byte) {
 	for _, m := range msgs {
 		measure(&x, m)
 	}
-	tools, _ := messages.Field(request, "tools")
+	tools, _ := rawjson.Field(request, "tools")
 	x[fTools] = float64(len(tools))
 	guess := dot(prior, x)
 	if r := float64(n) / guess; r < 0.1 || r > 10 {
@@ -202,9 +203,9 @@ func cjk(r rune) bool {
 // textOnly reports whether no message has a part that is no text.
 func textOnly(msgs []messages.Msg) bool {
 	for _, m := range msgs {
-		raw, _ := messages.Field(m.Raw, "content")
-		for _, p := range messages.Elements(raw) {
-			if kind, _ := messages.FieldString(p, "type"); kind != "text" {
+		raw, _ := rawjson.Field(m.Raw, "content")
+		for _, p := range rawjson.Elements(raw) {
+			if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
 				return false
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -102,7 +103,7 @@ func TestCalibrated(t *testing.T) {
 					errs += math.Abs(float64(k.Count("m", msgs)-want)) / float64(want)
 					plain += math.Abs(float64(stages.Chars{}.Count("m", msgs)-want)) / float64(want)
 				}
-				body := messages.SetField(request(msgs...), "tools", []byte(tools))
+				body := rawjson.SetField(request(msgs...), "tools", []byte(tools))
 				k.Learn(body, []byte(fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":%d}}`, want+len(tools)/5)))
 			}
 			t.Logf("mean error %.2f %%, chars %.2f %%", errs*2, plain*2)
@@ -126,7 +127,7 @@ func TestCalibratedLearnsNothingWrong(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
-			k.Learn(messages.SetFieldString(request(in...), "model", fmt.Sprint("m", i)), []byte(`{"usage":{"prompt_tokens":90}}`))
+			k.Learn(rawjson.SetFieldString(request(in...), "model", fmt.Sprint("m", i)), []byte(`{"usage":{"prompt_tokens":90}}`))
 			k.Count(fmt.Sprint("m", i), in)
 		})
 	}

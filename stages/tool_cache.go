@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -193,7 +194,7 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 	if err := t.bound.room(ctx, store); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
-	if _, err := store.Put(ctx, toolCachePrefix+st.Key, messages.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
+	if _, err := store.Put(ctx, toolCachePrefix+st.Key, rawjson.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
 	return nil

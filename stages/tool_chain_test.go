@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -166,7 +167,7 @@ func gives(def toolspec.Definition, what any) tool {
 		case string:
 			return toolbox.Result{Content: []byte(w)}, nil
 		}
-		return toolbox.Result{Content: messages.Encode(what)}, nil
+		return toolbox.Result{Content: rawjson.Encode(what)}, nil
 	}}
 }
 

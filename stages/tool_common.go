@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -82,10 +83,10 @@ func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) 
 		return id, false
 	}
 	args := c.Request()
-	if messages.IsNull(args) {
+	if rawjson.IsNull(args) {
 		args = []byte("{}")
 	}
-	canonical, err := messages.Canonical(args)
+	canonical, err := rawjson.Canonical(args)
 	if err != nil {
 		return id, false
 	}
@@ -140,7 +141,7 @@ func (r toolResult) fresh(now time.Time) bool {
 
 // put makes the result the call's reply, with one mark more in its metadata.
 func (r toolResult) put(c *messages.Call, key string, mark any) {
-	if s, ok := messages.IsString(r.Reply); ok && r.Text {
+	if s, ok := rawjson.IsString(r.Reply); ok && r.Text {
 		c.SetReplyText(s)
 	} else {
 		c.SetReply(r.Reply)
@@ -163,7 +164,7 @@ func markMetadata(c *messages.Call, key string, value any) {
 	if len(meta) == 0 || meta[0] != '{' {
 		meta = json.RawMessage("{}")
 	}
-	c.Note(toolspec.NoteMetadata, json.RawMessage(messages.SetField(meta, key, messages.Encode(value))))
+	c.Note(toolspec.NoteMetadata, json.RawMessage(rawjson.SetField(meta, key, rawjson.Encode(value))))
 }
 
 // succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and

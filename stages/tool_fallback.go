@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -206,17 +207,17 @@ func marked(c *messages.Call, mark string, stored time.Time) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text + line)
 	}
-	if text, ok := messages.IsString(raw); ok {
-		return messages.Encode(text + line)
+	if text, ok := rawjson.IsString(raw); ok {
+		return rawjson.Encode(text + line)
 	}
 	if len(raw) == 0 || raw[0] != '{' {
 		raw = slices.Concat([]byte(`{"result":`), raw, []byte(`}`))
 	}
-	return messages.SetField(raw, MarkField, messages.Encode(field))
+	return rawjson.SetField(raw, MarkField, rawjson.Encode(field))
 }
 
 // emptyResult reports whether a result says nothing.
-func emptyResult(raw []byte) bool { return messages.IsNull(raw) || string(raw) == `""` }
+func emptyResult(raw []byte) bool { return rawjson.IsNull(raw) || string(raw) == `""` }
 
 // identity says what the call is remembered as. Where a stage inner to the cache has changed the arguments since, it is
 // nothing: a result must not be found under arguments that nobody asked with.
@@ -274,7 +275,7 @@ func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
 		return fmt.Errorf("tool fallback: success not recorded: %w", err)
 	}
 	r := resultOf(c, id, t.rules.StaleTTL)
-	if _, err := store.Put(ctx, stalePrefix+id.key(), messages.Encode(r), t.rules.StaleTTL, pipeline.Always()); err != nil {
+	if _, err := store.Put(ctx, stalePrefix+id.key(), rawjson.Encode(r), t.rules.StaleTTL, pipeline.Always()); err != nil {
 		return fmt.Errorf("tool fallback: success not recorded: %w", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -59,9 +60,9 @@ func TestToolFallbackOddValues(t *testing.T) {
 			require.Contains(t, string(reply), "fallback", "%.200s", reply)
 			require.Contains(t, string(reply), "stale_cache", "%.200s", reply)
 			if row.value != "" {
-				plain := messages.DropField(reply, stages.MarkField)
+				plain := rawjson.DropField(reply, stages.MarkField)
 				if !strings.HasPrefix(row.value, "{") {
-					plain, _ = messages.Field(plain, "result")
+					plain, _ = rawjson.Field(plain, "result")
 				}
 				require.Equal(t, row.value, string(plain))
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -151,7 +152,7 @@ func (t *toolCache) take(ctx context.Context, c *messages.Call, key string, limi
 	when := pipeline.IfAbsent()
 	for range 2 {
 		n := flight{Call: c.ID, Until: time.Now().Add(limit).UTC()}
-		_, err := t.store("cache").Put(ctx, key, messages.Encode(n), limit, when)
+		_, err := t.store("cache").Put(ctx, key, rawjson.Encode(n), limit, when)
 		if err == nil {
 			return true, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -74,7 +75,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	}
 	if len(native.Result) > 0 {
 		native.Of = toolspec.NativeHash(bareReply(c))
-		metadata = messages.SetField(metadata, toolspec.MetaNative, messages.Encode(native))
+		metadata = rawjson.SetField(metadata, toolspec.MetaNative, rawjson.Encode(native))
 	}
 	if len(metadata) > 0 {
 		c.Note(toolspec.NoteMetadata, json.RawMessage(metadata))
@@ -89,9 +90,9 @@ func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string)
 	if len(meta) == 0 || meta[0] != '{' {
 		return piiValue(meta, edit), native
 	}
-	raw, has := messages.Field(meta, toolspec.MetaNative)
+	raw, has := rawjson.Field(meta, toolspec.MetaNative)
 	if has {
-		meta = messages.DropField(meta, toolspec.MetaNative)
+		meta = rawjson.DropField(meta, toolspec.MetaNative)
 		if json.Unmarshal(raw, &native) == nil && native.Of == toolspec.NativeHash(reply) {
 			native.Result = piiValue(native.Result, edit)
 		} else {

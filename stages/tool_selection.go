@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -86,7 +87,7 @@ type toolSelector struct {
 func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	c.Unnote(NoteToolsAllowed)
 	c.Unnote(NoteToolsBlocked)
-	raw, _ := messages.Field(c.Request(), "tools")
+	raw, _ := rawjson.Field(c.Request(), "tools")
 	tools := readTools(raw)
 	if len(tools) == 0 {
 		return pipeline.Continue(), nil
@@ -112,7 +113,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		offer[tools[at].name] = true
 		allowed = append(allowed, tools[at].name)
 	}
-	c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
+	c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
 	c.Note(NoteToolsAllowed, allowed)
 	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
 	if !t.conf.Strict {

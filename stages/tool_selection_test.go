@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -23,10 +23,10 @@ func offer(text, extra string, tools ...string) []byte {
 }
 
 func offered(request []byte) (names []string) {
-	raw, _ := messages.Field(request, "tools")
-	for _, e := range messages.Elements(raw) {
-		f, _ := messages.Field(e, "function")
-		name, _ := messages.FieldString(f, "name")
+	raw, _ := rawjson.Field(request, "tools")
+	for _, e := range rawjson.Elements(raw) {
+		f, _ := rawjson.Field(e, "function")
+		name, _ := rawjson.FieldString(f, "name")
 		names = append(names, name)
 	}
 	return names

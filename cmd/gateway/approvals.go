@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
@@ -135,7 +136,7 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, id identity) {
 	case err != nil:
 		s.failed(w, r, err)
 	default:
-		word, _ := messages.FieldString(body, "decision")
+		word, _ := rawjson.FieldString(body, "decision")
 		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
 		w.Header().Set("Location", resultPath(call))
 		writeValue(w, http.StatusOK, struct {

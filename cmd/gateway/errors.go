@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
@@ -67,7 +68,7 @@ func writeBody(w http.ResponseWriter, status int, contentType string, body []byt
 }
 
 func writeValue(w http.ResponseWriter, status int, v any) {
-	writeJSON(w, status, append(messages.Encode(v), '\n'))
+	writeJSON(w, status, append(rawjson.Encode(v), '\n'))
 }
 
 // failed answers with an error of the door or of control. What is no fault is our defect: its text goes to the log,

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // check is one condition of readiness. Reason says why it fails, or what was found.
@@ -44,7 +44,7 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 			status, word = http.StatusServiceUnavailable, "unavailable"
 		}
 	}
-	writeJSON(w, status, append(messages.Encode(struct {
+	writeJSON(w, status, append(rawjson.Encode(struct {
 		Status string  `json:"status"`
 		Checks []check `json:"checks"`
 	}{word, checks}), '\n'))

@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -169,7 +170,7 @@ func (f *mcpFace) sync(ctx context.Context) {
 			delete(touched, d.Executor.Name)
 			delete(f.listed, d.Name)
 		}
-		seen := string(messages.Encode(d))
+		seen := string(rawjson.Encode(d))
 		if f.listed[d.Name] == seen {
 			continue
 		}
@@ -219,7 +220,7 @@ func objectSchema(s toolspec.JSON) json.RawMessage {
 	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
 		return json.RawMessage(`{"type":"object"}`)
 	case gjson.GetBytes(s, "type").String() != "object":
-		return messages.SetField(s, "type", []byte(`"object"`))
+		return rawjson.SetField(s, "type", []byte(`"object"`))
 	}
 	return json.RawMessage(s)
 }
@@ -298,7 +299,7 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	if caps.RootsV2 != nil {
 		out["roots"] = struct{}{}
 	}
-	return messages.Encode(out)
+	return rawjson.Encode(out)
 }
 
 // progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever

@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -58,7 +59,7 @@ type heldState struct {
 
 // seal signs a state, so that a client can only bring back what a gateway of this installation gave out.
 func (s heldState) seal(key []byte) string {
-	payload := base64.RawURLEncoding.EncodeToString(messages.Encode(s))
+	payload := base64.RawURLEncoding.EncodeToString(rawjson.Encode(s))
 	return ownState + payload + "." + stateMAC(key, payload)
 }
 
@@ -80,10 +81,10 @@ func openState(key []byte, text string, now time.Time) (s heldState, ok bool) {
 
 // hashArguments is the same for the same arguments, however they are written.
 func hashArguments(raw []byte) string {
-	if messages.IsNull(raw) {
+	if rawjson.IsNull(raw) {
 		raw = []byte("{}")
 	}
-	if canonical, err := messages.Canonical(raw); err == nil {
+	if canonical, err := rawjson.Canonical(raw); err == nil {
 		raw = canonical
 	}
 	sum := sha256.Sum256(raw)
@@ -265,7 +266,7 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 	switch form.Action {
 	case "accept":
 	case "decline":
-		return messages.Encode(approve.Decision{Decision: approve.Reject, Reason: "declined at the client"}), ""
+		return rawjson.Encode(approve.Decision{Decision: approve.Reject, Reason: "declined at the client"}), ""
 	default:
 		return nil, ""
 	}
@@ -280,7 +281,7 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 		d.Arguments = json.RawMessage(raw)
 	}
 	if d.Decision == approve.Respond {
-		d.Content = messages.Encode(text("content"))
+		d.Content = rawjson.Encode(text("content"))
 	}
-	return messages.Encode(d), ""
+	return rawjson.Encode(d), ""
 }

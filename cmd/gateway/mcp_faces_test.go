@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -155,7 +156,7 @@ func TestMCPOutputSchema(t *testing.T) {
 			tools, err := s.ListTools(t.Context(), nil)
 			require.NoError(t, err)
 			require.Len(t, tools.Tools, 2)
-			raw := messages.Encode(tools)
+			raw := rawjson.Encode(tools)
 			modern := revision == "2026-07-28"
 			require.Equal(t, modern, gjson.GetBytes(raw, "tools.0.outputSchema").Exists(), "an array's schema is not for older clients")
 			require.True(t, gjson.GetBytes(raw, "tools.1.outputSchema").Exists())
@@ -172,10 +173,10 @@ func TestMCPOutputSchema(t *testing.T) {
 				r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sum", Arguments: map[string]int{"n": n}})
 				require.NoError(t, err, n)
 				require.Equal(t, want.isError, r.IsError, n)
-				require.Contains(t, string(messages.Encode(r.Content)), strings.ReplaceAll(want.text, `"`, `\"`), n)
+				require.Contains(t, string(rawjson.Encode(r.Content)), strings.ReplaceAll(want.text, `"`, `\"`), n)
 				require.Equal(t, want.structured == "", r.StructuredContent == nil, n)
 				if n == 5 {
-					require.JSONEq(t, want.structured, string(messages.Encode(r.StructuredContent)), "the mark is in _meta and the text")
+					require.JSONEq(t, want.structured, string(rawjson.Encode(r.StructuredContent)), "the mark is in _meta and the text")
 				}
 			}
 			r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "list", Arguments: map[string]int{"n": 7}})

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // A log message reaches the caller of the call on whose stream it came, at his level, and nobody else; where streams are
@@ -43,7 +43,7 @@ func TestMCPLogMessages(t *testing.T) {
 	got := make(chan heard, 64)
 	client := func(who, level, revision string) func(server string) error {
 		s := face.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
-			got <- heard{who, string(r.Params.Level), string(messages.Encode(r.Params.Data))}
+			got <- heard{who, string(r.Params.Level), string(rawjson.Encode(r.Params.Data))}
 		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 		offered(t, s, "now_say")
 		offered(t, s, "older_say")

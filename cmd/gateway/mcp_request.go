@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -66,7 +67,7 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 			r.IdempotencyKey += "." + toolspec.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
 		}
 	}
-	r.Notes = messages.Notes{toolspec.NoteMCP: messages.Encode(note)}
+	r.Notes = messages.Notes{toolspec.NoteMCP: rawjson.Encode(note)}
 	return r, nil
 }
 
@@ -100,7 +101,7 @@ func metadataError(f *messages.Fault, said map[string]string) error {
 		param = "_meta." + key
 		text = strings.Replace(text, "header "+f.Param, fmt.Sprintf("_meta %q", key), 1)
 	}
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: text, Data: messages.Encode(map[string]any{
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: text, Data: rawjson.Encode(map[string]any{
 		"shallot/fault": f.Code, "shallot/retryable": f.Retryable(), "param": param,
 	})}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -47,9 +48,9 @@ func mcpFault(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	}
 	switch fault.Code {
 	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: rawjson.Encode(meta)}
 	case messages.Cancelled:
-		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: messages.Encode(meta)}
+		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: rawjson.Encode(meta)}
 	}
 	r := mcpText(fault.Message, meta)
 	r.IsError = true
@@ -94,7 +95,7 @@ func (f *mcpFace) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn
 	}
 	structured, _ := r.StructuredContent.(json.RawMessage)
 	if standIn && structured != nil {
-		structured = messages.DropField(structured, stages.MarkField) // _meta and the text have the mark
+		structured = rawjson.DropField(structured, stages.MarkField) // _meta and the text have the mark
 		r.StructuredContent = structured
 	}
 	wrong := "it is text and no structured content"
@@ -155,7 +156,7 @@ func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r 
 		return mcpText(text, nil), false
 	}
 	reply := c.ReplyBytes()
-	text, isText := messages.IsString(reply)
+	text, isText := rawjson.IsString(reply)
 	if !isText {
 		text = string(reply)
 	}
@@ -174,17 +175,17 @@ func nativeResult(raw json.RawMessage) (*mcp.CallToolResult, error) {
 		return nil, err
 	}
 	r := &mcp.CallToolResult{IsError: read.IsError, InputRequests: read.InputRequests, RequestState: read.RequestState}
-	content, _ := messages.Field(raw, "content")
-	blocks := messages.Elements(content)
+	content, _ := rawjson.Field(raw, "content")
+	blocks := rawjson.Elements(content)
 	for i, b := range blocks {
 		if i < len(read.Content) {
 			r.Content = append(r.Content, rawContent{Content: read.Content[i], raw: b})
 		}
 	}
-	if s, ok := messages.Field(raw, "structuredContent"); ok && !messages.IsNull(s) {
+	if s, ok := rawjson.Field(raw, "structuredContent"); ok && !rawjson.IsNull(s) {
 		r.StructuredContent = json.RawMessage(s)
 	}
-	if m, ok := messages.Field(raw, "_meta"); ok {
+	if m, ok := rawjson.Field(raw, "_meta"); ok {
 		dec := json.NewDecoder(bytes.NewReader(m))
 		dec.UseNumber()
 		if err := dec.Decode(&r.Meta); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -188,5 +189,5 @@ func (f *mcpFace) callTask(ctx context.Context, d *toolspec.Definition, req *mcp
 // needsTasks refuses a caller who does not declare the extension.
 func needsTasks(why string) error {
 	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: why + "; declare it in _meta, among the extensions of " + mcp.MetaKeyClientCapabilities,
-		Data: messages.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{tasksExtension: struct{}{}}}})}
+		Data: rawjson.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{tasksExtension: struct{}{}}}})}
 }

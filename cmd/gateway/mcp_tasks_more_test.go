@@ -19,6 +19,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -207,7 +208,7 @@ func TestMCPTaskStdio(t *testing.T) {
 			go func() { done <- runMCP(t.Context(), row.args, inR, outW, t.Output()) }()
 			s := session(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 			_, got := s.InitializeResult().Capabilities.Extensions[tasksExtension]
-			require.Equal(t, row.want, got, string(messages.Encode(s.InitializeResult())))
+			require.Equal(t, row.want, got, string(rawjson.Encode(s.InitializeResult())))
 			_ = s.Close()
 			select {
 			case err := <-done:
@@ -252,7 +253,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, tool("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
-			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: messages.Encode(made.id)})
+			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: rawjson.Encode(made.id)})
 			require.NoError(t, err)
 			return res.(*taskView)
 		}

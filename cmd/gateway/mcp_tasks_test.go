@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func TestMCPTaskLifecycle(t *testing.T) {
@@ -262,7 +262,7 @@ func TestMCPTaskInput(t *testing.T) {
 	require.NoError(t, err)
 	e, err := kv.Get(t.Context(), taskKey("default", id))
 	require.NoError(t, err)
-	stored := messages.SetField(e.Value(), "answers", []byte(`{"2.a":{"action":"accept","content":{"v":"yes"}}}`))
+	stored := rawjson.SetField(e.Value(), "answers", []byte(`{"2.a":{"action":"accept","content":{"v":"yes"}}}`))
 	_, err = kv.Update(t.Context(), taskKey("default", id), stored, e.Revision())
 	require.NoError(t, err)
 	r = c.until(t, id, "completed")

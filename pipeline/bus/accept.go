@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -214,7 +215,7 @@ func idempotencyKey(c *messages.Call) string {
 func (n *Node) claim(ctx context.Context, c *messages.Call) (pipeline.Pending, error) {
 	key := idempotencyKey(c)
 	mine := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: time.Now().UTC()}
-	_, err := n.idempotency.Put(ctx, key, messages.Encode(mine), 0, pipeline.IfAbsent())
+	_, err := n.idempotency.Put(ctx, key, rawjson.Encode(mine), 0, pipeline.IfAbsent())
 	if err == nil {
 		return nil, nil
 	}
@@ -296,7 +297,7 @@ func (n *Node) claimed(c *messages.Call) {
 		return // without it, the same key only stores the same call again, which is a duplicate
 	}
 	rec.Stored = true
-	if _, err := n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
+	if _, err := n.idempotency.Put(ctx, key, rawjson.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
 		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -72,7 +73,7 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 				return p, messages.AsFault(err, p.Stage)
 			}
 		}
-		if messages.IsNull(made) {
+		if rawjson.IsNull(made) {
 			return p, pipeline.ErrHeld
 		}
 		d := Decided{By: by, Answer: made}
@@ -210,10 +211,10 @@ func (n *Node) serveHeld(m *nats.Msg, tenant string) {
 func heldList(list []Parked, most int) []byte {
 	out := []byte{'['}
 	for _, p := range list {
-		row := messages.Encode(p)
+		row := rawjson.Encode(p)
 		if len(out)+len(row)+2 > most {
 			p.Question = nil
-			row = messages.Encode(p)
+			row = rawjson.Encode(p)
 		}
 		if len(out)+len(row)+2 > most {
 			break
@@ -243,7 +244,7 @@ func (n *Node) serveAnswer(m *nats.Msg, tenant string) {
 	case err != nil:
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: messages.Encode(struct {
+		n.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: rawjson.Encode(struct {
 			Call     string `json:"call"`
 			Status   string `json:"status"`
 			Decision string `json:"decision,omitempty"`
@@ -259,7 +260,7 @@ func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	if err := json.Unmarshal(data, &all); err != nil {
 		return "", nil, bad
 	}
-	call, ok := messages.IsString(all["call"])
+	call, ok := rawjson.IsString(all["call"])
 	if !ok || call == "" {
 		return "", nil, bad.At("call")
 	}
@@ -270,5 +271,5 @@ func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	if len(all) == 0 {
 		return "", nil, bad.At("decision")
 	}
-	return call, messages.DropField(bytes.TrimSpace(data), "call"), nil
+	return call, rawjson.DropField(bytes.TrimSpace(data), "call"), nil
 }

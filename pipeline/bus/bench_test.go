@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -37,7 +38,7 @@ func benchCalls(b *testing.B, n *bus.Node, body []byte) {
 }
 
 func bodyOf(size int) []byte {
-	return messages.SetFieldString([]byte(chatBody), "pad", strings.Repeat("x", size))
+	return rawjson.SetFieldString([]byte(chatBody), "pad", strings.Repeat("x", size))
 }
 
 // BenchmarkHop is one hop: what one stage phase more costs, in this process and on the embedded bus.

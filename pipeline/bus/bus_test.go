@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
@@ -113,14 +114,14 @@ func TestChunkThatDoesNotFit(t *testing.T) {
 	big := strings.Repeat("onion ", 350_000)
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for _, text := range []string{"first ", big, "last"} {
-			delta := messages.SetFieldString([]byte("{}"), "content", text)
+			delta := rawjson.SetFieldString([]byte("{}"), "content", text)
 			if err := emit(messages.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
 				return err
 			}
 		}
-		message := messages.SetFieldString([]byte(`{"role":"assistant"}`), "content", "first "+big+"last")
-		choice := messages.SetField([]byte(`{"index":0,"finish_reason":"stop"}`), "message", message)
-		c.SetReply(messages.SetField([]byte(`{"id":"x"}`), "choices", messages.Array([][]byte{choice})))
+		message := rawjson.SetFieldString([]byte(`{"role":"assistant"}`), "content", "first "+big+"last")
+		choice := rawjson.SetField([]byte(`{"index":0,"finish_reason":"stop"}`), "message", message)
+		c.SetReply(rawjson.SetField([]byte(`{"id":"x"}`), "choices", rawjson.Array([][]byte{choice})))
 		return nil
 	})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -31,7 +32,7 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 	stages := []pipeline.Stage{
 		{Name: "keeper", Kind: messages.Model, Order: 10, Keep: true, After: pass},
 		{Name: "editor", Kind: messages.Model, Order: 20, Keep: true, After: pass, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest(messages.SetFieldString(c.Request(), "edited", strings.Repeat("e", 200<<10)))
+			c.SetRequest(rawjson.SetFieldString(c.Request(), "edited", strings.Repeat("e", 200<<10)))
 			return pipeline.Continue(), nil
 		}},
 		{Name: "blind", Kind: messages.Model, Order: 30, Blind: true, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -50,10 +51,10 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 	n := w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Entry: true})
 	for name, size := range map[string]int{"together over max_payload": 240 << 10, "above the limit": 300 << 10, "far above max_payload": 5 << 20} {
 		r := chat()
-		r.Body = messages.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
+		r.Body = rawjson.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
 		c := wait(t, accept(t, n, r))
 		require.Nil(t, c.Fault, name)
-		want := messages.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
+		want := rawjson.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
 		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.ReplyBytes()), name)
 		require.Zero(t, seeing.Load())
 		require.Positive(t, blind.Load(), "%s: nothing was fetched for the stage that does not look", name)
@@ -68,7 +69,7 @@ func TestCancel(t *testing.T) {
 	started := make(chan struct{}, 1)
 	block := make(chan struct{})
 	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
-		if k, _ := messages.FieldString(c.Request(), "model"); k == "quick" {
+		if k, _ := rawjson.FieldString(c.Request(), "model"); k == "quick" {
 			return echo(ctx, c, e)
 		}
 		started <- struct{}{}
@@ -131,7 +132,7 @@ func TestIdempotency(t *testing.T) {
 		case "wrong":
 			return messages.NewFault(messages.ProviderRejected, "never")
 		}
-		c.SetReply(messages.SetField([]byte(`{}`), "run", messages.Encode(n)))
+		c.SetReply(rawjson.SetField([]byte(`{}`), "run", rawjson.Encode(n)))
 		return nil
 	})
 	o := bus.Options{Entry: true, Targets: roles(target)}
@@ -205,10 +206,10 @@ func TestIdempotencyOfADeadClaimant(t *testing.T) {
 	require.Len(t, keys, 1)
 	e, err := b.Get(t.Context(), keys[0])
 	require.NoError(t, err)
-	record := messages.SetField(e.Value, "stored", []byte("false"))
-	record = messages.SetField(record, "since", messages.Encode(time.Now()))
+	record := rawjson.SetField(e.Value, "stored", []byte("false"))
+	record = rawjson.SetField(record, "since", rawjson.Encode(time.Now()))
 	id := messages.NewID()
-	record = messages.SetFieldString(record, "call", id)
+	record = rawjson.SetFieldString(record, "call", id)
 	_, err = b.Put(t.Context(), keys[0], record, 0, pipeline.Always())
 	require.NoError(t, err)
 	c := wait(t, accept(t, n, r))

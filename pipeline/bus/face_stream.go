@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
@@ -43,7 +44,7 @@ func streamMessages(subject string, chunks [][]byte, degraded string, largest in
 			}
 			continue
 		}
-		if _, alive := messages.Field(chunk, "progress"); alive {
+		if _, alive := rawjson.Field(chunk, "progress"); alive {
 			continue
 		}
 		for _, piece := range messages.SplitChunk(chunk, largest) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -173,7 +174,7 @@ func TestTrap_Lease3_LateHop(t *testing.T) {
 	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: late.Subject, Header: late.Header, Data: late.Data}))
 	require.Eventually(t, func() bool {
 		d, err := n.Diagnostics(t.Context())
-		return err == nil && contains(messages.Encode(d), `"lateHops":1`)
+		return err == nil && contains(rawjson.Encode(d), `"lateHops":1`)
 	}, 5*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 1, runs.Load())
 	require.Zero(t, w.messages(bus.DeadStream))

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -59,10 +60,10 @@ func (d Decided) what() string {
 	if d.Fault != nil {
 		return string(d.Fault.Code)
 	}
-	if s, ok := messages.FieldString(d.Answer, "decision"); ok {
+	if s, ok := rawjson.FieldString(d.Answer, "decision"); ok {
 		return s
 	}
-	s, _ := messages.IsString(d.Answer)
+	s, _ := rawjson.IsString(d.Answer)
 	return s
 }
 
@@ -154,7 +155,7 @@ func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Park
 }
 
 func parkedRecord(p Parked, wire []byte) []byte {
-	return append(append(messages.Encode(p), '\n'), wire...)
+	return append(append(rawjson.Encode(p), '\n'), wire...)
 }
 
 // parked reads the record of a call that waits; ErrNotFound if there is none.
@@ -221,7 +222,7 @@ func (n *Node) tell(what string, p Parked) {
 	if d := p.Decided; d != nil {
 		e.Decision, e.By, e.At = d.what(), d.By, d.At
 	}
-	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), messages.Encode(e))
+	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), rawjson.Encode(e))
 }
 
 func expired(p Parked) *messages.Fault {
@@ -294,7 +295,7 @@ func (n *Node) resumed(c *messages.Call, l Lease, generation uint64) (mine bool,
 	case err != nil:
 		return false, err
 	}
-	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
+	if _, err := n.results.Put(ctx, decidedKey(p.Call), rawjson.Encode(p), 0, pipeline.Always()); err != nil {
 		return false, err
 	}
 	return true, n.approvals.clear(ctx, key, e.Revision)

@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -29,7 +30,7 @@ func TestHeldCallCrashPoints(t *testing.T) {
 		require.NoError(t, stop(n))
 		kv, e := g.record(p.ID())
 		first, rest, _ := bytes.Cut(e.Value(), []byte("\n"))
-		first = messages.SetField(first, "decided", []byte(`{"by":"ann","at":"2026-01-01T00:00:00Z","answer":"yes"}`))
+		first = rawjson.SetField(first, "decided", []byte(`{"by":"ann","at":"2026-01-01T00:00:00Z","answer":"yes"}`))
 		_, err := kv.Update(t.Context(), e.Key(), append(append(first, '\n'), rest...), e.Revision())
 		require.NoError(t, err)
 		n = g.node(g.options())

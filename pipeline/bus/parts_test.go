@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
@@ -240,7 +241,7 @@ func (p *proc) end(s os.Signal, limit time.Duration) {
 func launchPart(t testing.TB, spec partSpec) *proc {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "SHALLOT_PART="+string(messages.Encode(spec)))
+	cmd.Env = append(os.Environ(), "SHALLOT_PART="+string(rawjson.Encode(spec)))
 	return launch(t, cmd, func(out io.Reader) error {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if strings.TrimSpace(line) != "ready" {

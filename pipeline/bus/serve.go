@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -217,7 +218,7 @@ func (n *Node) report(h *held, r pipeline.Report) {
 	if r.Err != nil {
 		e.Error = r.Err.Error()
 	}
-	_ = n.nc.Publish(n.subj.Event("hop", string(h.c.Kind), string(r.Phase), messages.Token(r.Stage)), messages.Encode(e))
+	_ = n.nc.Publish(n.subj.Event("hop", string(h.c.Kind), string(r.Phase), messages.Token(r.Stage)), rawjson.Encode(e))
 }
 
 // handBack stores the call again at the same step, so that another process takes it, and settles the lease. The new

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -90,7 +91,7 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	now := intent{State: "running", Since: time.Now().UTC(), Runs: 1}
-	_, err := n.intents.Put(ctx, key, messages.Encode(now), 0, pipeline.IfAbsent())
+	_, err := n.intents.Put(ctx, key, rawjson.Encode(now), 0, pipeline.IfAbsent())
 	if err == nil {
 		return nil, false
 	}
@@ -119,7 +120,7 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	n.log.Info("the work of this call began before and has no stored outcome; it runs again with the same idempotency key",
 		"call", h.c.ID, "since", was.Since, "runs", was.Runs+1)
 	was.Runs++
-	if _, err := n.intents.Put(ctx, key, messages.Encode(was), 0, pipeline.IfRevision(e.Revision)); err != nil {
+	if _, err := n.intents.Put(ctx, key, rawjson.Encode(was), 0, pipeline.IfRevision(e.Revision)); err != nil {
 		n.log.Debug("intent record not counted up", "call", h.c.ID, "err", err)
 	}
 	return nil, false
@@ -155,7 +156,7 @@ func (n *Node) storeOutcome(c *messages.Call, key string) {
 	defer cancel()
 	m, err := n.codec.encode(ctx, c)
 	if err == nil {
-		value := append(messages.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
+		value := append(rawjson.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
 		value = append(value, m.Data...)
 		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
 			_, err = n.intents.Put(ctx, key, value, 0, pipeline.Always())

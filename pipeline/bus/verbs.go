@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // verbTime bounds the answer to one verb.
@@ -46,5 +47,5 @@ func (n *Node) serveVerb(m *nats.Msg, tenant string, v Verb) {
 		n.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	n.reply(m, &nats.Msg{Subject: m.Reply, Data: messages.Encode(out)})
+	n.reply(m, &nats.Msg{Subject: m.Reply, Data: rawjson.Encode(out)})
 }

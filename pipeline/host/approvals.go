@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -51,7 +52,7 @@ func approvalOf(p bus.Parked) Approval {
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
 func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
-	if _, ours := messages.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != toolspec.ApprovalStage || !ours {
+	if _, ours := rawjson.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != toolspec.ApprovalStage || !ours {
 		return answer, nil
 	}
 	return h.tools.desk.Decide(ctx, p.Question, answer, by)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -38,7 +38,7 @@ func readEvicted(r stages.EvictedReader) toolbox.ExecutorFunc {
 		if err != nil {
 			return toolbox.Result{}, err
 		}
-		return toolbox.Result{Content: messages.Encode(p)}, nil
+		return toolbox.Result{Content: rawjson.Encode(p)}, nil
 	}
 }
 

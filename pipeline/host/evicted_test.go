@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -26,7 +27,7 @@ func TestToolChainOverTheBus(t *testing.T) {
 	again := runTool(t, h, "largeText", `{"lines":100.0}`)
 	require.True(t, again.Flag(messages.NoteCacheHit))
 	require.Equal(t, large.ReplyBytes(), again.ReplyBytes())
-	part := runTool(t, h, "readEvictedResult", string(messages.Encode(map[string]any{"path": at})))
+	part := runTool(t, h, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": at})))
 	require.Nil(t, part.Fault)
 	require.Contains(t, text, gjson.GetBytes(part.ReplyBytes(), "text").String()[:100])
 	require.Contains(t, text, gjson.GetBytes(part.ReplyBytes(), "total").Raw+" chars")

@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -95,7 +96,7 @@ func TestFeatureRows(t *testing.T) {
 	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		switch gjson.GetBytes(c.Request(), "mode").String() {
 		case "change":
-			c.SetRequest(messages.SetField(c.Request(), "say", []byte(`"changed"`)))
+			c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
 		case "answer":
 			c.SetReply([]byte(`"mine"`))
 			return pipeline.Answer(), nil
@@ -227,7 +228,7 @@ func TestFeatureRows(t *testing.T) {
 			secret := "sk-proj-0123456789abcdefghij"
 			for with, tool := range map[string]string{"": "again", "tool_network": "cached"} {
 				c := b.do(t, tool, `{"row":"S1-IMPL-3 `+tool+`","fail":9,"with":"`+with+`","text":"dial postgres://root:hunter22@db: Authorization: Bearer `+secret+`"}`)
-				all := string(c.ReplyBytes()) + string(messages.Encode(c.Notes["tool.fallbackFault"])) + a.end(t, c).Raw
+				all := string(c.ReplyBytes()) + string(rawjson.Encode(c.Notes["tool.fallbackFault"])) + a.end(t, c).Raw
 				require.NotContains(t, all, secret)
 				require.NotContains(t, all, "hunter22")
 				require.Contains(t, all, "***")
@@ -299,7 +300,7 @@ func pairs(issues json.RawMessage) string {
 	for _, i := range gjson.ParseBytes(issues).Array() {
 		out = append(out, [2]string{i.Get("parameter").String(), i.Get("code").String()})
 	}
-	return string(messages.Encode(out))
+	return string(rawjson.Encode(out))
 }
 
 // TestDeafTool: S2-TIME-5, X-42: a tool that does not listen holds its slot and not the clock.

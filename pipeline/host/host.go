@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
@@ -293,13 +294,13 @@ func (h *Host) stageNames() []string {
 
 // publish sends a record to the audit stream, asynchronously.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	_, err := h.publisher.PublishAsync(h.auditSubject(what), messages.Encode(record))
+	_, err := h.publisher.PublishAsync(h.auditSubject(what), rawjson.Encode(record))
 	return err
 }
 
 // record sends a record to the audit stream and returns when it is stored.
 func (h *Host) record(ctx context.Context, what string, record any) error {
-	_, err := h.publisher.Publish(ctx, h.auditSubject(what), messages.Encode(record))
+	_, err := h.publisher.Publish(ctx, h.auditSubject(what), rawjson.Encode(record))
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -73,7 +74,7 @@ func TestStageTools(t *testing.T) {
 			Name: "write_note", Description: "Writes a note.",
 			Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`),
 			Do: func(_ context.Context, c *messages.Call, args json.RawMessage) ([]byte, error) {
-				return messages.Encode(map[string]any{"run": c.Run, "tenant": c.Tenant, "args": args}), nil
+				return rawjson.Encode(map[string]any{"run": c.Run, "tenant": c.Tenant, "args": args}), nil
 			},
 		}},
 	}
@@ -128,7 +129,7 @@ func TestAddedToolThatNobodyExecutes(t *testing.T) {
 	t.Parallel()
 	add := func(name string) pipeline.Func {
 		return func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest(messages.SetField(c.Request(), "tools", []byte(`[{"type":"function","function":{"name":"`+name+`"}}]`)))
+			c.SetRequest(rawjson.SetField(c.Request(), "tools", []byte(`[{"type":"function","function":{"name":"`+name+`"}}]`)))
 			return pipeline.Continue(), nil
 		}
 	}
@@ -167,7 +168,7 @@ func TestRouteCheckAtStart(t *testing.T) {
 	require.Contains(t, log.String(), "retry-outer-to-fallback")
 	v, err := h.Control().Diagnostics(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, string(messages.Encode(v)), `"rule":"retry-outer-to-fallback"`)
+	require.Contains(t, string(rawjson.Encode(v)), `"rule":"retry-outer-to-fallback"`)
 }
 
 func TestTodoOverNATS(t *testing.T) {

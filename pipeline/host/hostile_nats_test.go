@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -95,7 +96,7 @@ tool:
 			t.Run(fmt.Sprintf("%s/%s", tool, x.do), func(t *testing.T) {
 				t.Parallel()
 				row := fmt.Sprint(tool, i)
-				c := call(t, h, pipeline.Request{Tool: tool, Body: messages.Encode(map[string]string{"row": row, "do": x.do})})
+				c := call(t, h, pipeline.Request{Tool: tool, Body: rawjson.Encode(map[string]string{"row": row, "do": x.do})})
 				got := string(c.ReplyBytes())
 				if s, ok := c.ReplyText(); ok {
 					got = s

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -57,7 +58,7 @@ tool:
 				return toolbox.Result{Content: []byte("see beside"), Structured: []byte(`{"a":9007199254740993,"to":"joe@example.com"}`), Metadata: map[string]any{"from": value}}, nil
 			},
 			"large": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-				return toolbox.Result{Content: []byte("see beside"), Structured: messages.Encode(map[string]string{"to": long})}, nil
+				return toolbox.Result{Content: []byte("see beside"), Structured: rawjson.Encode(map[string]string{"to": long})}, nil
 			},
 			"native": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`), Metadata: map[string]any{toolspec.MetaNative: toolspec.Native{
@@ -83,7 +84,7 @@ tool:
 	for _, tool := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
 			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
-				Notes: messages.Notes{toolspec.NoteMCP: messages.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
+				Notes: messages.Notes{toolspec.NoteMCP: rawjson.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

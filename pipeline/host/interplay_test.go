@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -170,7 +171,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			var answers atomic.Bool
 			var say atomic.Pointer[func(phase string, answer json.RawMessage) string]
 			program(t, h.Host, "shallot.v1.stage.tool.guard", func(q map[string]json.RawMessage) string {
-				phase, _ := messages.IsString(q["phase"])
+				phase, _ := rawjson.IsString(q["phase"])
 				var call struct {
 					Notes map[string]json.RawMessage `json:"notes"`
 				}

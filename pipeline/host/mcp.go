@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -53,7 +54,7 @@ func (h *Host) startMCP() error {
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	m.Changed = func(server, what, uri string) {
 		note := MCPChange{Server: server, What: what, URI: uri}
-		_ = h.Conn.Publish(subjects.Control("event", "mcp", messages.Token(server)), messages.Encode(note))
+		_ = h.Conn.Publish(subjects.Control("event", "mcp", messages.Token(server)), rawjson.Encode(note))
 	}
 	m.Start()
 	for _, s := range h.Config.Tool.MCPServers {
@@ -116,7 +117,7 @@ func (h *Host) answerMCP(server string, msg *nats.Msg) {
 	case err != nil:
 		a.Error = &toolspec.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	}
-	if err := msg.Respond(messages.Encode(a)); err != nil {
+	if err := msg.Respond(rawjson.Encode(a)); err != nil {
 		h.log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
 	}
 }
@@ -137,7 +138,7 @@ func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (j
 		return nil, err
 	}
 	subject := messages.Subjects{Root: h.Config.Bus.Root}.Control("mcp", messages.Token(server))
-	msg, err := h.Conn.RequestWithContext(ctx, subject, messages.Encode(mcpQuestion{Method: method, Params: raw}))
+	msg, err := h.Conn.RequestWithContext(ctx, subject, rawjson.Encode(mcpQuestion{Method: method, Params: raw}))
 	if err != nil {
 		return nil, fmt.Errorf("MCP server %s: %w", server, err)
 	}

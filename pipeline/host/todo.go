@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -100,10 +101,10 @@ func (h *Host) verbs() []bus.Verb {
 		}},
 		{Name: "todo.put", Serve: func(ctx context.Context, a bus.Ask) (any, error) {
 			session := a.Session
-			if name, ok := messages.FieldString(a.Body, "session"); ok {
+			if name, ok := rawjson.FieldString(a.Body, "session"); ok {
 				session = name
 			}
-			return h.EditTodo(ctx, a.Tenant, session, messages.DropField(a.Body, "session"))
+			return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
 		}},
 	}
 }

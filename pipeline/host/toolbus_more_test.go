@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -34,7 +35,7 @@ func (b *rowBus) whole(t *testing.T, path string, set ...func(*pipeline.Request)
 	t.Helper()
 	var out strings.Builder
 	for at := 0; ; {
-		c := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})), set...)
+		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})), set...)
 		require.Nil(t, c.Fault)
 		require.Empty(t, fallback(c), "%s", c.ReplyBytes())
 		part := gjson.ParseBytes(c.ReplyBytes())
@@ -74,7 +75,7 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 			require.Equal(t, strings.Repeat("a", 85000), string(raw))
 			require.True(t, strings.HasPrefix(path, dir), path)
 		}
-		theirs := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path})), tenant("other"))
+		theirs := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path})), tenant("other"))
 		require.NotNil(t, theirs.Fault, "another tenant's")
 		require.Equal(t, messages.NotFound, theirs.Fault.Code)
 	})
@@ -104,7 +105,7 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 	t.Run("EV-11", func(t *testing.T) {
 		t.Parallel()
 		path := evictedPath(t, b.do(t, "big", `{"row":"EV-11","text":"b","chars":200000}`))
-		c := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path, "limit": 80000})))
+		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "limit": 80000})))
 		require.NotContains(t, string(c.ReplyBytes()), "完整结果已保存至")
 		require.GreaterOrEqual(t, len(gjson.GetBytes(c.ReplyBytes(), "text").String()), 80000)
 	})

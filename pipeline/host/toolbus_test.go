@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -301,7 +302,7 @@ func ladderRows(t *testing.T, b *rowBus) {
 	t.Run("F3-5", func(t *testing.T) {
 		t.Parallel()
 		text := "a \" b \\ c \n d \u0001"
-		c := b.do(t, "none", `{"row":"F3-5","fail":9,"text":`+string(messages.Encode(text))+`}`)
+		c := b.do(t, "none", `{"row":"F3-5","fail":9,"text":`+string(rawjson.Encode(text))+`}`)
 		require.True(t, json.Valid(c.ReplyBytes()))
 		require.Contains(t, gjson.GetBytes(c.ReplyBytes(), "message").String(), text)
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -39,7 +40,7 @@ type feed struct {
 	Whole bool `json:"whole"`
 }
 
-func (f feed) args() string { return string(messages.Encode(f)) }
+func (f feed) args() string { return string(rawjson.Encode(f)) }
 
 func (f feed) all() string { return strings.Repeat(f.Text, f.N) }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
 
@@ -22,7 +23,7 @@ func TestDemoEcho(t *testing.T) {
 	choices := messages.Choices(c.ReplyBytes())
 	require.Len(t, choices, 2)
 	require.Equal(t, "hello  onion\nworld", choices[1].Message().Text())
-	usage, _ := messages.Field(c.ReplyBytes(), "usage")
+	usage, _ := rawjson.Field(c.ReplyBytes(), "usage")
 	require.JSONEq(t, `{"prompt_tokens":5,"completion_tokens":6,"total_tokens":11}`, string(usage))
 	again, _ := ask(t.Context(), e, body, false)
 	require.Equal(t, string(c.ReplyBytes()), string(again.ReplyBytes()))
@@ -35,8 +36,8 @@ func TestDemoEcho(t *testing.T) {
 }
 
 func messageStream(body string) string {
-	b := messages.SetField([]byte(body), "stream", []byte("true"))
-	return string(messages.SetField(b, "stream_options", []byte(`{"include_usage":true}`)))
+	b := rawjson.SetField([]byte(body), "stream", []byte("true"))
+	return string(rawjson.SetField(b, "stream_options", []byte(`{"include_usage":true}`)))
 }
 
 func TestDemoSlowStopsWithItsCaller(t *testing.T) {
@@ -99,7 +100,7 @@ func TestDemoFail(t *testing.T) {
 		"fail empty":            {"", ""},
 		"what else can you do?": {"", ""},
 	} {
-		body := string(messages.Encode(map[string]any{"model": "demo/fail", "messages": []any{map[string]string{"role": "user", "content": say}}}))
+		body := string(rawjson.Encode(map[string]any{"model": "demo/fail", "messages": []any{map[string]string{"role": "user", "content": say}}}))
 		for i, stream := range []bool{false, true} {
 			c, out := ask(t.Context(), e, body, stream)
 			if want[i] == "" {

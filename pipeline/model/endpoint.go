@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -131,14 +132,14 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 // stream where the caller reads a stream and the body does not say so.
 func prepare(body []byte, model string, stream bool) ([]byte, bool) {
 	if messages.ModelName(body) != model {
-		body = messages.SetFieldString(body, "model", model)
+		body = rawjson.SetFieldString(body, "model", model)
 	}
-	raw, _ := messages.Field(body, "stream")
+	raw, _ := rawjson.Field(body, "stream")
 	if string(raw) == "true" {
 		return body, true // also where nobody reads chunks: some models answer in no other way
 	}
 	if stream {
-		return messages.SetField(body, "stream", []byte("true")), true
+		return rawjson.SetField(body, "stream", []byte("true")), true
 	}
 	return body, false
 }
@@ -231,7 +232,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 	case !json.Valid(b):
 		return r.badReply("its reply (%s, %d bytes) is not JSON; check its base-url", orText(res.Header.Get("Content-Type"), "no content type"), len(b))
 	}
-	if e, ok := messages.Field(b, "error"); ok && !messages.IsNull(e) {
+	if e, ok := rawjson.Field(b, "error"); ok && !rawjson.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
 	if len(messages.Choices(b)) == 0 {

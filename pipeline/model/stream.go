@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // readStream reads the chunks of a reply until its end. A stream is whole when each choice has its finish reason;
@@ -111,8 +112,8 @@ type relay struct {
 
 func newRelay(r *run) *relay {
 	s := &relay{run: r, show: r.call.Stream, expected: 1, open: map[int64]bool{}}
-	raw, _ := messages.Field(r.body, "n")
-	if n, ok := messages.Int(raw); ok && n > 1 {
+	raw, _ := rawjson.Field(r.body, "n")
+	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		s.expected = int(n)
 	}
 	if s.show {
@@ -126,7 +127,7 @@ func (s *relay) add(data []byte, eventName string) error {
 	if !json.Valid(data) || data[0] != '{' {
 		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
-	if e, ok := messages.Field(data, "error"); ok && !messages.IsNull(e) || eventName == "error" {
+	if e, ok := rawjson.Field(data, "error"); ok && !rawjson.IsNull(e) || eventName == "error" {
 		return errorFault(s.run.provider, 0, nil, data)
 	}
 	if bytes.ContainsAny(data, "\r\n") {
@@ -138,8 +139,8 @@ func (s *relay) add(data []byte, eventName string) error {
 		return s.run.badReply("its stream is longer than %d bytes", maxReply)
 	}
 	s.chunks = append(s.chunks, data)
-	raw, _ := messages.Field(data, "choices")
-	choices := messages.Elements(raw)
+	raw, _ := rawjson.Field(data, "choices")
+	choices := rawjson.Elements(raw)
 	if len(choices) == 0 {
 		s.keepTail(data)
 		return nil
@@ -181,7 +182,7 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		if _, known := s.open[index]; !known {
 			s.open[index] = true
 		}
-		delta, _ := messages.Field(c, "delta")
+		delta, _ := rawjson.Field(c, "delta")
 		full := substance(delta)
 		s.sawToken = s.sawToken || full
 		switch {
@@ -190,8 +191,8 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		case !full:
 			end = append(end, c)
 		default:
-			now = append(now, messages.SetField(c, "finish_reason", []byte("null")))
-			end = append(end, messages.SetField(messages.DropField(c, "logprobs"), "delta", []byte("{}")))
+			now = append(now, rawjson.SetField(c, "finish_reason", []byte("null")))
+			end = append(end, rawjson.SetField(rawjson.DropField(c, "logprobs"), "delta", []byte("{}")))
 		}
 	}
 	if len(end) == 0 {
@@ -201,10 +202,10 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		return nil, chunk
 	}
 	body = chunk
-	if usage, ok := messages.Field(chunk, "usage"); ok && !messages.IsNull(usage) {
-		body = messages.SetField(chunk, "usage", []byte("null")) // it belongs to the end
+	if usage, ok := rawjson.Field(chunk, "usage"); ok && !rawjson.IsNull(usage) {
+		body = rawjson.SetField(chunk, "usage", []byte("null")) // it belongs to the end
 	}
-	return messages.SetField(body, "choices", messages.Array(now)), messages.SetField(chunk, "choices", messages.Array(end))
+	return rawjson.SetField(body, "choices", rawjson.Array(now)), rawjson.SetField(chunk, "choices", rawjson.Array(end))
 }
 
 // pass hands a chunk on through the filters, and holds it while nothing was said yet.
@@ -278,7 +279,7 @@ func (s *relay) settle() error {
 // substance reports whether a delta has more than a role and empty values.
 func substance(delta []byte) bool {
 	found := false
-	messages.EachField(delta, func(key string, v []byte) {
+	rawjson.EachField(delta, func(key string, v []byte) {
 		switch string(v) {
 		case "null", `""`, "[]", "{}":
 		default:
@@ -289,12 +290,12 @@ func substance(delta []byte) bool {
 }
 
 func finishes(choice []byte) bool {
-	v, _ := messages.Field(choice, "finish_reason")
-	return !messages.IsNull(v) && string(v) != `""`
+	v, _ := rawjson.Field(choice, "finish_reason")
+	return !rawjson.IsNull(v) && string(v) != `""`
 }
 
 func choiceIndex(choice []byte) int64 {
-	raw, _ := messages.Field(choice, "index")
-	n, _ := messages.Int(raw)
+	raw, _ := rawjson.Field(choice, "index")
+	n, _ := rawjson.Int(raw)
 	return n
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -59,7 +60,7 @@ func NewCall(kind messages.Kind, body []byte) *messages.Call {
 }
 
 func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
-	body := messages.SetField([]byte(`{"model":"m1","edits":[]}`), "script", messages.Encode(s))
+	body := rawjson.SetField([]byte(`{"model":"m1","edits":[]}`), "script", rawjson.Encode(s))
 	return func(int) *messages.Call { return NewCall(kind, body) }
 }
 
@@ -90,13 +91,13 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 }
 
 func text(c *messages.Call) string {
-	s, _ := messages.FieldString(c.ReplyBytes(), "text")
+	s, _ := rawjson.FieldString(c.ReplyBytes(), "text")
 	return s
 }
 
 func replyField(t *testing.T, c *messages.Call, key string) string {
 	require.Nil(t, c.Fault)
-	raw, ok := messages.Field(c.ReplyBytes(), key)
+	raw, ok := rawjson.Field(c.ReplyBytes(), key)
 	require.True(t, ok, "the reply has no %q: %s", key, c.ReplyBytes())
 	return string(raw)
 }

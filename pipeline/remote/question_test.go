@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/remote"
 )
@@ -243,8 +244,8 @@ func FuzzAnswer(f *testing.F) {
 		for _, a := range append(asked, string(c.Request())) {
 			require.True(t, json.Valid([]byte(a)))
 			for _, field := range []string{"model", "seed", "temperature", "x"} {
-				was, _ := messages.Field([]byte(body), field)
-				is, _ := messages.Field([]byte(a), field)
+				was, _ := rawjson.Field([]byte(body), field)
+				is, _ := rawjson.Field([]byte(a), field)
 				require.Equal(t, string(was), string(is), field)
 			}
 		}
@@ -262,6 +263,6 @@ func FuzzAnswer(f *testing.F) {
 }
 
 func field(body, key string) []byte {
-	raw, _ := messages.Field([]byte(body), key)
+	raw, _ := rawjson.Field([]byte(body), key)
 	return raw
 }

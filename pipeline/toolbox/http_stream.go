@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // streamOf is how an answer is read piece by piece; nil if it is read whole. Server-sent events and JSON lines are
@@ -93,7 +94,7 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 			}
 			err = say(string(ev.Data))
 		case "chunk":
-			text, ok := messages.FieldString(ev.Data, "text")
+			text, ok := rawjson.FieldString(ev.Data, "text")
 			if !ok || !json.Valid(ev.Data) {
 				text = string(ev.Data)
 			}
@@ -113,23 +114,23 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 
 // resultEvent reads {"result": <value or text>}; data of another form is the result itself.
 func resultEvent(data []byte) Result {
-	raw, ok := messages.Field(data, "result")
+	raw, ok := rawjson.Field(data, "result")
 	if !ok || !json.Valid(data) {
 		return Result{Content: data}
 	}
 	r := Result{Content: raw}
-	if text, ok := messages.IsString(raw); ok {
+	if text, ok := rawjson.IsString(raw); ok {
 		r.Content = []byte(text)
 	}
-	failed, _ := messages.Field(data, "is_error")
+	failed, _ := rawjson.Field(data, "is_error")
 	r.IsError = string(failed) == "true"
 	return r
 }
 
 // errorText is the message of an error body, or the data.
 func errorText(data []byte) string {
-	raw, _ := messages.Field(data, "error")
-	if text, ok := messages.FieldString(raw, "message"); ok && json.Valid(data) {
+	raw, _ := rawjson.Field(data, "error")
+	if text, ok := rawjson.FieldString(raw, "message"); ok && json.Valid(data) {
 		return text
 	}
 	return string(data)

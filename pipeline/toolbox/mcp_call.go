@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -97,7 +98,7 @@ func callerSays(params *mcp.CallToolParams, c *toolspec.MCPCall) error {
 func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	for _, k := range []string{"elicitation", "sampling", "roots"} {
-		if v, ok := messages.Field(raw, k); ok {
+		if v, ok := rawjson.Field(raw, k); ok {
 			out[k] = json.RawMessage(v)
 		}
 	}
@@ -121,7 +122,7 @@ func (s *mcpServer) failed(ctx context.Context, l *link, tool string, err error)
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", tool, s.Name, wire.Message)
 		}
-		f.Headers = map[string]string{toolspec.HeaderMCPError: string(messages.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
+		f.Headers = map[string]string{toolspec.HeaderMCPError: string(rawjson.Encode(toolspec.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", tool, s.Name)
@@ -172,5 +173,5 @@ func (s *mcpServer) heardProgress(_ context.Context, r *mcp.ProgressNotification
 	if r.Params.Message != "" {
 		p["message"] = r.Params.Message
 	}
-	f(messages.Encode(p))
+	f(rawjson.Encode(p))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -53,7 +54,7 @@ func (s *mcpServer) list(ctx context.Context, session *mcp.ClientSession) error 
 	}
 	offered := map[string]string{} // our name -> theirs
 	for _, t := range tools {
-		theirs, _ := messages.FieldString(t, "name")
+		theirs, _ := rawjson.FieldString(t, "name")
 		if !s.offers(theirs) {
 			continue
 		}
@@ -115,9 +116,9 @@ func (s *mcpServer) tools(ctx context.Context, session *mcp.ClientSession) (out 
 		for _, t := range res.Tools {
 			kept[t.Name] = true
 		}
-		list, _ := messages.Field(raw, "tools")
-		for _, t := range messages.Elements(list) {
-			if name, _ := messages.FieldString(t, "name"); !kept[name] {
+		list, _ := rawjson.Field(raw, "tools")
+		for _, t := range rawjson.Elements(list) {
+			if name, _ := rawjson.FieldString(t, "name"); !kept[name] {
 				s.log.Warn("a tool of an MCP server is left out: its schema is not as the protocol wants it", "tool", name)
 				continue
 			}
@@ -160,20 +161,20 @@ func (s *mcpServer) definition(theirs string, t []byte) toolspec.Definition {
 		Name: MCPName(s.Prefix, theirs), Source: toolspec.Discovered,
 		Executor: toolspec.Executor{Kind: toolspec.ExecMCP, Name: s.Name, Tool: theirs},
 	}
-	d.Description, _ = messages.FieldString(t, "description")
-	if in, ok := messages.Field(t, "inputSchema"); ok && !messages.IsNull(in) {
+	d.Description, _ = rawjson.FieldString(t, "description")
+	if in, ok := rawjson.Field(t, "inputSchema"); ok && !rawjson.IsNull(in) {
 		d.InputSchema = toolspec.JSON(in)
 	}
-	if out, ok := messages.Field(t, "outputSchema"); ok && !messages.IsNull(out) {
+	if out, ok := rawjson.Field(t, "outputSchema"); ok && !rawjson.IsNull(out) {
 		d.OutputSchema = toolspec.JSON(out)
 	}
-	if a, ok := messages.Field(t, "annotations"); ok {
+	if a, ok := rawjson.Field(t, "annotations"); ok {
 		var hints toolspec.Annotations
 		if json.Unmarshal(a, &hints) == nil && hints != (toolspec.Annotations{}) {
 			d.Annotations = &hints
 		}
 	}
-	if title, ok := messages.FieldString(t, "title"); ok && title != "" {
+	if title, ok := rawjson.FieldString(t, "title"); ok && title != "" {
 		if d.Annotations == nil {
 			d.Annotations = &toolspec.Annotations{}
 		}

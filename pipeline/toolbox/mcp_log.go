@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Log messages name no request. On HTTP one that comes on the stream of a request's answer is about that request, and so
@@ -42,7 +42,7 @@ func (s *mcpServer) heardLog(mark string, message json.RawMessage) {
 	if f == nil || len(message) > maxLog || !gjson.ParseBytes(message).IsObject() {
 		return
 	}
-	f(messages.Encode(map[string]json.RawMessage{"log": message}))
+	f(rawjson.Encode(map[string]json.RawMessage{"log": message}))
 }
 
 // wantLogs asks a server of a revision with sessions for all its messages, because callers with other levels share the

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -50,8 +51,8 @@ func (s *stream) alive(what json.RawMessage) {
 func numbers(what json.RawMessage) (out json.RawMessage, far bool) {
 	out = json.RawMessage("{}")
 	for _, key := range []string{"progress", "total"} {
-		if v, ok := messages.Field(what, key); ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
-			out, far = messages.SetField(out, key, v), far || key == "progress"
+		if v, ok := rawjson.Field(what, key); ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
+			out, far = rawjson.SetField(out, key, v), far || key == "progress"
 		}
 	}
 	return out, far

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -26,7 +27,7 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 	n := 0
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
-			if p, ok := messages.Field(chunk, "progress"); ok {
+			if p, ok := rawjson.Field(chunk, "progress"); ok {
 				progress = append(progress, string(p))
 				continue
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -247,7 +248,7 @@ func controlRows(t *testing.T, s site) {
 		require.NoError(t, err)
 		for _, v := range []any{d, st} {
 			var body map[string]json.RawMessage
-			require.NoError(t, json.Unmarshal(messages.Encode(v), &body))
+			require.NoError(t, json.Unmarshal(rawjson.Encode(v), &body))
 			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`, string(body["orderConflicts"]))
 			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors", "chainBuildCount", "lastBuildTimeMs"} {
 				require.Contains(t, body, key)

@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
@@ -115,7 +116,7 @@ func fallbackEdgeRows() []row {
 // cutRows read streams of the model endpoint from an upstream that breaks off: before anything was said, or after.
 func cutRows(with []made) []row {
 	streams := func(id string, calls int, breaks map[string]string, check func(t *testing.T, o outcome)) row {
-		body := messages.SetField(request(user("hi")), "stream", []byte("true"))
+		body := rawjson.SetField(request(user("hi")), "stream", []byte("true"))
 		return row{id: id, with: with, turns: []turn{{body: body, stream: true}}, calls: calls, check: check,
 			model: func(t testing.TB) pipeline.Target { return breaking(t, breaks) }}
 	}
@@ -155,7 +156,7 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 		}
 		event(`{"role":"assistant","content":""}`, "null")
 		if say != "" {
-			event(`{"content":`+string(messages.Encode(say))+`}`, "null")
+			event(`{"content":`+string(rawjson.Encode(say))+`}`, "null")
 		}
 		if !broken {
 			event(`{}`, `"stop"`)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -251,10 +252,10 @@ func selectionRows() []row {
 		return []byte(`{"model":"m","messages":[` + string(user(text).Raw) + `],"tools":[` + strings.Join(list, ",") + `]}`)
 	}
 	names := func(request []byte) (out []string) {
-		raw, _ := messages.Field(request, "tools")
-		for _, e := range messages.Elements(raw) {
-			f, _ := messages.Field(e, "function")
-			name, _ := messages.FieldString(f, "name")
+		raw, _ := rawjson.Field(request, "tools")
+		for _, e := range rawjson.Elements(raw) {
+			f, _ := rawjson.Field(e, "function")
+			name, _ := rawjson.FieldString(f, "name")
 			out = append(out, name)
 		}
 		return out

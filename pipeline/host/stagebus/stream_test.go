@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/model"
@@ -38,7 +39,7 @@ func upstream(t *testing.T) string {
 		n := int(gjson.GetBytes(raw, "n").Int())
 		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
 			for c := range n {
-				event(c, `{"content":`+string(messages.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
+				event(c, `{"content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}
 		}
 		for c := range n {
@@ -78,7 +79,7 @@ func TestStreamsThroughStages(t *testing.T) {
 			t.Run(fmt.Sprint("TD-1 TD-2 TD-6 S4-PII-1 pieces of ", step), func(t *testing.T) {
 				t.Parallel()
 				session := fmt.Sprint("s", step)
-				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, messages.Encode(say))
+				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, rawjson.Encode(say))
 				p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: session, Body: body, Stream: true, Deadline: time.Now().Add(30 * time.Second)})
 				require.NoError(t, err)
 				var shown [2]string

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // MarkOutputSchema is the key of the result metadata that says where a result is not as the tool's output schema has
@@ -38,7 +38,7 @@ func (p *Parser) CheckOutput(def *Definition, content []byte, structured json.Ra
 		}
 		raw = []byte(own.Raw)
 	case !json.Valid(content):
-		raw = messages.Encode(string(content))
+		raw = rawjson.Encode(string(content))
 	}
 	v, err := parseValue(raw)
 	if err != nil {

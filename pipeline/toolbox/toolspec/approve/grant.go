@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -19,7 +20,7 @@ const NoteDecision = "approval.decision"
 // Grant binds a yes to one call and its arguments (contracts 9): sha256 over tenant, run, call id, tool and canonical
 // arguments, each part with its length before it. Arguments that are no JSON have none.
 func Grant(tenant, run, call, tool string, args []byte) (string, error) {
-	canonical, err := messages.Canonical(args)
+	canonical, err := rawjson.Canonical(args)
 	if err != nil {
 		return "", fmt.Errorf("grant: %w", err)
 	}

@@ -1,4 +1,4 @@
-package messages_test
+package rawjson_test
 
 import (
 	"encoding/json"
@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func canonical(t testing.TB, s string) string {
 	t.Helper()
-	out, err := messages.Canonical([]byte(s))
+	out, err := rawjson.Canonical([]byte(s))
 	require.NoError(t, err)
 	return string(out)
 }
@@ -57,8 +57,8 @@ func TestCanonicalDistinct(t *testing.T) {
 		require.NotEqual(t, canonical(t, two[0]), canonical(t, two[1]), "%.40s %.40s", two[0], two[1])
 	}
 	for _, bad := range []string{``, `{`, `{"a"}`, `1 2`, `nul`, `"`, `01`} {
-		_, err := messages.Canonical([]byte(bad))
-		require.ErrorIs(t, err, messages.ErrNotJSON, bad)
+		_, err := rawjson.Canonical([]byte(bad))
+		require.ErrorIs(t, err, rawjson.ErrNotJSON, bad)
 	}
 }
 
@@ -67,11 +67,11 @@ func FuzzCanonical(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		out, err := messages.Canonical(in)
+		out, err := rawjson.Canonical(in)
 		if err != nil {
 			return
 		}
-		again, err := messages.Canonical(out)
+		again, err := rawjson.Canonical(out)
 		require.NoError(t, err, "%q gave %q", in, out)
 		require.Equal(t, string(out), string(again))
 		var a, b any
@@ -119,7 +119,7 @@ func BenchmarkCanonical(b *testing.B) {
 	in := []byte(`{"model":"m","messages":[` + strings.Repeat(msg+",", 39) + msg + `],"temperature":0.20}`)
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {
-		if _, err := messages.Canonical(in); err != nil {
+		if _, err := rawjson.Canonical(in); err != nil {
 			b.Fatal(err)
 		}
 	}

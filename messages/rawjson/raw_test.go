@@ -1,4 +1,4 @@
-package messages_test
+package rawjson_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // text draws strings with everything that JSON escapes.
@@ -51,7 +51,7 @@ func value(depth int) *rapid.Generator[string] {
 func quote(t *rapid.T, s string) string {
 	switch rapid.IntRange(0, 2).Draw(t, "escapes") {
 	case 0:
-		return string(messages.Encode(s))
+		return string(rawjson.Encode(s))
 	case 1:
 		b, err := json.Marshal(s)
 		require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestRawEditsOnAnyObject(t *testing.T) {
 			}
 		}
 
-		got, ok := messages.Field(raw, key)
+		got, ok := rawjson.Field(raw, key)
 		require.Equal(t, last >= 0, ok)
 		if ok {
 			require.Equal(t, obj[last].raw, string(got), "Field")
@@ -124,7 +124,7 @@ func TestRawEditsOnAnyObject(t *testing.T) {
 			require.Equal(t, string(m[key]), string(got), "the same as encoding/json reads")
 			var s *string
 			want := json.Unmarshal(m[key], &s) == nil && s != nil
-			str, isString := messages.FieldString(raw, key)
+			str, isString := rawjson.FieldString(raw, key)
 			require.Equal(t, want, isString)
 			if want {
 				require.Equal(t, *s, str)
@@ -136,9 +136,9 @@ func TestRawEditsOnAnyObject(t *testing.T) {
 		if last >= 0 {
 			want[last].raw = put
 		} else {
-			want = append(want, pair{key, string(messages.Encode(key)), put})
+			want = append(want, pair{key, string(rawjson.Encode(key)), put})
 		}
-		require.Equal(t, string(want.raw()), string(messages.SetField(raw, key, []byte(put))), "SetField")
+		require.Equal(t, string(want.raw()), string(rawjson.SetField(raw, key, []byte(put))), "SetField")
 
 		want = nil
 		for _, kv := range obj {
@@ -146,7 +146,7 @@ func TestRawEditsOnAnyObject(t *testing.T) {
 				want = append(want, kv)
 			}
 		}
-		require.Equal(t, string(want.raw()), string(messages.DropField(raw, key)), "DropField")
+		require.Equal(t, string(want.raw()), string(rawjson.DropField(raw, key)), "DropField")
 		require.Equal(t, was, string(raw), "input is never changed")
 	})
 }
@@ -156,12 +156,12 @@ func TestElementsOfAnyArray(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(value(2), 0, 6).Draw(t, "elements")
 		raw := []byte("[" + strings.Join(want, ",") + "]")
-		got := messages.Elements(raw)
+		got := rawjson.Elements(raw)
 		require.Len(t, got, len(want))
 		for i := range want {
 			require.Equal(t, want[i], string(got[i]))
 		}
-		require.Equal(t, string(raw), string(messages.Array(got)))
+		require.Equal(t, string(raw), string(rawjson.Array(got)))
 		if len(got) > 0 {
 			_ = append(got[0], "xxxx"...)
 			require.Equal(t, "["+strings.Join(want, ",")+"]", string(raw), "an element cannot grow into the next")
@@ -173,28 +173,28 @@ func TestElementsOfAnyArray(t *testing.T) {
 func TestEditsLeaveWhatIsNoObjectAlone(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{``, `null`, `1`, `true`, `"a}b"`, `[{}]`, `[{"k":1}]`, `}`, `{`, `"`, `[`} {
-		require.Equal(t, body, string(messages.SetField([]byte(body), "k", []byte("2"))), "SetField on %q", body)
-		require.Equal(t, body, string(messages.DropField([]byte(body), "k")), "DropField on %q", body)
-		_, ok := messages.Field([]byte(body), "k")
+		require.Equal(t, body, string(rawjson.SetField([]byte(body), "k", []byte("2"))), "SetField on %q", body)
+		require.Equal(t, body, string(rawjson.DropField([]byte(body), "k")), "DropField on %q", body)
+		_, ok := rawjson.Field([]byte(body), "k")
 		require.False(t, ok, body)
 	}
-	require.Nil(t, messages.Elements([]byte(`{"a":[1]}`)))
-	require.Nil(t, messages.Elements(nil))
+	require.Nil(t, rawjson.Elements([]byte(`{"a":[1]}`)))
+	require.Nil(t, rawjson.Elements(nil))
 }
 
 func TestRawEdits(t *testing.T) {
 	t.Parallel()
 	obj := []byte(`{"a":1,"b":[1,"x",{"c":2.50}],"a":3}`)
-	raw, ok := messages.Field(obj, "a")
+	raw, ok := rawjson.Field(obj, "a")
 	require.True(t, ok)
 	require.Equal(t, "3", string(raw), "the last of two counts")
-	require.Equal(t, `{"a":1,"b":[1,"x",{"c":2.50}],"a":"n"}`, string(messages.SetFieldString(obj, "a", "n")))
-	require.Equal(t, `{"b":[1,"x",{"c":2.50}]}`, string(messages.DropField(obj, "a")))
-	require.Equal(t, `{"k":1}`, string(messages.SetField([]byte(`{}`), "k", []byte("1"))))
-	raw, _ = messages.Field(obj, "b")
-	elems := messages.Elements(raw)
+	require.Equal(t, `{"a":1,"b":[1,"x",{"c":2.50}],"a":"n"}`, string(rawjson.SetFieldString(obj, "a", "n")))
+	require.Equal(t, `{"b":[1,"x",{"c":2.50}]}`, string(rawjson.DropField(obj, "a")))
+	require.Equal(t, `{"k":1}`, string(rawjson.SetField([]byte(`{}`), "k", []byte("1"))))
+	raw, _ = rawjson.Field(obj, "b")
+	elems := rawjson.Elements(raw)
 	require.Len(t, elems, 3)
 	require.Equal(t, `{"c":2.50}`, string(elems[2]))
-	require.Equal(t, string(raw), string(messages.Array(elems)))
-	require.Equal(t, `{}`, string(messages.DropField([]byte(`{"x":1}`), "x")))
+	require.Equal(t, string(raw), string(rawjson.Array(elems)))
+	require.Equal(t, `{}`, string(rawjson.DropField([]byte(`{"x":1}`), "x")))
 }
