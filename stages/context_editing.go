@@ -158,7 +158,7 @@ type contextEditor struct {
 }
 
 func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs, ok := chat(c.Request())
+	msgs, ok := messagesOf(c.Request())
 	if !ok {
 		return pipeline.Continue(), nil
 	}

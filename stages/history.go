@@ -10,9 +10,9 @@ import (
 const notCompleted = "The tool call was not completed: it was cancelled or interrupted before a result was recorded. " +
 	"It may or may not have been carried out."
 
-// chat returns the messages of a chat request. ok is false where there is nothing to work on: no messages, an empty
+// messagesOf returns the messages of a chat request. ok is false where there is nothing to work on: no messages, an empty
 // list, or a field that is no array. Stages leave such a request alone; the entry or the upstream says what is wrong.
-func chat(request []byte) (msgs []messages.Msg, ok bool) {
+func messagesOf(request []byte) (msgs []messages.Msg, ok bool) {
 	msgs = messages.Messages(request)
 	return msgs, len(msgs) > 0
 }

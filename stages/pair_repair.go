@@ -38,7 +38,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.messages"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			msgs, ok := chat(c.Request())
+			msgs, ok := messagesOf(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}

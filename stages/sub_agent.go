@@ -72,7 +72,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			msgs, ok := chat(c.Request())
+			msgs, ok := messagesOf(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}

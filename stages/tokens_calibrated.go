@@ -83,7 +83,7 @@ func (k *Calibrated) get(model string) *fit {
 // parts that are no text, teach nothing.
 func (k *Calibrated) Learn(request, reply []byte) {
 	n, ok := tokensOf(reply)
-	msgs, chats := chat(request)
+	msgs, chats := messagesOf(request)
 	if !ok || !chats || !textOnly(msgs) {
 		return
 	}

@@ -97,7 +97,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		return pipeline.Continue(), nil
 	}
 	text := ""
-	if msgs, ok := chat(c.Request()); ok {
+	if msgs, ok := messagesOf(c.Request()); ok {
 		if at := messages.NewestUser(msgs); at >= 0 {
 			text = msgs[at].Text()
 		}
