@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -30,7 +31,7 @@ type Follower struct {
 type shownChoice struct {
 	texts map[string]*strings.Builder // content, refusal and the other texts of the message
 	other map[string]bool             // fields that are no text
-	slots messages.ToolSlots
+	slots chat.ToolSlots
 	tools []*shownTool
 }
 
@@ -41,7 +42,7 @@ type shownTool struct {
 
 // NewFollower returns a follower for the caller's own request, which says whether he wants the usage chunk.
 func NewFollower(request []byte) *Follower {
-	return &Follower{usage: messages.WantsUsage(request), shown: map[int64]*shownChoice{}}
+	return &Follower{usage: chat.WantsUsage(request), shown: map[int64]*shownChoice{}}
 }
 
 // Released reports whether the caller has seen anything.
@@ -60,7 +61,7 @@ func (f *Follower) Delta(d Delta) [][]byte {
 		return nil // usage and the like come at the end
 	}
 	f.waiting = append(f.waiting, d.Chunk)
-	if !f.released && !messages.Says(d.Chunk) {
+	if !f.released && !chat.Says(d.Chunk) {
 		return nil
 	}
 	f.released = true
@@ -115,7 +116,7 @@ func (s *source) admit(d Delta, released bool) (ok, other bool) {
 // call's own, so that it can still be an ordinary error answer; later it is stream_cut.
 func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	reply := c.ReplyBytes()
-	choices := messages.Choices(reply)
+	choices := chat.Choices(reply)
 	switch {
 	case c.Fault != nil && (!f.released || c.Fault.Code == messages.StreamCut):
 		return nil, c.Fault
@@ -128,7 +129,7 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 		}
 		return nil, fault.From(messages.TargetOrigin)
 	case !f.released:
-		return messages.Replay(reply, f.usage), nil
+		return chat.Replay(reply, f.usage), nil
 	}
 	var tail [][]byte
 	var raw []json.RawMessage
@@ -166,13 +167,13 @@ func (f *Follower) cut(last messages.Code, format string, args ...any) *messages
 }
 
 // rest returns the chunks of what was not yet shown of a choice, and whether what was shown is a prefix of it.
-func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
+func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 	seen := f.shown[index]
 	if seen == nil {
 		seen = &shownChoice{}
 	}
 	ok = true
-	say := func(delta []byte) { out = append(out, messages.Chunk(f.like, index, delta, nil)) }
+	say := func(delta []byte) { out = append(out, chat.Chunk(f.like, index, delta, nil)) }
 	if len(seen.texts) == 0 && len(seen.tools) == 0 && len(seen.other) == 0 {
 		say(rawjson.SetFieldString([]byte("{}"), "role", orAssistant(m.Role())))
 	}
@@ -211,7 +212,7 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 	}
 	for i, call := range calls {
 		if i >= len(seen.tools) {
-			say(rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{messages.Indexed(call.Raw, int64(i))})))
+			say(rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{chat.Indexed(call.Raw, int64(i))})))
 			continue
 		}
 		had := seen.tools[i]
@@ -226,7 +227,7 @@ func (f *Follower) rest(index int64, m messages.Msg) (out [][]byte, ok bool) {
 	return out, ok
 }
 
-func toolRest(call messages.ToolCall, i int, more string) []byte {
+func toolRest(call chat.ToolCall, i int, more string) []byte {
 	inner, field := "function", "arguments"
 	if _, custom := rawjson.Field(call.Raw, "custom"); custom {
 		inner, field = "custom", "input"
@@ -236,7 +237,7 @@ func toolRest(call messages.ToolCall, i int, more string) []byte {
 }
 
 // finish is the chunk that ends a choice: the model's own if there is one, with the reason of the final reply.
-func (f *Follower) finish(index int64, ch messages.Choice, tail [][]byte) []byte {
+func (f *Follower) finish(index int64, ch chat.Choice, tail [][]byte) []byte {
 	reason, ok := rawjson.Field(ch.Raw, "finish_reason")
 	if !ok || rawjson.IsNull(reason) {
 		reason = []byte(`"stop"`)
@@ -250,7 +251,7 @@ func (f *Follower) finish(index int64, ch messages.Choice, tail [][]byte) []byte
 			return f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
 		}
 	}
-	return messages.Chunk(f.like, index, []byte("{}"), reason)
+	return chat.Chunk(f.like, index, []byte("{}"), reason)
 }
 
 // usageChunk is what comes after the last choice, for callers who asked for it.
@@ -268,7 +269,7 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 		}
 	}
 	if u, ok := rawjson.Field(reply, "usage"); ok && !rawjson.IsNull(u) {
-		return append(out, messages.UsageChunk(f.like, u))
+		return append(out, chat.UsageChunk(f.like, u))
 	}
 	return out
 }
@@ -332,7 +333,7 @@ func (s *shownChoice) seeTool(raw []byte) {
 	for len(s.tools) <= at {
 		s.tools = append(s.tools, &shownTool{})
 	}
-	t, call := s.tools[at], messages.ToolCall{Raw: raw}
+	t, call := s.tools[at], chat.ToolCall{Raw: raw}
 	if t.id == "" {
 		t.id = call.ID()
 	}

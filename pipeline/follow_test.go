@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -43,9 +44,9 @@ func finished(body string, tail ...string) *messages.Call {
 
 func texts(t *testing.T, chunks [][]byte) string {
 	t.Helper()
-	r, err := messages.Assemble(chunks)
+	r, err := chat.Assemble(chunks)
 	require.NoError(t, err)
-	return messages.Choices(r)[0].Message().Text()
+	return chat.Choices(r)[0].Message().Text()
 }
 
 func TestFollowerStream(t *testing.T) {
@@ -139,7 +140,7 @@ func TestFollowerReplaysWhatWasNeverStreamed(t *testing.T) {
 	f := pipeline.NewFollower([]byte(usageAsk))
 	end, fault := f.End(finished(reply("cached"), finishChunk)) // a tail of an earlier attempt has no say
 	require.Nil(t, fault)
-	back, err := messages.Assemble(end)
+	back, err := chat.Assemble(end)
 	require.NoError(t, err)
 	require.JSONEq(t, reply("cached"), string(back))
 }
@@ -157,7 +158,7 @@ func TestFollowerToolCalls(t *testing.T) {
 	require.Contains(t, string(out[0]), `"finish_reason":null`, "present until the end")
 	end, fault := f.End(finished(ask(`{"x":1}`, `{}`)))
 	require.Nil(t, fault)
-	back, err := messages.Assemble(append(out, end...))
+	back, err := chat.Assemble(append(out, end...))
 	require.NoError(t, err)
 	require.JSONEq(t, ask(`{"x":1}`, `{}`), string(back))
 
@@ -179,7 +180,7 @@ func TestFollowerOneIdentity(t *testing.T) {
 		require.Equal(t, "c1", id)
 		created, _ := rawjson.Field(c, "created")
 		require.Equal(t, "7", string(created))
-		require.Equal(t, "m", messages.ModelName(c))
+		require.Equal(t, "m", chat.ModelName(c))
 	}
 	require.Equal(t, "abc", texts(t, append(out, end...)))
 	require.Contains(t, string(end[len(end)-2]), "x_groq")

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // ToolFollower is the Follower of a tool call: it decides which pieces of the result's text, and which signs of life, a
@@ -22,7 +23,7 @@ func (f *ToolFollower) Delta(d Delta) [][]byte {
 	if ok, _ := f.admit(d, f.Released()); !ok {
 		return nil
 	}
-	text, ok := messages.ToolChunkText(d.Chunk)
+	text, ok := chat.ToolChunkText(d.Chunk)
 	if ok && text == "" {
 		return nil
 	}
@@ -49,7 +50,7 @@ func (f *ToolFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	case rest == "" || !f.Released() && !text:
 		return nil, nil
 	}
-	return [][]byte{messages.ToolChunk(rest)}, nil
+	return [][]byte{chat.ToolChunk(rest)}, nil
 }
 
 // other is the fault of a result that does not begin with what was shown.

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -24,7 +25,7 @@ func toolEnd(reply string, fault *messages.Fault) *messages.Call {
 
 func toolTexts(t require.TestingT, chunks [][]byte) (out string) {
 	for _, c := range chunks {
-		text, ok := messages.ToolChunkText(c)
+		text, ok := chat.ToolChunkText(c)
 		require.True(t, ok)
 		out += text
 	}
@@ -67,7 +68,7 @@ func TestToolFollower(t *testing.T) {
 			var f pipeline.ToolFollower
 			seen := ""
 			for _, d := range row.deltas {
-				seen += toolTexts(t, f.Delta(pipeline.Delta{Source: d.source, N: d.n, Chunk: messages.ToolChunk(d.text)}))
+				seen += toolTexts(t, f.Delta(pipeline.Delta{Source: d.source, N: d.n, Chunk: chat.ToolChunk(d.text)}))
 			}
 			require.Equal(t, row.before, seen)
 			require.Equal(t, seen != "", f.Released())
@@ -87,7 +88,7 @@ func TestToolFollower(t *testing.T) {
 	t.Run("a stand-in names what it stands in for", func(t *testing.T) {
 		t.Parallel()
 		var f pipeline.ToolFollower
-		f.Delta(pipeline.Delta{Source: "a", N: 1, Chunk: messages.ToolChunk("half")})
+		f.Delta(pipeline.Delta{Source: "a", N: 1, Chunk: chat.ToolChunk("half")})
 		c := toolEnd(`{"error":true}`, nil)
 		c.Note(messages.NoteToolFault, map[string]any{"code": messages.ToolTimeout, "message": "Tool 'x' timed out"})
 		chunks, fault := f.End(c)
@@ -98,10 +99,10 @@ func TestToolFollower(t *testing.T) {
 	t.Run("signs of life count and show nothing", func(t *testing.T) {
 		t.Parallel()
 		var f pipeline.ToolFollower
-		sign := messages.ToolProgress([]byte(`{"progress":1}`))
+		sign := chat.ToolProgress([]byte(`{"progress":1}`))
 		require.Equal(t, [][]byte{sign}, f.Delta(pipeline.Delta{Source: "a", N: 1, Chunk: sign}))
 		require.False(t, f.Released())
-		require.Len(t, f.Delta(pipeline.Delta{Source: "a", N: 2, Chunk: messages.ToolChunk("x")}), 1)
+		require.Len(t, f.Delta(pipeline.Delta{Source: "a", N: 2, Chunk: chat.ToolChunk("x")}), 1)
 	})
 }
 
@@ -121,7 +122,7 @@ func TestToolFollowerProperty(t *testing.T) {
 				if i == 0 {
 					text = "." + text
 				}
-				d := pipeline.Delta{Source: fmt.Sprint(s), N: i + 1, Chunk: messages.ToolChunk(text)}
+				d := pipeline.Delta{Source: fmt.Sprint(s), N: i + 1, Chunk: chat.ToolChunk(text)}
 				for range rapid.SampledFrom([]int{1, 1, 1, 0, 2}).Draw(rt, "times") {
 					all = append(all, d)
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
@@ -103,7 +104,7 @@ type auditState struct {
 func (a *audit) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	st := auditState{Request: digest(c.Request())}
 	if c.Kind == messages.Model {
-		st.Model = messages.ModelName(c.Request())
+		st.Model = chat.ModelName(c.Request())
 	}
 	if err := c.SetState(st); err != nil {
 		return pipeline.Verdict{}, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -155,7 +156,7 @@ func (b *budget) cost(c *messages.Call, estimate amount) amount {
 		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.ReplyBytes())/bytesPerToken)
 		total = in + out
 	}
-	spent := amount{Calls: 1, Tokens: total, Micros: b.price(messages.ModelName(c.Request()), in, total-in)}
+	spent := amount{Calls: 1, Tokens: total, Micros: b.price(chat.ModelName(c.Request()), in, total-in)}
 	if cost, ok := rawjson.Field(usage, "cost"); ok {
 		if usd, ok := number(cost); ok && usd >= 0 {
 			spent.Micros = micros(usd)
@@ -177,7 +178,7 @@ func (b *budget) estimate(request []byte) amount {
 	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		out *= min(n, 1<<10)
 	}
-	return amount{Calls: 1, Tokens: in + out, Micros: b.price(messages.ModelName(request), in, out)}
+	return amount{Calls: 1, Tokens: in + out, Micros: b.price(chat.ModelName(request), in, out)}
 }
 
 func (b *budget) price(model string, in, out int64) int64 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -126,7 +127,7 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	if l.cfg.ExitBehavior == exitError {
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded, "%s", text).From("call-limit")
 	}
-	c.SetReply(messages.TextReply(c.ID, messages.ModelName(c.Request()), text, c.Accepted.Unix()))
+	c.SetReply(chat.TextReply(c.ID, chat.ModelName(c.Request()), text, c.Accepted.Unix()))
 	c.Note(noteJumpTo, "end")
 	return pipeline.Jump("end"), nil
 }

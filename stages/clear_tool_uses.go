@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // clearedArguments is what cleared tool-call arguments become: a placeholder text would be no JSON (X-17).
@@ -59,7 +59,7 @@ type Cleared struct {
 // stage restored the request for another attempt, is one again. Calls without a result are left alone (CU-13).
 //
 // Only the latest Keep candidates are safe from it; excluded and already cleared results take no place among them.
-func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[string]bool) ([]messages.Msg, Cleared) {
+func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bool) ([]chat.Msg, Cleared) {
 	counter := e.Counter
 	if counter == nil {
 		counter = Chars{}
@@ -76,7 +76,7 @@ func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[strin
 		done.Why = "no candidate"
 		return msgs, done
 	}
-	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]messages.ToolCall{}}
+	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]chat.ToolCall{}}
 	for _, i := range all[:len(all)-e.Keep] {
 		if e.ClearAtLeast > 0 && done.Freed >= e.ClearAtLeast {
 			break
@@ -97,7 +97,7 @@ func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[strin
 }
 
 // candidates are the results that may be cleared, oldest first.
-func (e ClearToolUses) candidates(msgs []messages.Msg, p *pairing, marked map[string]bool) []int {
+func (e ClearToolUses) candidates(msgs []chat.Msg, p *pairing, marked map[string]bool) []int {
 	excluded := make(map[string]bool, len(e.ExcludeTools))
 	for _, name := range e.ExcludeTools {
 		excluded[name] = true
@@ -125,11 +125,11 @@ type clearing struct {
 	counter TokenCounter
 	model   string
 	p       *pairing
-	out     []messages.Msg
-	calls   map[int][]messages.ToolCall // edited calls by message, written back once at the end
+	out     []chat.Msg
+	calls   map[int][]chat.ToolCall // edited calls by message, written back once at the end
 }
 
-func (w *clearing) cost(m messages.Msg) int { return w.counter.Count(w.model, []messages.Msg{m}) }
+func (w *clearing) cost(m chat.Msg) int { return w.counter.Count(w.model, []chat.Msg{m}) }
 
 // result puts the placeholder into a result and returns the tokens that it frees.
 func (w *clearing) result(i int) int {
@@ -153,7 +153,7 @@ func (w *clearing) arguments(i int) int {
 		return 0
 	}
 	alone := func() int {
-		return w.cost(messages.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
+		return w.cost(chat.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
 	}
 	before := alone()
 	calls[at] = calls[at].WithArguments(clearedArguments)

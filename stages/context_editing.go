@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -162,7 +163,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 	if !ok {
 		return pipeline.Continue(), nil
 	}
-	model := messages.ModelName(c.Request())
+	model := chat.ModelName(c.Request())
 	var done []Edited
 	changed := false
 	for _, s := range e.conf.Strategy {
@@ -179,7 +180,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
 	}
 	if changed {
-		c.SetRequest(messages.WithMessages(c.Request(), msgs))
+		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
 	if _, noted := c.Notes[NoteContextEditing]; changed || len(done) > 0 && !noted {
 		c.Note(NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
@@ -188,7 +189,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 }
 
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).
-func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []messages.Msg) (out []messages.Msg, ed Edited, acted bool) {
+func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []chat.Msg) (out []chat.Msg, ed Edited, acted bool) {
 	if strategy == ClearToolUsing {
 		return e.clear(ctx, c, model, msgs)
 	}
@@ -240,7 +241,7 @@ func (e *contextEditor) stays(ctx context.Context, tool string) bool {
 }
 
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
-func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []messages.Msg) ([]messages.Msg, Edited, bool) {
+func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []chat.Msg) ([]chat.Msg, Edited, bool) {
 	var ids []string
 	c.Noted(NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -37,13 +38,13 @@ const (
 // hold or count. Budget, PII, fallback, retry and the logs see it like any other model call.
 var summarySkip = []string{"approval", "call-limit", "pair-repair", "context-editing", "sub-agent", "tool-selection", "todo-list"}
 
-func summaryMessage(text string) messages.Msg { return messages.NewMsg("user", summaryHead+text) }
+func summaryMessage(text string) chat.Msg { return chat.NewMsg("user", summaryHead+text) }
 
 // summary returns a summary of the messages and "made" or "cached"; or no text and why. What was summarised once is
 // kept in the store cache under tenant, content and the configured summary-model, so that a redelivery or the next
 // attempt of a fallback pays nothing. The model of the call is no part of it: a standby gets the summary that the
 // primary wrote. A failed or empty summary is never kept and never enters the history.
-func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model string, old []messages.Msg) (text, how string) {
+func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model string, old []chat.Msg) (text, how string) {
 	if e.conf.SummaryModel != "" {
 		model = e.conf.SummaryModel
 	}
@@ -76,7 +77,7 @@ func (e *contextEditor) store() pipeline.Store {
 }
 
 // ask makes the model call. Half of the time that the outer call has left is its own.
-func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum string, old []messages.Msg) (text, how string) {
+func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum string, old []chat.Msg) (text, how string) {
 	if e.deps.Caller == nil {
 		return "", "failed: model calls are not possible here yet"
 	}
@@ -92,7 +93,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 		Model    string            `json:"model"`
 		Messages []json.RawMessage `json:"messages"`
 	}{model, []json.RawMessage{
-		messages.NewMsg("system", summaryOrder).Raw, messages.NewMsg("user", writeOut(old)).Raw,
+		chat.NewMsg("system", summaryOrder).Raw, chat.NewMsg("user", writeOut(old)).Raw,
 	}}))
 	call.Role, call.Session, call.Run, call.User, call.Agent = c.Role, c.Session, c.Run, c.User, c.Agent
 	call.Parent, call.RequestID, call.Trace = c.ID, c.RequestID, c.Trace
@@ -112,7 +113,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 	case done.Fault != nil:
 		return "", "failed: " + string(done.Fault.Code)
 	}
-	for _, choice := range messages.Choices(done.ReplyBytes()) {
+	for _, choice := range chat.Choices(done.ReplyBytes()) {
 		if why, _ := rawjson.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
 			continue
 		}
@@ -124,7 +125,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 }
 
 // summarySum is the identity of a summary: whose, by which model and instruction, and of what.
-func summarySum(tenant, model string, old []messages.Msg) string {
+func summarySum(tenant, model string, old []chat.Msg) string {
 	h := sha256.New()
 	part := func(b []byte) {
 		var n [8]byte
@@ -142,7 +143,7 @@ func summarySum(tenant, model string, old []messages.Msg) string {
 }
 
 // writeOut is the conversation as text. Long messages are cut in their middle, so that the call fits a model.
-func writeOut(old []messages.Msg) string {
+func writeOut(old []chat.Msg) string {
 	limit := max(transcript/len(old), leastClip)
 	var b strings.Builder
 	line := func(who, text string) {
@@ -183,7 +184,7 @@ func clipMiddle(s string, limit int) string {
 
 // clip shortens a summary so that its message costs at most the given tokens.
 func (e *contextEditor) clip(model, text string, tokens int) string {
-	cost := func(s string) int { return e.counter.Count(model, []messages.Msg{summaryMessage(s)}) }
+	cost := func(s string) int { return e.counter.Count(model, []chat.Msg{summaryMessage(s)}) }
 	if cost(text) <= tokens {
 		return text
 	}

@@ -4,11 +4,12 @@ import (
 	"context"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // trim keeps the first and the last messages of the list (S0-CEDIT-2). Places are counted over the whole list. An
 // atom with one message inside a kept range is kept whole (CE-12), so the result may be longer than first + last.
-func (e *contextEditor) trim(h *history, ed *Edited) []messages.Msg {
+func (e *contextEditor) trim(h *history, ed *Edited) []chat.Msg {
 	head, tail := e.conf.TrimKeepFirst, len(h.msgs)-e.conf.TrimKeepLast
 	kept, dropped, _ := h.split(func(_ int, a atom) bool {
 		return a.at[0] < head || a.at[len(a.at)-1] >= tail
@@ -18,7 +19,7 @@ func (e *contextEditor) trim(h *history, ed *Edited) []messages.Msg {
 }
 
 // window keeps the latest rounds whole (S0-CEDIT-4, X-21).
-func (e *contextEditor) window(h *history, ed *Edited) []messages.Msg {
+func (e *contextEditor) window(h *history, ed *Edited) []chat.Msg {
 	from := h.rounds - e.conf.WindowRounds
 	kept, dropped, _ := h.split(func(_ int, a atom) bool { return a.round >= from })
 	ed.Dropped = len(dropped)
@@ -27,7 +28,7 @@ func (e *contextEditor) window(h *history, ed *Edited) []messages.Msg {
 
 // summarize puts one summary in the place of the old part (CE-6). The recent part is what stands at the end, at most
 // trim-keep-last messages and at most half of the threshold in tokens, but never less than the last atom.
-func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []messages.Msg {
+func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []chat.Msg {
 	from, count, cost := len(h.atoms), 0, 0
 	for i := len(h.atoms) - 1; i >= 0; i-- {
 		a := h.atoms[i]
@@ -57,7 +58,7 @@ func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model s
 // hybrid keeps the latest rounds that fit into max-tokens, at most window-rounds, and puts a summary of the rest
 // before them (S0-CEDIT-5, CE-9). A quarter of the budget is held free for the summary as long as the newest round
 // leaves it. The newest round is kept whatever it costs. If no summary is to be had, the window alone goes on.
-func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []messages.Msg {
+func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *history, ed *Edited) []chat.Msg {
 	rounds := make([]int, h.rounds)
 	fixed, newest := 0, h.rounds-1
 	for _, a := range h.atoms {
@@ -103,8 +104,8 @@ const (
 	shareSummary = 40
 )
 
-func insert(msgs []messages.Msg, at int, m messages.Msg) []messages.Msg {
-	out := make([]messages.Msg, 0, len(msgs)+1)
+func insert(msgs []chat.Msg, at int, m chat.Msg) []chat.Msg {
+	out := make([]chat.Msg, 0, len(msgs)+1)
 	out = append(out, msgs[:at]...)
 	out = append(out, m)
 	return append(out, msgs[at:]...)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -35,7 +36,7 @@ func (c *toolChain) Stream(t testing.TB, call *messages.Call) seen {
 	var text strings.Builder
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
-			piece, ok := messages.ToolChunkText(chunk)
+			piece, ok := chat.ToolChunkText(chunk)
 			require.True(t, ok, "%s", chunk)
 			require.True(t, utf8.ValidString(piece))
 			text.WriteString(piece)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -132,7 +133,7 @@ type harnessScript struct {
 func (s *harnessScript) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	model := messages.ModelName(c.Request())
+	model := chat.ModelName(c.Request())
 	n := 0
 	for _, m := range s.Asked {
 		if m == model {
@@ -151,7 +152,7 @@ func (s *harnessScript) Do(_ context.Context, c *messages.Call, _ pipeline.Emit)
 	case []byte:
 		c.SetReply(line)
 	case string:
-		c.SetReply(messages.TextReply("x", model, line, 1))
+		c.SetReply(chat.TextReply("x", model, line, 1))
 	}
 	return nil
 }
@@ -176,7 +177,7 @@ func harnessText(t testing.TB, c *messages.Call) string {
 	t.Helper()
 	require.Nil(t, c.Fault)
 	require.True(t, json.Valid(c.ReplyBytes()))
-	choices := messages.Choices(c.ReplyBytes())
+	choices := chat.Choices(c.ReplyBytes())
 	require.NotEmpty(t, choices)
 	return choices[0].Message().Text()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -41,10 +42,10 @@ func mustShape[C any](t testing.TB, name string, d stages.Deps, set func(*C)) pi
 	return s
 }
 
-func msg(role, text string) messages.Msg { return messages.NewMsg(role, text) }
+func msg(role, text string) chat.Msg { return chat.NewMsg(role, text) }
 
 // calling is an assistant message with tool calls "id name arguments".
-func calling(calls ...string) messages.Msg {
+func calling(calls ...string) chat.Msg {
 	var list []string
 	for _, c := range calls {
 		f := strings.SplitN(c, " ", 3)
@@ -53,15 +54,15 @@ func calling(calls ...string) messages.Msg {
 		}
 		list = append(list, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, f[0], f[1], f[2]))
 	}
-	return messages.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(list, ",") + `]}`)}
+	return chat.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(list, ",") + `]}`)}
 }
 
-func result(id, text string) messages.Msg {
-	return messages.Msg{Raw: []byte(fmt.Sprintf(`{"role":"tool","tool_call_id":%q,"content":%q}`, id, text))}
+func result(id, text string) chat.Msg {
+	return chat.Msg{Raw: []byte(fmt.Sprintf(`{"role":"tool","tool_call_id":%q,"content":%q}`, id, text))}
 }
 
-func request(msgs ...messages.Msg) []byte {
-	return messages.WithMessages([]byte(`{"model":"m","temperature":0,"messages":[],"x-big":9007199254740993}`), msgs)
+func request(msgs ...chat.Msg) []byte {
+	return chat.WithMessages([]byte(`{"model":"m","temperature":0,"messages":[],"x-big":9007199254740993}`), msgs)
 }
 
 func call(body []byte) *messages.Call {
@@ -124,9 +125,9 @@ func shape(t testing.TB, s pipeline.Stage, body []byte) *messages.Call {
 	return c
 }
 
-func lines(c *messages.Call) []string { return raws(messages.Messages(c.Request())) }
+func lines(c *messages.Call) []string { return raws(chat.Messages(c.Request())) }
 
-func raws(msgs []messages.Msg) []string {
+func raws(msgs []chat.Msg) []string {
 	out := make([]string, len(msgs))
 	for i, m := range msgs {
 		out[i] = string(m.Raw)
@@ -136,11 +137,11 @@ func raws(msgs []messages.Msg) []string {
 
 // paired fails unless every assistant message with calls is followed at once by exactly one result for each id and no
 // other result stands anywhere: what an upstream checks. It is written apart from the code under test.
-func paired(t require.TestingT, msgs []messages.Msg) {
+func paired(t require.TestingT, msgs []chat.Msg) {
 	require.Empty(t, unpaired(msgs))
 }
 
-func unpaired(msgs []messages.Msg) string {
+func unpaired(msgs []chat.Msg) string {
 	type message struct {
 		Role      string `json:"role"`
 		ID        string `json:"tool_call_id"`
@@ -212,7 +213,7 @@ func (s *summariser) Call(_ context.Context, c *messages.Call) (*messages.Call, 
 	case s.fault != nil:
 		c.Fail(s.fault)
 	default:
-		c.SetReply(messages.TextReply("x", "m", s.text, 1))
+		c.SetReply(chat.TextReply("x", "m", s.text, 1))
 	}
 	return c, nil
 }

@@ -1,7 +1,7 @@
 package stages
 
 import (
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -12,8 +12,8 @@ const notCompleted = "The tool call was not completed: it was cancelled or inter
 
 // messagesOf returns the messages of a chat request. ok is false where there is nothing to work on: no messages, an empty
 // list, or a field that is no array. Stages leave such a request alone; the entry or the upstream says what is wrong.
-func messagesOf(request []byte) (msgs []messages.Msg, ok bool) {
-	msgs = messages.Messages(request)
+func messagesOf(request []byte) (msgs []chat.Msg, ok bool) {
+	msgs = chat.Messages(request)
 	return msgs, len(msgs) > 0
 }
 
@@ -43,7 +43,7 @@ type openID struct {
 }
 
 // pair matches results with calls in time linear in the history.
-func pair(msgs []messages.Msg) *pairing {
+func pair(msgs []chat.Msg) *pairing {
 	p := &pairing{
 		roles: make([]string, len(msgs)), calls: map[int][]slot{},
 		owner: make([]int, len(msgs)), slot: make([]int, len(msgs)),
@@ -87,7 +87,7 @@ func pair(msgs []messages.Msg) *pairing {
 }
 
 // read takes the calls of an assistant message in. A later call of an id hides the earlier ones.
-func (p *pairing) read(i int, m messages.Msg, open map[string]*openID) []slot {
+func (p *pairing) read(i int, m chat.Msg, open map[string]*openID) []slot {
 	calls := m.ToolCalls()
 	if len(calls) == 0 {
 		return nil
@@ -128,7 +128,7 @@ func (p *pairing) adopt(nameless []int, group map[int]int) {
 
 // repeat notes a further result of a call. The first stays, because the model has seen it; only a stand-in gives way
 // to the real one that came after it.
-func (p *pairing) repeat(i int, o *openID, msgs []messages.Msg) {
+func (p *pairing) repeat(i int, o *openID, msgs []chat.Msg) {
 	p.owner[i] = o.msg
 	if first := p.calls[o.msg][o.last].result; msgs[first].Text() == notCompleted {
 		p.slot[first] = -1
@@ -137,7 +137,7 @@ func (p *pairing) repeat(i int, o *openID, msgs []messages.Msg) {
 }
 
 // early finds the calls of results that came before them.
-func (p *pairing) early(msgs []messages.Msg, orphans []int) {
+func (p *pairing) early(msgs []chat.Msg, orphans []int) {
 	if len(orphans) == 0 {
 		return
 	}
@@ -165,7 +165,7 @@ func (p *pairing) early(msgs []messages.Msg, orphans []int) {
 }
 
 // tool returns the name of the tool that a result came from, as its call has it, or else as the result has it.
-func (p *pairing) tool(i int, m messages.Msg) string {
+func (p *pairing) tool(i int, m chat.Msg) string {
 	if p.owner[i] >= 0 && p.slot[i] >= 0 {
 		return p.calls[p.owner[i]][p.slot[i]].name
 	}
@@ -184,7 +184,7 @@ type atom struct {
 
 // history is a list of messages read for editing.
 type history struct {
-	msgs   []messages.Msg
+	msgs   []chat.Msg
 	pair   *pairing
 	atoms  []atom
 	rounds int // a round starts at a user message; what stands before the first one belongs to the first round
@@ -192,7 +192,7 @@ type history struct {
 }
 
 // readHistory groups messages to atoms and rounds. Time is linear in the history.
-func readHistory(msgs []messages.Msg) *history {
+func readHistory(msgs []chat.Msg) *history {
 	h := &history{msgs: msgs, pair: pair(msgs)}
 	newest := -1
 	for i, r := range h.pair.roles {
@@ -243,7 +243,7 @@ func (h *history) tokens(a atom) int {
 
 // split returns the messages of the atoms that are pinned or that keep wants, in their order, those of the others,
 // and where among the kept ones the first stands that is no system message.
-func (h *history) split(keep func(i int, a atom) bool) (kept, dropped []messages.Msg, first int) {
+func (h *history) split(keep func(i int, a atom) bool) (kept, dropped []chat.Msg, first int) {
 	stay := make([]bool, len(h.msgs))
 	for i, a := range h.atoms {
 		if a.pinned || keep(i, a) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
@@ -18,7 +19,7 @@ import (
 
 // historyOf is a request of n messages as agents make them: questions, parallel tool calls, results, answers.
 func historyOf(n int) []byte {
-	msgs := []messages.Msg{msg("system", "You are helpful.")}
+	msgs := []chat.Msg{msg("system", "You are helpful.")}
 	filler := strings.Repeat("some words of a long story ", 8)
 	for i := 0; len(msgs) < n; i++ {
 		msgs = append(msgs, msg("user", fmt.Sprintf("question %d, write to a%d@example.org: %s", i, i, filler)),
@@ -86,7 +87,7 @@ func passStage(t testing.TB, s pipeline.Stage, body, reply []byte) {
 	}
 }
 
-var shortReply = messages.TextReply("x", "m", "A short answer.", 1)
+var shortReply = chat.TextReply("x", "m", "A short answer.", 1)
 
 // BenchmarkHistory is the cost of each model stage, before and after, over growing histories.
 func BenchmarkHistory(b *testing.B) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -80,7 +81,7 @@ func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	attrs := []slog.Attr{
 		slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
-		slog.String("model", messages.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+		slog.String("model", chat.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
 	}
 	if l.cfg.Bodies {
 		attrs = append(attrs, slog.String("body", string(c.Request())))
@@ -124,7 +125,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	r := LogRecord{
 		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
-		Model: messages.ModelName(c.Request()), Messages: len(messages.Messages(c.Request())), Request: digest(c.Request()),
+		Model: chat.ModelName(c.Request()), Messages: len(chat.Messages(c.Request())), Request: digest(c.Request()),
 	}
 	tools, _ := rawjson.Field(c.Request(), "tools")
 	r.Tools = len(rawjson.Elements(tools))
@@ -144,8 +145,8 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	if l.cfg.Bodies {
 		r.ReplyBody = reply
 	}
-	r.AnsweredBy = messages.ModelName(reply)
-	for _, ch := range messages.Choices(reply) {
+	r.AnsweredBy = chat.ModelName(reply)
+	for _, ch := range chat.Choices(reply) {
 		finish, _ := rawjson.FieldString(ch.Raw, "finish_reason")
 		r.Finish = append(r.Finish, finish)
 		r.ToolCalls += len(ch.Message().ToolCalls())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -143,10 +144,10 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 
 // storable reports whether a reply is whole: a chat reply that says something and whose every choice came to its end.
 func storable(reply []byte) bool {
-	if messages.EmptyReply(reply) {
+	if chat.EmptyReply(reply) {
 		return false
 	}
-	for _, ch := range messages.Choices(reply) {
+	for _, ch := range chat.Choices(reply) {
 		switch finish, _ := rawjson.FieldString(ch.Raw, "finish_reason"); finish {
 		case "", "length", "content_filter", "error":
 			return false
@@ -168,7 +169,7 @@ func modelCacheKey(c *messages.Call) (key string, ok bool) {
 		return "", false
 	}
 	h := sha256.New()
-	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(messages.ModelName(request)), body} {
+	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(chat.ModelName(request)), body} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}

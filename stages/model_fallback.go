@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -137,7 +138,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
-	empty := c.Fault == nil && !emptied && messages.EmptyReply(c.ReplyBytes())
+	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.ReplyBytes())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
@@ -162,7 +163,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
-	primary := messages.ModelName(kept)
+	primary := chat.ModelName(kept)
 	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary })
 	if len(kept) == 0 || kept[0] != '{' || st.Tried >= len(standbys)*m.tries {
 		if ours {

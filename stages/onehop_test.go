@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
@@ -59,7 +60,7 @@ func replyWith(texts ...string) []byte {
 }
 
 func textOf(c *messages.Call, choice int) string {
-	return messages.Choices(c.ReplyBytes())[choice].Message().Text()
+	return chat.Choices(c.ReplyBytes())[choice].Message().Text()
 }
 
 // overWire sends the call through its wire form, as between two hops.

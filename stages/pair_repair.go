@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -47,7 +48,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 				c.Unnote(NotePairRepair)
 				return pipeline.Continue(), nil
 			}
-			c.SetRequest(messages.WithMessages(c.Request(), out))
+			c.SetRequest(chat.WithMessages(c.Request(), out))
 			c.Note(NotePairRepair, done)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
 				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
@@ -58,9 +59,9 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 
 // RepairPairs returns the messages with calls and results paired, and what was done for it. The input is not changed.
 // It is deterministic, and a second run finds nothing to do.
-func RepairPairs(msgs []messages.Msg) ([]messages.Msg, PairRepaired) {
+func RepairPairs(msgs []chat.Msg) ([]chat.Msg, PairRepaired) {
 	p := pair(msgs)
-	r := &repair{msgs: msgs, p: p, out: make([]messages.Msg, 0, len(msgs))}
+	r := &repair{msgs: msgs, p: p, out: make([]chat.Msg, 0, len(msgs))}
 	for i, m := range msgs {
 		switch p.roles[i] {
 		case "tool":
@@ -85,10 +86,10 @@ func RepairPairs(msgs []messages.Msg) ([]messages.Msg, PairRepaired) {
 }
 
 type repair struct {
-	msgs []messages.Msg
+	msgs []chat.Msg
 	p    *pairing
 	used map[string]bool
-	out  []messages.Msg
+	out  []chat.Msg
 	done PairRepaired
 }
 
@@ -133,7 +134,7 @@ func (r *repair) result(at int, s slot, id string) {
 		r.done.Matched = append(r.done.Matched, id)
 	}
 	if m.ToolCallID() != id {
-		m = messages.Msg{Raw: rawjson.SetFieldString(m.Raw, "tool_call_id", id)}
+		m = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, "tool_call_id", id)}
 	}
 	r.out = append(r.out, m)
 }
@@ -184,13 +185,13 @@ func (r *repair) load() {
 }
 
 // head is the assistant message, with the new ids written in.
-func (r *repair) head(i int, ids []string) messages.Msg {
+func (r *repair) head(i int, ids []string) chat.Msg {
 	m := r.msgs[i]
 	calls := m.ToolCalls()
 	changed := false
 	for j := range calls {
 		if calls[j].ID() != ids[j] {
-			calls[j] = messages.ToolCall{Raw: rawjson.SetFieldString(calls[j].Raw, "id", ids[j])}
+			calls[j] = chat.ToolCall{Raw: rawjson.SetFieldString(calls[j].Raw, "id", ids[j])}
 			changed = true
 		}
 	}
@@ -200,8 +201,8 @@ func (r *repair) head(i int, ids []string) messages.Msg {
 	return m.WithToolCalls(calls)
 }
 
-func toolMsg(id, text string) messages.Msg {
-	return messages.Msg{Raw: rawjson.Encode(struct {
+func toolMsg(id, text string) chat.Msg {
+	return chat.Msg{Raw: rawjson.Encode(struct {
 		Role    string `json:"role"`
 		ID      string `json:"tool_call_id"`
 		Content string `json:"content"`

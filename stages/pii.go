@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -190,7 +191,7 @@ type piiState struct {
 }
 
 func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs := messages.Messages(c.Request())
+	msgs := chat.Messages(c.Request())
 	e := piiEditor{rules: p.rules, key: p.key, tenant: c.Tenant}
 	if p.rules.has(piiReplace) && p.input {
 		e.names = newPIINames(c.Request())
@@ -223,7 +224,7 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 		c.Note(NotePII, note)
 	}
 	if changed {
-		c.SetRequest(messages.WithMessages(c.Request(), msgs))
+		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
 	if e.names != nil {
 		if err := c.SetState(piiState{Values: e.names.values}); err != nil {
@@ -242,7 +243,7 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		return pipeline.Verdict{}, err
 	}
 	e := piiEditor{rules: p.rules, key: p.key, tenant: c.Tenant, reply: true}
-	choices := messages.Choices(c.ReplyBytes())
+	choices := chat.Choices(c.ReplyBytes())
 	changed := false
 	for i, ch := range choices {
 		e.message = i
@@ -270,7 +271,7 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		}
 	}
 	if changed {
-		c.SetReply(messages.WithChoices(c.ReplyBytes(), choices))
+		c.SetReply(chat.WithChoices(c.ReplyBytes(), choices))
 	}
 	return pipeline.Continue(), nil
 }

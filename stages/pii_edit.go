@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -175,7 +176,7 @@ func (e *piiEditor) hash(r piiRule, value string) string {
 }
 
 // editMessage edits what a request message says: texts and the arguments of its tool calls.
-func (e *piiEditor) editMessage(m messages.Msg) (messages.Msg, bool) {
+func (e *piiEditor) editMessage(m chat.Msg) (chat.Msg, bool) {
 	m, changed := e.editTexts(m)
 	calls := m.ToolCalls()
 	edited := false
@@ -193,7 +194,7 @@ func (e *piiEditor) editMessage(m messages.Msg) (messages.Msg, bool) {
 		if old, ok := rawjson.FieldString(fc, "arguments"); ok {
 			e.field = "function_call"
 			if args := e.editArguments(old); args != old {
-				m, changed = messages.Msg{Raw: rawjson.SetField(m.Raw, "function_call", rawjson.SetFieldString(fc, "arguments", args))}, true
+				m, changed = chat.Msg{Raw: rawjson.SetField(m.Raw, "function_call", rawjson.SetFieldString(fc, "arguments", args))}, true
 			}
 		}
 	}
@@ -201,7 +202,7 @@ func (e *piiEditor) editMessage(m messages.Msg) (messages.Msg, bool) {
 }
 
 // editTexts edits content, and the texts that some models put beside it.
-func (e *piiEditor) editTexts(m messages.Msg) (messages.Msg, bool) {
+func (e *piiEditor) editTexts(m chat.Msg) (chat.Msg, bool) {
 	e.field = "content"
 	m, changed := m.MapText(e.edit)
 	for _, key := range []string{"refusal", "reasoning_content"} {
@@ -211,7 +212,7 @@ func (e *piiEditor) editTexts(m messages.Msg) (messages.Msg, bool) {
 		}
 		e.field = key
 		if s := e.edit(old); s != old {
-			m, changed = messages.Msg{Raw: rawjson.SetFieldString(m.Raw, key, s)}, true
+			m, changed = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, key, s)}, true
 		}
 	}
 	return m, changed

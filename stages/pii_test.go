@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
@@ -34,7 +35,7 @@ func userSays(text string) *messages.Call {
 	return callIn("", string(rawjson.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
 }
 
-func sawText(request []byte, i int) string { return messages.Messages(request)[i].Text() }
+func sawText(request []byte, i int) string { return chat.Messages(request)[i].Text() }
 
 func TestPIIStrategies(t *testing.T) {
 	t.Parallel()
@@ -121,7 +122,7 @@ const history = `{"temperature":0,"messages":[{"role":"system","content":"help"}
 func TestPIIInput(t *testing.T) {
 	t.Parallel()
 	_, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
-	msgs := messages.Messages(saw)
+	msgs := chat.Messages(saw)
 	require.Contains(t, string(msgs[1].Raw), `{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
 	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`, msgs[2].ToolCalls()[0].Arguments())
 	t.Run("PI-6 defaults", func(t *testing.T) {
@@ -172,7 +173,7 @@ func TestPIIReplace(t *testing.T) {
 	require.Equal(t, "<EMAIL_1>, <EMAIL_3>, <EMAIL_1>, <PHONE_1>; <EMAIL_2> is mine", sawText(saw, 0))
 	require.Equal(t, "Dear eve@example.com, <EMAIL_2> <EMAIL_9> <EMAIL_1", textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
-	args := messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments()
+	args := chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments()
 	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_1>"}`, args)
 }
 
@@ -211,7 +212,7 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, textOf(c, 0), got)
-		require.Equal(rt, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments(), args)
+		require.Equal(rt, chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments(), args)
 	})
 }
 
@@ -228,12 +229,12 @@ func TestPIIRestoreUndoesReplace(t *testing.T) {
 			map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
 		_, err := s.Before(t.Context(), c)
 		require.NoError(rt, err)
-		msgs := messages.Messages(c.Request())
+		msgs := chat.Messages(c.Request())
 		call := msgs[1].ToolCalls()[0]
 		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, text, textOf(c, 0))
-		require.JSONEq(rt, args, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
+		require.JSONEq(rt, args, chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
 	})
 }

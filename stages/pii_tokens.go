@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -99,7 +100,7 @@ func piiBack(c *messages.Call) (piiBackTo, error) {
 	return b, nil
 }
 
-func (b piiBackTo) message(m messages.Msg) (messages.Msg, bool) {
+func (b piiBackTo) message(m chat.Msg) (chat.Msg, bool) {
 	if len(b.texts) == 0 {
 		return m, false
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -92,7 +93,7 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 // request is run again as it was sent, gets the new one in its place.
 func todoInject(request []byte, l TodoList) []byte {
 	block := l.prompt()
-	msgs := messages.Messages(request)
+	msgs := chat.Messages(request)
 	at := -1
 	for i, m := range msgs {
 		if !m.System() {
@@ -112,10 +113,10 @@ func todoInject(request []byte, l TodoList) []byte {
 		})
 		if replaced {
 			msgs[at] = m
-			return messages.WithMessages(request, msgs)
+			return chat.WithMessages(request, msgs)
 		}
 	}
-	return messages.AppendSystem(request, block)
+	return chat.AppendSystem(request, block)
 }
 
 // prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
@@ -153,7 +154,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	c.Note(NoteTodo, r)
 	c.SetReply(cleaned)
-	if messages.EmptyReply(cleaned) {
+	if chat.EmptyReply(cleaned) {
 		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby
 	}
 	return pipeline.Continue(), nil
@@ -161,7 +162,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 
 // todoClean takes the directives out of the texts of all choices and returns those of choice 0.
 func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
-	choices := messages.Choices(reply)
+	choices := chat.Choices(reply)
 	for i, ch := range choices {
 		var found []todoDirective
 		m, _ := ch.Message().MapText(func(s string) string {
@@ -182,10 +183,10 @@ func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
 	if !any {
 		return reply, nil, false
 	}
-	return messages.WithChoices(reply, choices), first, true
+	return chat.WithChoices(reply, choices), first, true
 }
 
-func todoIndex(ch messages.Choice, place int) int64 {
+func todoIndex(ch chat.Choice, place int) int64 {
 	raw, _ := rawjson.Field(ch.Raw, "index")
 	if n, ok := rawjson.Int(raw); ok {
 		return n

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -85,7 +86,7 @@ func TestTodoPrompt(t *testing.T) {
 
 	t.Run("TD-12 list then help", func(t *testing.T) {
 		_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("ok"))
-		sys := messages.SystemText(saw)
+		sys := chat.SystemText(saw)
 		require.True(t, strings.HasPrefix(sys, "Be kind.\n\n[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b\n"), sys)
 		help := strings.Split(sys[strings.Index(sys, "#2 [PENDING] b\n"):], "\n")[1:]
 		require.Len(t, help, 2)
@@ -98,13 +99,13 @@ func TestTodoPrompt(t *testing.T) {
 			_, err := s.Before(t.Context(), c)
 			require.NoError(t, err)
 		}
-		require.Equal(t, 1, strings.Count(messages.SystemText(c.Request()), "[当前任务列表]"))
+		require.Equal(t, 1, strings.Count(chat.SystemText(c.Request()), "[当前任务列表]"))
 		parts := callIn("s", `{"messages":[{"role":"developer","content":[{"type":"text","text":"x"}]},{"role":"user","content":null}]}`)
 		for range 3 {
 			_, err := s.Before(t.Context(), parts)
 			require.NoError(t, err)
 		}
-		require.Equal(t, 1, strings.Count(messages.SystemText(parts.Request()), "[当前任务列表]"))
+		require.Equal(t, 1, strings.Count(chat.SystemText(parts.Request()), "[当前任务列表]"))
 		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
 	})
 	t.Run("TD-13 sessions and tenants apart", func(t *testing.T) {

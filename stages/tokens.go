@@ -4,21 +4,21 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // TokenCounter estimates how many tokens messages cost a model (S3-CLEAR-8). It is safe for concurrent use. The
 // estimate covers text, the arguments of tool calls, and tool results; images and the like count nothing.
 type TokenCounter interface {
-	Count(model string, msgs []messages.Msg) int
+	Count(model string, msgs []chat.Msg) int
 }
 
 // TokenCounterFunc is a function as a TokenCounter.
-type TokenCounterFunc func(model string, msgs []messages.Msg) int
+type TokenCounterFunc func(model string, msgs []chat.Msg) int
 
 // Count calls f.
-func (f TokenCounterFunc) Count(model string, msgs []messages.Msg) int { return f(model, msgs) }
+func (f TokenCounterFunc) Count(model string, msgs []chat.Msg) int { return f(model, msgs) }
 
 // learner is a TokenCounter that learns from what a model charged for a request.
 type learner interface {
@@ -44,7 +44,7 @@ func newTokenCounter(name, vocabulary string) (TokenCounter, error) {
 type Chars struct{}
 
 // Count returns the estimate; the model does not matter.
-func (Chars) Count(_ string, msgs []messages.Msg) int {
+func (Chars) Count(_ string, msgs []chat.Msg) int {
 	n := 0
 	for _, m := range msgs {
 		texts(m, func(s string) { n += utf8.RuneCountInString(s) })
@@ -54,7 +54,7 @@ func (Chars) Count(_ string, msgs []messages.Msg) int {
 
 // texts hands out what a message costs: its text, and the argument text of its tool calls. Role, ids and names are
 // not counted, so that "a result of 400 characters" is 100 tokens.
-func texts(m messages.Msg, f func(string)) {
+func texts(m chat.Msg, f func(string)) {
 	if s := m.Text(); s != "" {
 		f(s)
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"unicode"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -58,7 +58,7 @@ type fit struct {
 }
 
 // Count estimates the tokens of the messages; tools are not part of them.
-func (k *Calibrated) Count(model string, msgs []messages.Msg) int {
+func (k *Calibrated) Count(model string, msgs []chat.Msg) int {
 	var x vector
 	for _, m := range msgs {
 		measure(&x, m)
@@ -97,7 +97,7 @@ func (k *Calibrated) Learn(request, reply []byte) {
 	if r := float64(n) / guess; r < 0.1 || r > 10 {
 		return // not the charge of this request: a proxy's own counting, or a reply of something else
 	}
-	model := messages.ModelName(request)
+	model := chat.ModelName(request)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f, ok := k.fits[model]
@@ -165,7 +165,7 @@ func dot(a, b vector) float64 {
 }
 
 // measure adds a message's features.
-func measure(x *vector, m messages.Msg) {
+func measure(x *vector, m chat.Msg) {
 	x[fMessages]++
 	x[fCalls] += float64(len(m.ToolCalls()))
 	texts(m, func(s string) {
@@ -201,7 +201,7 @@ func cjk(r rune) bool {
 }
 
 // textOnly reports whether no message has a part that is no text.
-func textOnly(msgs []messages.Msg) bool {
+func textOnly(msgs []chat.Msg) bool {
 	for _, m := range msgs {
 		raw, _ := rawjson.Field(m.Raw, "content")
 		for _, p := range rawjson.Elements(raw) {

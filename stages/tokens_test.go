@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -19,7 +19,7 @@ import (
 func TestChars(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		in   messages.Msg
+		in   chat.Msg
 		want int
 	}{
 		"S3-CLEAR-8 text":      {msg("user", "abcd"), 1},
@@ -27,16 +27,16 @@ func TestChars(t *testing.T) {
 		"S3-CLEAR-8 runes":     {msg("user", "中文中文"), 1},
 		"S3-CLEAR-8 arguments": {calling(`a f {"q":"12"}`), 3},
 		"S3-CLEAR-8 result":    {result("a-long-id", "abcdefgh"), 2},
-		"S3-CLEAR-8 parts":     {messages.Msg{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"abcd"},{"type":"image_url","image_url":{"url":"data:..."}}]}`)}, 1},
-		"nothing":              {messages.Msg{Raw: []byte(`null`)}, 0},
+		"S3-CLEAR-8 parts":     {chat.Msg{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"abcd"},{"type":"image_url","image_url":{"url":"data:..."}}]}`)}, 1},
+		"nothing":              {chat.Msg{Raw: []byte(`null`)}, 0},
 	} {
-		require.Equal(t, tc.want, stages.Chars{}.Count("m", []messages.Msg{tc.in}), name)
+		require.Equal(t, tc.want, stages.Chars{}.Count("m", []chat.Msg{tc.in}), name)
 	}
 }
 
 // truth charges like a vocabulary of byte pairs: short words one token, long ones more, digits in threes, marks one
 // each, Chinese a little less than one a character; and so much for each message and call.
-func truth(msgs []messages.Msg) int {
+func truth(msgs []chat.Msg) int {
 	n := 3
 	for _, m := range msgs {
 		text := m.Text()
@@ -90,7 +90,7 @@ func TestCalibrated(t *testing.T) {
 			}
 			k := stages.NewCalibrated()
 			tools := `[` + strings.Repeat(`{"type":"function","function":{"name":"f","description":"d"}},`, r.IntN(20)) + `{}]`
-			msgs := []messages.Msg{msg("system", text())}
+			msgs := []chat.Msg{msg("system", text())}
 			var errs, plain float64
 			for turn := range 70 {
 				id := fmt.Sprint("c", turn)

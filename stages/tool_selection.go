@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -98,7 +99,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 	}
 	text := ""
 	if msgs, ok := messagesOf(c.Request()); ok {
-		if at := messages.NewestUser(msgs); at >= 0 {
+		if at := chat.NewestUser(msgs); at >= 0 {
 			text = msgs[at].Text()
 		}
 	}
@@ -139,7 +140,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		left[name] = true
 	}
 	var blocked []string
-	for _, choice := range messages.Choices(c.ReplyBytes()) {
+	for _, choice := range chat.Choices(c.ReplyBytes()) {
 		for _, call := range choice.Message().ToolCalls() {
 			if name := call.Name(); left[name] {
 				delete(left, name)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
@@ -223,7 +224,7 @@ func FuzzReadChat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if c, fault := intake.ReadChat(body); fault == nil {
 			require.NotEmpty(t, c.Model)
-			require.NotEmpty(t, messages.Messages(body))
+			require.NotEmpty(t, chat.Messages(body))
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 )
@@ -16,7 +17,7 @@ import (
 
 // toolEvent is a chunk of pipeline.ToolFollower as an event.
 func toolEvent(chunk []byte) (name string, data []byte) {
-	if _, ok := messages.ToolChunkText(chunk); ok {
+	if _, ok := chat.ToolChunkText(chunk); ok {
 		return "chunk", oneLine(chunk)
 	}
 	progress, _ := rawjson.Field(chunk, "progress")

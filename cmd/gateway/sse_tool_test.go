@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -103,7 +104,7 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 		},
 	})
 	outer := installation(t, `tool: {tools: [{name: counts, executor: "`+inner+`/v1/tools/counts/call", effect: read, cache: "off"}]}`, nil)
-	read := func(ctx context.Context, chunk func(text string)) (events []messages.Event) {
+	read := func(ctx context.Context, chunk func(text string)) (events []chat.Event) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, outer+"/v1/tools/counts/call", strings.NewReader(`{}`))
 		require.NoError(t, err)
 		req.Header.Set("Accept", "text/event-stream")
@@ -111,14 +112,14 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 		res, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
 		defer res.Body.Close()
-		r := messages.NewEventReader(bufio.NewReader(res.Body), 1<<20, nil)
+		r := chat.NewEventReader(bufio.NewReader(res.Body), 1<<20, nil)
 		for {
 			ev, err := r.Next()
 			if err != nil {
 				return events
 			}
 			events = append(events, ev)
-			if text, ok := messages.ToolChunkText(ev.Data); ok {
+			if text, ok := chat.ToolChunkText(ev.Data); ok {
 				chunk(text)
 			}
 		}
@@ -147,7 +148,7 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
-	_, err = messages.NewEventReader(res.Body, 1<<20, nil).Next()
+	_, err = chat.NewEventReader(res.Body, 1<<20, nil).Next()
 	require.NoError(t, err)
 	leave()
 	res.Body.Close()

@@ -27,7 +27,7 @@ func benchCalls(b *testing.B, n *bus.Node, body []byte) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		r := chat()
+		r := chatRequest()
 		r.Body = body
 		p, err := n.Accept(b.Context(), r)
 		require.NoError(b, err)
@@ -95,7 +95,7 @@ func BenchmarkCallsAtOnce(b *testing.B) {
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			r := chat()
+			r := chatRequest()
 			r.Body = body
 			p, err := n.Accept(b.Context(), r)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -115,7 +116,7 @@ func TestChunkThatDoesNotFit(t *testing.T) {
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for _, text := range []string{"first ", big, "last"} {
 			delta := rawjson.SetFieldString([]byte("{}"), "content", text)
-			if err := emit(messages.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
+			if err := emit(chat.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
 				return err
 			}
 		}

@@ -50,7 +50,7 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 	w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo))})
 	n := w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Entry: true})
 	for name, size := range map[string]int{"together over max_payload": 240 << 10, "above the limit": 300 << 10, "far above max_payload": 5 << 20} {
-		r := chat()
+		r := chatRequest()
 		r.Body = rawjson.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
 		c := wait(t, accept(t, n, r))
 		require.Nil(t, c.Fault, name)
@@ -85,7 +85,7 @@ func TestCancel(t *testing.T) {
 	w.node(bus.Options{Targets: roles(target), Hosts: nobody, Manager: manager(t, gate)})
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, gate)})
 	t.Run("while the target runs, from another process", func(t *testing.T) {
-		p := accept(t, n, chat())
+		p := accept(t, n, chatRequest())
 		<-started
 		p.Leave()
 		p.Leave()
@@ -93,7 +93,7 @@ func TestCancel(t *testing.T) {
 		require.Equal(t, messages.Cancelled, c.Fault.Code)
 	})
 	t.Run("before the target", func(t *testing.T) {
-		r := chat()
+		r := chatRequest()
 		r.Session = "gated"
 		p := accept(t, n, r)
 		n.Cancel(p.ID())
@@ -102,7 +102,7 @@ func TestCancel(t *testing.T) {
 		require.Empty(t, started, "the target did not run")
 	})
 	t.Run("after the end", func(t *testing.T) {
-		r := chat()
+		r := chatRequest()
 		r.Body = []byte(`{"model":"quick"}`)
 		p := accept(t, n, r)
 		c := wait(t, p)
@@ -140,7 +140,7 @@ func TestIdempotency(t *testing.T) {
 	a := w.node(o)
 	o.Manager = manager(t)
 	b := w.node(o)
-	with := func(key string) pipeline.Request { r := chat(); r.IdempotencyKey = key; return r }
+	with := func(key string) pipeline.Request { r := chatRequest(); r.IdempotencyKey = key; return r }
 
 	t.Run("the same answer from another process", func(t *testing.T) {
 		first := wait(t, accept(t, a, with("k")))
@@ -196,7 +196,7 @@ func TestIdempotencyOfADeadClaimant(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t)})
-	r := chat()
+	r := chatRequest()
 	r.IdempotencyKey = "k"
 	first := wait(t, accept(t, n, r))
 	b, err := bus.OpenBucket(t.Context(), w.js, bus.IdempotencyBucket)
@@ -230,7 +230,7 @@ func TestSubmit(t *testing.T) {
 	})
 	a := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
 	b := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
-	r := chat()
+	r := chatRequest()
 	r.Submit, r.Tenant = true, "acme"
 	p := accept(t, a, r)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

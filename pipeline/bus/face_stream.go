@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
@@ -38,8 +39,8 @@ func streamMessages(subject string, chunks [][]byte, degraded string, largest in
 		out = append(out, m)
 	}
 	for _, chunk := range chunks {
-		if text, ok := messages.ToolChunkText(chunk); ok {
-			for _, piece := range messages.SplitText(text, max(largest, utf8.UTFMax)) {
+		if text, ok := chat.ToolChunkText(chunk); ok {
+			for _, piece := range chat.SplitText(text, max(largest, utf8.UTFMax)) {
 				add([]byte(piece))
 			}
 			continue
@@ -47,7 +48,7 @@ func streamMessages(subject string, chunks [][]byte, degraded string, largest in
 		if _, alive := rawjson.Field(chunk, "progress"); alive {
 			continue
 		}
-		for _, piece := range messages.SplitChunk(chunk, largest) {
+		for _, piece := range chat.SplitChunk(chunk, largest) {
 			add(piece)
 		}
 	}
@@ -66,7 +67,7 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 	last := &nats.Msg{Subject: subject}
 	if c.Kind == messages.Tool {
 		if reply, text, ok := c.ReplyOut(); fault == nil && ok && !text && !begun {
-			chunks = [][]byte{messages.ToolChunk(reply)}
+			chunks = [][]byte{chat.ToolChunk(reply)}
 		}
 		last.Header = nats.Header{}
 		for k, v := range intake.AnswerFacts(c, time.Now()) {

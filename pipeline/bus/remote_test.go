@@ -68,7 +68,7 @@ func TestRemoteProgramThatComesLater(t *testing.T) {
 			w := newWorld(t, bus.Config{Fusion: fused})
 			s := remotestage.Stage(spec("late", 20), bus.Asker{Conn: w.conn()}, w.log)
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), s)})
-			p := accept(t, n, chat())
+			p := accept(t, n, chatRequest())
 			require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(bus.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
 				"it waits as one stored message, with no lease")
 			w.program("programs.late", through("late", 20))
@@ -91,13 +91,13 @@ func TestRemoteProgramThatNeverComes(t *testing.T) {
 	ask := bus.Asker{Conn: w.conn()}
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
 		Manager: manager(t, remotestage.Stage(waits, ask, w.log), remotestage.Stage(skips, ask, w.log))})
-	r := chat()
+	r := chatRequest()
 	r.Skip = []string{"waits"}
 	c := wait(t, accept(t, n, r))
 	require.Nil(t, c.Fault, "on-absent: skip")
 	require.Equal(t, []string{"skips.beforeModel(skipped)", "model"}, c.Slip.Path)
 
-	r = chat()
+	r = chatRequest()
 	r.Deadline = time.Now().Add(1500 * time.Millisecond)
 	c = wait(t, accept(t, n, r))
 	require.NotNil(t, c.Fault)
@@ -121,7 +121,7 @@ func TestRemoteProgramThatGoesAway(t *testing.T) {
 	})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, remotestage.Stage(spec("half", 20), bus.Asker{Conn: w.conn()}, w.log))})
 	nc := w.program("programs.half", through("half", 20))
-	stays, leaves := accept(t, n, chat()), accept(t, n, chat())
+	stays, leaves := accept(t, n, chatRequest()), accept(t, n, chatRequest())
 	<-atTarget
 	<-atTarget
 	nc.Close()
@@ -197,7 +197,7 @@ func TestRemoteStageAndLargeBodies(t *testing.T) {
 	require.NoError(t, nc.Flush())
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t,
 		remotestage.Stage(open, ask, w.log), remotestage.Stage(closed, ask, w.log), remotestage.Stage(reads, ask, w.log), remotestage.Stage(blind, ask, w.log))})
-	r := chat()
+	r := chatRequest()
 	r.Body = []byte(`{"model":"m","x":"` + strings.Repeat("y", 600<<10) + `"}`)
 	r.Skip = []string{"closed"}
 	c := wait(t, accept(t, n, r))
@@ -232,7 +232,7 @@ func TestRemoteQuestionOutlivesItsWorker(t *testing.T) {
 			}
 			worker := w.start(bus.Options{Manager: stages(theirs), Conn: theirs, Hosts: only("slow")})
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc), Hosts: nobody})
-			p := accept(t, n, chat())
+			p := accept(t, n, chatRequest())
 			first := <-asked
 			if dies {
 				theirs.Close()

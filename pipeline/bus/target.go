@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -198,15 +199,15 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 	inbox, count, noted := h.c.Return.Inbox, 0, false
 	degraded := ""
 	if h.c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers (FB-2)
-		degraded = messages.StandbyMark(messages.ModelName(h.c.Request()))
+		degraded = messages.StandbyMark(chat.ModelName(h.c.Request()))
 	}
 	return func(chunk []byte) error {
 		if inbox == "" {
 			return nil
 		}
-		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+		for _, piece := range chat.SplitChunk(chunk, n.largest()) {
 			count++
-			if _, text := messages.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
+			if _, text := chat.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
 				noted = true // a tool's sign of life shows nothing
 				h.c.Note(noteEmitted, true)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -351,7 +352,7 @@ const lookupTime = 5 * time.Second
 func (h *Host) classify(c *messages.Call) (string, error) {
 	switch c.Kind {
 	case messages.Model:
-		return h.Table.Class(messages.ModelName(c.Request()))
+		return h.Table.Class(chat.ModelName(c.Request()))
 	case messages.Tool:
 		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 		defer cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -84,7 +85,7 @@ func TestStageTools(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Tenant: "acme", Run: "r1", Body: []byte(hello)})
 		require.Nil(t, c.Fault)
-		calls := messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()
+		calls := chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()
 		require.Len(t, calls, 1)
 		require.Equal(t, "write_note", calls[0].Name())
 		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tenant: "acme", Run: "r1", Tool: "write_note", Body: []byte(`{"text":"x"}`)})
@@ -102,7 +103,7 @@ func TestStageTools(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Body: []byte(hello)})
 		require.Nil(t, c.Fault)
-		require.Empty(t, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls())
+		require.Empty(t, chat.Choices(c.ReplyBytes())[0].Message().ToolCalls())
 		for _, name := range []string{"write_note", "write_note@1", "write_note@7"} {
 			_, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{"text":"x"}`)})
 			var f *messages.Fault

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -305,7 +306,7 @@ stages:
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		_, _ = p.Wait(ctx, func(d pipeline.Delta) {
-			if _, ok := messages.ToolChunkText(d.Chunk); ok {
+			if _, ok := chat.ToolChunkText(d.Chunk); ok {
 				p.Leave()
 				cancel()
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -236,7 +237,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(f.args()), Stream: true})
 					require.NoError(t, err)
 					seen := ""
-					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := messages.ToolChunkText(d.Chunk); seen += text })
+					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := chat.ToolChunkText(d.Chunk); seen += text })
 					require.ErrorIs(t, err, pipeline.ErrHeld)
 					if phase == "before" {
 						require.Empty(t, seen)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
@@ -154,7 +155,7 @@ func follow(t *testing.T, p pipeline.Pending, first func()) (before, whole strin
 	var text strings.Builder
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
-			piece, _ := messages.ToolChunkText(chunk)
+			piece, _ := chat.ToolChunkText(chunk)
 			if piece != "" && text.Len() == 0 && first != nil {
 				first()
 			}
@@ -348,7 +349,7 @@ tool:
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		read := func(chunks [][]byte) {
 			for _, chunk := range chunks {
-				text, _ := messages.ToolChunkText(chunk)
+				text, _ := chat.ToolChunkText(chunk)
 				seen += text
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -55,16 +56,16 @@ func (demo) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := demoAnswer{model: messages.ModelName(body), n: 1, finish: "stop"}
+	a := demoAnswer{model: chat.ModelName(body), n: 1, finish: "stop"}
 	a.id = "chatcmpl-demo-" + messages.Token(a.model+strconv.Itoa(len(body)))
 	if raw, ok := rawjson.Field(body, "n"); ok {
 		if n, ok := rawjson.Int(raw); ok && n > 0 && n <= 16 {
 			a.n = int(n)
 		}
 	}
-	msgs := messages.Messages(body)
+	msgs := chat.Messages(body)
 	text := ""
-	if i := messages.NewestUser(msgs); i >= 0 {
+	if i := chat.NewestUser(msgs); i >= 0 {
 		text = msgs[i].Text()
 	}
 	a.text = text
@@ -112,7 +113,7 @@ func (a *demoAnswer) reply() []byte {
 	}
 	out := words(a.text) * a.n
 	for _, t := range a.tools {
-		out += words(messages.ToolCall{Raw: t}.Arguments()) * a.n
+		out += words(chat.ToolCall{Raw: t}.Arguments()) * a.n
 	}
 	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id), demoCreated, rawjson.Encode(a.model))
 	r = rawjson.SetField(r, "choices", rawjson.Array(choices))
@@ -137,9 +138,9 @@ func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
 	}
 	s := &demoStream{ctx: req.Context(), pause: a.pause}
 	said := 0
-	for _, chunk := range a.chunks(messages.WantsUsage(body)) {
+	for _, chunk := range a.chunks(chat.WantsUsage(body)) {
 		s.events = append(s.events, sseData(chunk))
-		if messages.Says(chunk) {
+		if chat.Says(chunk) {
 			said++
 		}
 		if a.cut > 0 && said == a.cut {
@@ -160,7 +161,7 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 	var out [][]byte
 	reply := a.reply()
 	var rows [][][]byte
-	for _, chunk := range messages.Replay(reply, usage) {
+	for _, chunk := range chat.Replay(reply, usage) {
 		raw, _ := rawjson.Field(chunk, "choices")
 		elems := rawjson.Elements(raw)
 		if len(elems) == 0 {
@@ -179,7 +180,7 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 		}
 		for _, w := range strings.SplitAfter(content, " ") {
 			if w != "" {
-				rows[index] = append(rows[index], messages.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"), "content", w), nil))
+				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"), "content", w), nil))
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -111,7 +112,7 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
 		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
 	}
-	p, name, err := e.Table.Resolve(messages.ModelName(body))
+	p, name, err := e.Table.Resolve(chat.ModelName(body))
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 // prepare makes the bytes to send: those of the request, but for the model's name without the provider prefix, and
 // stream where the caller reads a stream and the body does not say so.
 func prepare(body []byte, model string, stream bool) ([]byte, bool) {
-	if messages.ModelName(body) != model {
+	if chat.ModelName(body) != model {
 		body = rawjson.SetFieldString(body, "model", model)
 	}
 	raw, _ := rawjson.Field(body, "stream")
@@ -225,7 +226,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 		return why
 	}
 	switch {
-	case errors.Is(err, messages.ErrTooLong):
+	case errors.Is(err, chat.ErrTooLong):
 		return r.badReply("its reply is longer than %d bytes", maxReply)
 	case err != nil:
 		return messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply: %s", r.provider.Name, r.provider.scrub(err.Error()))
@@ -235,7 +236,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 	if e, ok := rawjson.Field(b, "error"); ok && !rawjson.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
-	if len(messages.Choices(b)) == 0 {
+	if len(chat.Choices(b)) == 0 {
 		return r.badReply("its reply has no choices")
 	}
 	r.call.SetReply(b)

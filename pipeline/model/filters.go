@@ -3,7 +3,7 @@ package model
 import (
 	"slices"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -11,7 +11,7 @@ import (
 // filters are the chunk filters of one streamed call, innermost first.
 type filters struct {
 	chain []pipeline.ChunkFilter
-	slots map[int64]*messages.ToolSlots
+	slots map[int64]*chat.ToolSlots
 	keys  []textKey // the texts seen, in order
 }
 
@@ -28,7 +28,7 @@ func (r *run) makeFilters() (f *filters, show bool) {
 	if len(chain) == 0 {
 		return nil, show
 	}
-	return &filters{chain: chain, slots: map[int64]*messages.ToolSlots{}}, show
+	return &filters{chain: chain, slots: map[int64]*chat.ToolSlots{}}, show
 }
 
 // text passes one piece through all filters.
@@ -57,7 +57,7 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "function_call", args))
 		default:
 			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner), text))
-			call = messages.Indexed(call, int64(k.at.Tool))
+			call = chat.Indexed(call, int64(k.at.Tool))
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{call})))
 		}
 	}
@@ -133,9 +133,9 @@ func (f *filters) delta(index int64, delta []byte) (out []byte, changed, ok bool
 	edited := false
 	for i, call := range calls {
 		if f.slots[index] == nil {
-			f.slots[index] = &messages.ToolSlots{}
+			f.slots[index] = &chat.ToolSlots{}
 		}
-		t := messages.ToolCall{Raw: call}
+		t := chat.ToolCall{Raw: call}
 		k := textKey{at: pipeline.ChunkKey{Choice: choice, Tool: f.slots[index].At(call)}, inner: "function"}
 		if _, custom := rawjson.Field(call, "custom"); custom {
 			k.inner = "custom"

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
@@ -62,7 +63,7 @@ func FuzzStream(f *testing.F) {
 				require.Equal(t, c.Fault.Code == messages.StreamCut, w.Released())
 				continue
 			}
-			require.NotEmpty(t, messages.Choices(c.ReplyBytes()))
+			require.NotEmpty(t, chat.Choices(c.ReplyBytes()))
 			end, fault := w.End(c)
 			for _, chunk := range append(shown, end...) {
 				require.True(t, json.Valid(chunk), "%s", chunk)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -18,7 +19,7 @@ import (
 func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) error {
 	s := newRelay(r)
 	idle := r.timeout("a gap in the stream", r.Timeouts.Idle, "idle")
-	events := messages.NewEventReader(res.Body, maxEvent, func() {
+	events := chat.NewEventReader(res.Body, maxEvent, func() {
 		if s.sawToken && !s.complete {
 			clock.set(r.Timeouts.Idle, idle)
 		}
@@ -71,7 +72,7 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	switch why := ended(ctx); {
 	case why != nil:
 		return r.broken(s, why)
-	case errors.Is(err, messages.ErrTooLong):
+	case errors.Is(err, chat.ErrTooLong):
 		return r.broken(s, r.badReply("%s", err))
 	case clean && len(s.chunks) == 0:
 		return r.badReply("its stream held no chunk")
@@ -224,7 +225,7 @@ func (s *relay) pass(chunk []byte) error {
 			return nil
 		}
 	}
-	if !s.released && !messages.Says(chunk) {
+	if !s.released && !chat.Says(chunk) {
 		s.waiting = append(s.waiting, chunk)
 		return nil
 	}
@@ -245,7 +246,7 @@ func (s *relay) flush(index int64) error {
 		return nil
 	}
 	for _, delta := range s.filters.flush(index) {
-		chunk := messages.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
+		chunk := chat.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
 		s.released = true
 		for _, c := range append(s.waiting, chunk) {
 			if err := s.run.emit(c); err != nil {
@@ -265,7 +266,7 @@ func (s *relay) whole(clean bool) bool {
 
 // settle makes the chunks the call's reply.
 func (s *relay) settle() error {
-	reply, err := messages.Assemble(s.chunks)
+	reply, err := chat.Assemble(s.chunks)
 	if err != nil {
 		return s.run.badReply("%s", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
@@ -34,7 +35,7 @@ func tailOf(c *messages.Call) (out []string) {
 	return out
 }
 
-func text(c *messages.Call) string { return messages.Choices(c.ReplyBytes())[0].Message().Text() }
+func text(c *messages.Call) string { return chat.Choices(c.ReplyBytes())[0].Message().Text() }
 
 func TestStreamOfChunks(t *testing.T) {
 	t.Parallel()
@@ -211,7 +212,7 @@ func TestStreamOfSeveralChoices(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{all[0], all[1], all[3]}, out)
 	require.Equal(t, []string{all[2], all[4]}, tailOf(c))
-	require.Equal(t, "xy", messages.Choices(c.ReplyBytes())[1].Message().Text())
+	require.Equal(t, "xy", chat.Choices(c.ReplyBytes())[1].Message().Text())
 
 	u2 := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, all[:4]...) })
 	c, _ = ask(t.Context(), endpoint(t, u2.URL), `{"model":"m","stream":true,"n":2}`, true)
@@ -299,9 +300,9 @@ func TestChunkFilters(t *testing.T) {
 	}
 	// dash is outermost, upper innermost: upper first, then dash.
 	_, out := run(messages.Stop{Name: "dash", After: true, Filter: true, Rewrites: true}, messages.Stop{Name: "none", After: true, Filter: true}, messages.Stop{Name: "upper", After: true, Filter: true, Rewrites: true})
-	shown, err := messages.Assemble(out)
+	shown, err := chat.Assemble(out)
 	require.NoError(t, err)
-	m := messages.Choices(shown)[0].Message()
+	m := chat.Choices(shown)[0].Message()
 	require.Equal(t, "B-BC", m.Text())
 	require.Equal(t, `{"-":1}`, m.ToolCalls()[0].Arguments())
 	require.NotContains(t, string(shown), `"token"`, "log probabilities of a filtered text would show it")
@@ -319,7 +320,7 @@ func TestChunkFilters(t *testing.T) {
 		f := pipeline.NewFollower(c.Request())
 		end, fault := f.End(c)
 		require.Nil(t, fault)
-		back, err := messages.Assemble(end)
+		back, err := chat.Assemble(end)
 		require.NoError(t, err)
 		require.JSONEq(t, string(c.ReplyBytes()), string(back))
 	}
@@ -346,7 +347,7 @@ func TestEndToEndWithFollower(t *testing.T) {
 		require.True(t, f.Released())
 		end, fault := f.End(c)
 		require.Nil(t, fault)
-		back, err := messages.Assemble(append(all, end...))
+		back, err := chat.Assemble(append(all, end...))
 		require.NoError(t, err)
 		require.JSONEq(t, string(c.ReplyBytes()), string(back))
 	}

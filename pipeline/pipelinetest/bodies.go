@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -21,7 +22,7 @@ func bodyFixtures() []Fixture {
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
 		pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 		look := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			messages.Messages(c.Request())
+			chat.Messages(c.Request())
 			rawjson.Field(c.ReplyBytes(), "choices")
 			return pipeline.Continue(), nil
 		}

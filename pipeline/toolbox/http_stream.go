@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -51,7 +52,7 @@ func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) 
 		n, err := body.Read(buf)
 		all = append(all, buf[:n]...)
 		if int64(len(all)) > limit {
-			return Result{}, messages.ErrTooLong
+			return Result{}, chat.ErrTooLong
 		}
 		if m := ready(all[given:]); m > 0 {
 			inv.Chunk(string(all[given : given+m]))
@@ -70,11 +71,11 @@ func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) 
 // life; result, the whole result, which ends the stream; error, which ends it as a failure. The data of an event without
 // a name, or named message, is text as it stands; [DONE] ends the stream. Other events are dropped.
 func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
-	events := messages.NewEventReader(body, int(limit)+64, nil)
+	events := chat.NewEventReader(body, int(limit)+64, nil)
 	var size int64
 	say := func(text string) error {
 		if size += int64(len(text)); size > limit {
-			return messages.ErrTooLong
+			return chat.ErrTooLong
 		}
 		inv.Chunk(text)
 		return nil

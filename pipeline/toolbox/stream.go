@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -26,7 +27,7 @@ type stream struct {
 	emit  pipeline.Emit
 	over  bool
 	given bool // there were chunks
-	join  messages.TextJoiner
+	join  chat.TextJoiner
 	text  strings.Builder // all chunks
 	shown bool            // a part of the text was sent
 }
@@ -44,7 +45,7 @@ func (s *stream) alive(what json.RawMessage) {
 			return
 		}
 	}
-	_ = s.emit(messages.ToolProgress(what)) // a lost sign of life is no failure
+	_ = s.emit(chat.ToolProgress(what)) // a lost sign of life is no failure
 }
 
 // numbers is what may be said of a sign of life where a stage rewrites results: how far the tool is, if it says that.
@@ -81,7 +82,7 @@ func (s *stream) send(text string) {
 		return
 	}
 	s.shown = true
-	if s.emit(messages.ToolChunk(text)) != nil {
+	if s.emit(chat.ToolChunk(text)) != nil {
 		s.show = false // nobody takes them any more; the result is whole at the end
 	}
 }
@@ -117,7 +118,7 @@ func (s *stream) settle(tool string, r *Result) error {
 	rest, ok := strings.CutPrefix(whole, s.text.String())
 	switch {
 	case ok:
-		s.join = messages.TextJoiner{}
+		s.join = chat.TextJoiner{}
 		s.add(rest)
 		r.Content, r.streamed = []byte(whole), true
 	case s.shown && r.IsError:

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -31,7 +32,7 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 				progress = append(progress, string(p))
 				continue
 			}
-			piece, ok := messages.ToolChunkText(chunk)
+			piece, ok := chat.ToolChunkText(chunk)
 			require.True(t, ok, "%s", chunk)
 			text += piece
 		}

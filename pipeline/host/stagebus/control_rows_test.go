@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -47,7 +48,7 @@ func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 }
 
 var says1 = pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-	c.SetReply(messages.TextReply("x", "m", "ok", 1))
+	c.SetReply(chat.TextReply("x", "m", "ok", 1))
 	return nil
 })
 

@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
@@ -30,7 +31,7 @@ func fallbackEdgeRows() []row {
 		t.Helper()
 		var got []string
 		for _, raw := range o.seen {
-			got = append(got, messages.ModelName(raw))
+			got = append(got, chat.ModelName(raw))
 		}
 		require.Equal(t, want, got)
 	}

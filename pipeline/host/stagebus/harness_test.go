@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
@@ -94,7 +95,7 @@ func (m *scripted) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	case []byte:
 		c.SetReply(line)
 	case string:
-		c.SetReply(messages.TextReply("x", "m", line, 1))
+		c.SetReply(chat.TextReply("x", "m", line, 1))
 	default:
 		return fmt.Errorf("row %s has no line for this call", p)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -132,7 +133,7 @@ func fallbackRows() []row {
 		return func(t *testing.T, o outcome) {
 			var got []string
 			for _, raw := range o.seen {
-				got = append(got, messages.ModelName(raw))
+				got = append(got, chat.ModelName(raw))
 			}
 			require.Equal(t, want, got)
 			require.NotContains(t, o.last().Notes, messages.NoteIsFallback, "the flag is removed")
@@ -185,7 +186,7 @@ func piiRows() []row {
 		}
 	}
 	const rules = "rules: [{type: %s, strategy: %s}]"
-	history := []messages.Msg{user("I am joe@example.com"), calls("a f"), result("a", "joe@example.com")}
+	history := []chat.Msg{user("I am joe@example.com"), calls("a f"), result("a", "joe@example.com")}
 	return []row{
 		{id: "PI-1 REDACT", with: with(""), turns: ask("mail joe@example.com now"), calls: 1, check: model("mail [REDACTED_EMAIL] now")},
 		{id: "PI-2 MASK 16", with: with(fmt.Sprintf(rules, "credit_card", "MASK")), turns: ask("4111111111111111"), calls: 1, check: model("************1111")},
@@ -201,7 +202,7 @@ func piiRows() []row {
 		{id: "PI-5 a card that fails the checksum", with: with(fmt.Sprintf(rules, "credit_card", "REDACT")), turns: ask("4111111111111112"), calls: 1, check: model("4111111111111112")},
 		{id: "PI-5 no addresses", with: with(fmt.Sprintf(rules, "ip", "REDACT")), turns: ask("999.1.1.1 and 1.2.3"), calls: 1, check: model("999.1.1.1 and 1.2.3")},
 		{id: "PI-6 defaults", with: with(""), turns: one(request(history...)), script: []any{"to joe@example.com"}, calls: 1, check: func(t *testing.T, o outcome) {
-			msgs := messages.Messages(o.seen[0])
+			msgs := chat.Messages(o.seen[0])
 			require.Equal(t, "I am [REDACTED_EMAIL]", msgs[0].Text())
 			require.Equal(t, "joe@example.com", msgs[2].Text())
 			ended("to joe@example.com")(t, o)
@@ -238,7 +239,7 @@ func todoRows() []row {
 			}
 			last.Noted("todo", &report)
 			require.Len(t, report.Invalid, invalid)
-			prompt := messages.SystemText(o.seen[len(replies)])
+			prompt := chat.SystemText(o.seen[len(replies)])
 			require.True(t, strings.HasPrefix(prompt, "Be kind.\n\n[当前任务列表]\n"+list), prompt)
 			require.Equal(t, strings.Count(list, "\n"), strings.Count(prompt, "\n#"), prompt)
 			require.True(t, strings.HasSuffix(prompt, "[TODO_UPDATE: id=N, status=S]"), "TD-12")

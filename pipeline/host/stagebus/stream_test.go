@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -90,7 +91,7 @@ func TestStreamsThroughStages(t *testing.T) {
 				})
 				require.NoError(t, err)
 				require.Nil(t, c.Fault)
-				for i, choice := range messages.Choices(c.ReplyBytes()) {
+				for i, choice := range chat.Choices(c.ReplyBytes()) {
 					require.Equal(t, want, choice.Message().Text(), "the final reply")
 					require.Equal(t, want, shown[i], "what was shown")
 				}
@@ -115,7 +116,7 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 			m := &pipeline.Manager{}
 			require.NoError(t, m.Register(build(t, row{with: []made{{"todo-list", ""}}}, "", d)[0], true))
 			nodes = append(nodes, w.node(t, m, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-				c.SetReply(messages.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
+				c.SetReply(chat.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
 				return nil
 			})))
 		}

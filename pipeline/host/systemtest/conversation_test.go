@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -119,7 +120,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	text := "Noted: " + fmt.Sprint(len(q.Messages))
-	if strings.HasPrefix(messages.SystemText(raw), "You summarise") {
+	if strings.HasPrefix(chat.SystemText(raw), "You summarise") {
 		p.summarys++
 		text = "They looked up many things."
 	} else {

@@ -1,4 +1,6 @@
-package messages
+// Package chat is light views over OpenAI bodies: the messages of a request, the choices of a reply, the chunks of a
+// stream and the reply that they add up to. Every view is the raw bytes; an edit touches only its own field.
+package chat
 
 import (
 	"github.com/shallot-nats/shallot/messages/rawjson"

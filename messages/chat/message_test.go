@@ -1,4 +1,4 @@
-package messages_test
+package chat_test
 
 import (
 	"bytes"
@@ -8,19 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 func TestAppendSystem(t *testing.T) {
 	t.Parallel()
 	req := []byte(`{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hi"}]}`)
-	require.Equal(t, "be kind\n\nhint", messages.SystemText(messages.AppendSystem(req, "hint")))
+	require.Equal(t, "be kind\n\nhint", chat.SystemText(chat.AppendSystem(req, "hint")))
 	req = []byte(`{"messages":[{"role":"user","content":"hi"}]}`)
-	require.Equal(t, "hint", messages.SystemText(messages.AppendSystem(req, "hint")))
+	require.Equal(t, "hint", chat.SystemText(chat.AppendSystem(req, "hint")))
 	req = []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"p","cache_control":{"type":"e"}}]}]}`)
-	out := messages.AppendSystem(req, "hint")
+	out := chat.AppendSystem(req, "hint")
 	require.Contains(t, string(out), `"cache_control":{"type":"e"}`)
-	require.Equal(t, "p\nhint", messages.SystemText(out))
+	require.Equal(t, "p\nhint", chat.SystemText(out))
 }
 
 func FuzzViews(f *testing.F) {
@@ -31,7 +31,7 @@ func FuzzViews(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		valid := json.Valid(body)
 		was := bytes.Clone(body)
-		for _, m := range messages.Messages(body) {
+		for _, m := range chat.Messages(body) {
 			m.Text()
 			m.MapText(strings.ToUpper)
 			for _, c := range m.ToolCalls() {
@@ -39,12 +39,12 @@ func FuzzViews(f *testing.F) {
 				c.WithArguments("{}")
 			}
 		}
-		for _, c := range messages.Choices(body) {
+		for _, c := range chat.Choices(body) {
 			c.Message().Text()
-			c.WithMessage(messages.NewMsg("assistant", "x"))
+			c.WithMessage(chat.NewMsg("assistant", "x"))
 		}
-		messages.EmptyReply(body)
-		out := messages.AppendSystem(body, "hint")
+		chat.EmptyReply(body)
+		out := chat.AppendSystem(body, "hint")
 		if valid {
 			require.True(t, json.Valid(out), "%s", out)
 		}

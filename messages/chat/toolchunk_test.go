@@ -1,4 +1,4 @@
-package messages_test
+package chat_test
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // FuzzJoin: however a text is cut, joined it is what the whole is.
@@ -16,7 +17,7 @@ func FuzzJoin(f *testing.F) {
 	f.Add([]byte("\xe4\xb8\xff\xff\xf0\x9f\xa7"), 2)
 	f.Fuzz(func(t *testing.T, in []byte, n int) {
 		n = 1 + max(0, n%7)
-		var j messages.TextJoiner
+		var j chat.TextJoiner
 		out := ""
 		for rest := string(in); rest != ""; rest = rest[min(n, len(rest)):] {
 			piece := j.Add(rest[:min(n, len(rest))])
@@ -31,16 +32,16 @@ func TestSplitToolChunk(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("onion \u0001 世界 🧅 ", 500)
 	said := ""
-	pieces := messages.SplitChunk(messages.ToolChunk(long), 2000)
+	pieces := chat.SplitChunk(chat.ToolChunk(long), 2000)
 	require.Greater(t, len(pieces), 5)
 	for _, p := range pieces {
 		require.LessOrEqual(t, len(p), 2000)
-		text, ok := messages.ToolChunkText(p)
+		text, ok := chat.ToolChunkText(p)
 		require.True(t, ok)
 		said += text
 	}
 	require.Equal(t, long, said)
-	_, ok := messages.ToolChunkText(messages.ToolProgress([]byte(`{"text":"x"}`)))
+	_, ok := chat.ToolChunkText(chat.ToolProgress([]byte(`{"text":"x"}`)))
 	require.False(t, ok)
 }
 

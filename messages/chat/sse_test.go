@@ -1,4 +1,4 @@
-package messages_test
+package chat_test
 
 import (
 	"bytes"
@@ -10,16 +10,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 func readEvents(t *testing.T, r io.Reader) (out []string) {
 	t.Helper()
-	e := messages.NewEventReader(r, 1<<16, nil)
+	e := chat.NewEventReader(r, 1<<16, nil)
 	for {
 		ev, err := e.Next()
 		if err != nil {
-			require.True(t, errors.Is(err, io.EOF) || errors.Is(err, messages.ErrTooLong), "%v", err)
+			require.True(t, errors.Is(err, io.EOF) || errors.Is(err, chat.ErrTooLong), "%v", err)
 			return out
 		}
 		out = append(out, ev.Name+"|"+string(ev.Data))
@@ -28,18 +28,18 @@ func readEvents(t *testing.T, r io.Reader) (out []string) {
 
 func TestEventLimit(t *testing.T) {
 	t.Parallel()
-	e := messages.NewEventReader(strings.NewReader("data: "+strings.Repeat("x", 1<<20)), 1<<10, nil)
+	e := chat.NewEventReader(strings.NewReader("data: "+strings.Repeat("x", 1<<20)), 1<<10, nil)
 	_, err := e.Next()
-	require.ErrorIs(t, err, messages.ErrTooLong)
-	e = messages.NewEventReader(strings.NewReader(strings.Repeat("data: xxxxxxxxxxxxxxxxx\n", 1000)), 1<<10, nil)
+	require.ErrorIs(t, err, chat.ErrTooLong)
+	e = chat.NewEventReader(strings.NewReader(strings.Repeat("data: xxxxxxxxxxxxxxxxx\n", 1000)), 1<<10, nil)
 	_, err = e.Next()
-	require.ErrorIs(t, err, messages.ErrTooLong)
+	require.ErrorIs(t, err, chat.ErrTooLong)
 }
 
 func TestBrokenReader(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
-	e := messages.NewEventReader(io.MultiReader(strings.NewReader("data: {\"a\""), iotest.ErrReader(boom)), 1<<10, nil)
+	e := chat.NewEventReader(io.MultiReader(strings.NewReader("data: {\"a\""), iotest.ErrReader(boom)), 1<<10, nil)
 	_, err := e.Next()
 	require.ErrorIs(t, err, boom, "half an event is not an event when the connection breaks")
 }
@@ -62,7 +62,7 @@ func BenchmarkEvents(b *testing.B) {
 	in := bytes.Repeat([]byte("data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n"), 1000)
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {
-		e := messages.NewEventReader(bytes.NewReader(in), 1<<20, nil)
+		e := chat.NewEventReader(bytes.NewReader(in), 1<<20, nil)
 		for {
 			if _, err := e.Next(); err != nil {
 				break

@@ -1,4 +1,4 @@
-package messages
+package chat
 
 import (
 	"github.com/shallot-nats/shallot/messages/rawjson"

@@ -1,4 +1,4 @@
-package messages_test
+package chat_test
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -23,7 +23,7 @@ func TestSplitChunk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const most = 2000
-			pieces := messages.SplitChunk([]byte(tt.chunk), most)
+			pieces := chat.SplitChunk([]byte(tt.chunk), most)
 			require.Greater(t, len(pieces), 5)
 			var said strings.Builder
 			for i, p := range pieces {
@@ -48,6 +48,6 @@ func TestSplitChunk(t *testing.T) {
 		`{"choices":[]}`, `{}`, `[` + text + `]`, text, ``, `{"choices":[{"delta":null}],"x":` + text + `}`,
 		`{"choices":[{"delta":{"content":` + text + `}},{"delta":{}}]}`, `{"choices":[{"delta":{"audio":{"data":` + text + `}}}]}`,
 	} {
-		require.Equal(t, [][]byte{[]byte(whole)}, messages.SplitChunk([]byte(whole), 100))
+		require.Equal(t, [][]byte{[]byte(whole)}, chat.SplitChunk([]byte(whole), 100))
 	}
 }

@@ -1,4 +1,4 @@
-package messages_test
+package chat_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -59,24 +59,24 @@ func TestAssemble(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := messages.Assemble(chunks(tt.chunks...))
+			got, err := chat.Assemble(chunks(tt.chunks...))
 			require.NoError(t, err)
 			require.Equal(t, tt.want, string(got))
 		})
 	}
-	_, err := messages.Assemble(nil)
-	require.ErrorIs(t, err, messages.ErrNoChunks)
+	_, err := chat.Assemble(nil)
+	require.ErrorIs(t, err, chat.ErrNoChunks)
 }
 
 func TestToolDeltasWithoutIndex(t *testing.T) {
 	t.Parallel()
-	got, err := messages.Assemble(chunks(
+	got, err := chat.Assemble(chunks(
 		`{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":"1"}}]}}]}`,
 		`{"choices":[{"index":0,"delta":{"tool_calls":[{"function":{"arguments":"2"}},{"id":"b","function":{"name":"g","arguments":"3"}}]}}]}`,
 		`{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"a","function":{"arguments":"4"}}]}}]}`,
 	))
 	require.NoError(t, err)
-	calls := messages.Choices(got)[0].Message().ToolCalls()
+	calls := chat.Choices(got)[0].Message().ToolCalls()
 	require.Len(t, calls, 2)
 	require.Equal(t, "124", calls[0].Arguments())
 	require.Equal(t, "3", calls[1].Arguments())
@@ -89,22 +89,22 @@ func TestReplayAddsUpToTheReply(t *testing.T) {
 		`{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{ \"a\":1}"},"extra_content":{"s":"t"}},{"id":"b","type":"custom","custom":{"name":"g","input":"q"}}]},"logprobs":null,"finish_reason":"tool_calls"},{"index":1,"message":{"role":"assistant","content":"","refusal":"no"},"finish_reason":"stop"}]}`,
 	}
 	for _, reply := range replies {
-		out := messages.Replay([]byte(reply), true)
+		out := chat.Replay([]byte(reply), true)
 		for _, c := range out {
 			require.True(t, json.Valid(c), "%s", c)
 			v, _ := rawjson.FieldString(c, "object")
 			require.Equal(t, "chat.completion.chunk", v)
 		}
-		back, err := messages.Assemble(out)
+		back, err := chat.Assemble(out)
 		require.NoError(t, err)
 		require.JSONEq(t, reply, string(back))
-		for _, c := range messages.Replay([]byte(reply), false) {
+		for _, c := range chat.Replay([]byte(reply), false) {
 			_, usage := rawjson.Field(c, "usage")
 			require.False(t, usage, "usage only if asked for")
 		}
 	}
-	require.Empty(t, messages.Replay([]byte(`{"choices":[]}`), true))
-	require.Empty(t, messages.Replay([]byte(`[]`), true))
+	require.Empty(t, chat.Replay([]byte(`{"choices":[]}`), true))
+	require.Empty(t, chat.Replay([]byte(`[]`), true))
 }
 
 func TestReplayRoundTrip(t *testing.T) {
@@ -125,7 +125,7 @@ func TestReplayRoundTrip(t *testing.T) {
 			choices = append(choices, map[string]any{"index": i, "message": m, "finish_reason": "stop"})
 		}
 		reply := rawjson.Encode(map[string]any{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": map[string]any{"total_tokens": 1}})
-		back, err := messages.Assemble(messages.Replay(reply, true))
+		back, err := chat.Assemble(chat.Replay(reply, true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,12 +146,12 @@ func FuzzAssemble(f *testing.F) {
 		if !json.Valid(a) || !json.Valid(b) {
 			return
 		}
-		reply, err := messages.Assemble([][]byte{a, b, a})
+		reply, err := chat.Assemble([][]byte{a, b, a})
 		if err != nil {
 			return
 		}
 		require.True(t, json.Valid(reply), "%s", reply)
-		for _, c := range messages.Replay(reply, true) {
+		for _, c := range chat.Replay(reply, true) {
 			require.True(t, json.Valid(c), "%s", c)
 		}
 	})
@@ -163,6 +163,6 @@ func BenchmarkAssemble(b *testing.B) {
 		in = append(in, []byte(`{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}`))
 	}
 	for b.Loop() {
-		_, _ = messages.Assemble(in)
+		_, _ = chat.Assemble(in)
 	}
 }
