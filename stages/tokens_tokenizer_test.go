@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -33,7 +33,7 @@ func TestTokenizerReadsAVocabulary(t *testing.T) {
 	_, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
 	require.Equal(t, 15, edits(t, c)[0].Before)
-	require.Len(t, messages.Messages(c.Request()), 1)
+	require.Len(t, chat.Messages(c.Request()), 1)
 	for name, text := range map[string]string{"line 1": "x", "no token": "\n"} {
 		bad := filepath.Join(t.TempDir(), "bad")
 		require.NoError(t, os.WriteFile(bad, []byte(text), 0o600))
