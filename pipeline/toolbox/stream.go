@@ -14,10 +14,10 @@ import (
 // resultKey is the one text of a tool's stream.
 var resultKey = pipeline.ChunkKey{Tool: -1}
 
-// stream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
+// resultStream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
 // process that accepted the call. Nothing is sent after end, but by finish: the call then belongs to whoever passes it
 // on. Executors may use it from any goroutine.
-type stream struct {
+type resultStream struct {
 	progress bool // the caller asked for signs of life
 	show     bool // the caller reads chunks and no stage holds them back
 	wordless bool // a stage rewrites results: signs of life go without their texts, which no stage sees
@@ -33,7 +33,7 @@ type stream struct {
 }
 
 // alive sends a sign of life.
-func (s *stream) alive(what json.RawMessage) {
+func (s *resultStream) alive(what json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.progress || s.over || !json.Valid(what) {
@@ -60,7 +60,7 @@ func numbers(what json.RawMessage) (out json.RawMessage, far bool) {
 }
 
 // chunk takes the next piece of the result.
-func (s *stream) chunk(piece string) {
+func (s *resultStream) chunk(piece string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || piece == "" {
@@ -70,14 +70,14 @@ func (s *stream) chunk(piece string) {
 	s.add(s.join.Add(piece))
 }
 
-func (s *stream) add(text string) {
+func (s *resultStream) add(text string) {
 	s.text.WriteString(text)
 	if s.show {
 		s.send(pipeline.PassText(s.filters, resultKey, text))
 	}
 }
 
-func (s *stream) send(text string) {
+func (s *resultStream) send(text string) {
 	if text == "" {
 		return
 	}
@@ -88,14 +88,14 @@ func (s *stream) send(text string) {
 }
 
 // end stops the executor's access: it may still be on its way out.
-func (s *stream) end() {
+func (s *resultStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
 }
 
 // begun reports whether the tool has given a piece of its result: then it has run, whatever it says later.
-func (s *stream) begun() bool {
+func (s *resultStream) begun() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.given
@@ -103,7 +103,7 @@ func (s *stream) begun() bool {
 
 // settle makes a result of which chunks were given whole. A result that says something else than its chunks is a
 // failure where a part of them was shown, and stands where nobody saw them.
-func (s *stream) settle(tool string, r *Result) error {
+func (s *resultStream) settle(tool string, r *Result) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.given {
@@ -132,7 +132,7 @@ func (s *stream) settle(tool string, r *Result) error {
 }
 
 // reply puts a streamed result into the call, and sends what the filters have held back of it.
-func (s *stream) reply(c *messages.Call, content string) {
+func (s *resultStream) reply(c *messages.Call, content string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.SetReply([]byte(content))

@@ -118,7 +118,7 @@ type attempt struct {
 	args  json.RawMessage
 	limit time.Duration
 	said  *toolspec.MCPCall
-	out   *stream
+	out   *resultStream
 }
 
 // open prepares what the executor says while it runs.
@@ -128,7 +128,7 @@ func (a *attempt) open() {
 	if a.c.Noted(toolspec.NoteMCP, &said) {
 		a.said = &said
 	}
-	a.out = &stream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
+	a.out = &resultStream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
 	if a.c.Stream {
 		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
 	}
