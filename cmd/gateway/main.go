@@ -16,10 +16,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 func main() {
@@ -85,7 +85,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
 		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
 	}, parts{
-		NewFollower: func(request []byte) follower { return pipeline.NewFollower(request) },
+		NewFollower: func(request []byte) follower { return stream.NewFollower(request) },
 		Keys:        keys, Log: log,
 	})
 	if err != nil {

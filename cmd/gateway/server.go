@@ -63,7 +63,7 @@ type modelInfo struct {
 	OwnedBy string
 }
 
-// follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
+// follower decides which bytes of a streamed call the caller may see; stream.Follower is the real one.
 type follower interface {
 	Delta(d pipeline.Delta) [][]byte
 	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)

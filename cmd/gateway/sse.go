@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
@@ -23,7 +24,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
 	q := &queue{most: s.StreamBuffer, ready: make(chan struct{}, 1)}
-	var f follower = &pipeline.ToolFollower{}
+	var f follower = &stream.ToolFollower{}
 	if !e.tool {
 		f = s.NewFollower(req.Body)
 	}

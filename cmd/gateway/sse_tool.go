@@ -15,7 +15,7 @@ import (
 // The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
 // chunks.
 
-// toolEvent is a chunk of pipeline.ToolFollower as an event.
+// toolEvent is a chunk of stream.ToolFollower as an event.
 func toolEvent(chunk []byte) (name string, data []byte) {
 	if _, ok := chat.ToolChunkText(chunk); ok {
 		return "chunk", oneLine(chunk)

@@ -16,8 +16,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -169,7 +169,7 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return pipeline.NewFollower(r) }, Log: testLog(t)})
+	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return stream.NewFollower(r) }, Log: testLog(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.handler())
 	t.Cleanup(func() {

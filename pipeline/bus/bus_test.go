@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 func TestOneCall(t *testing.T) {
@@ -129,7 +130,7 @@ func TestChunkThatDoesNotFit(t *testing.T) {
 	body := []byte(`{"model":"m","stream":true,"messages":[]}`)
 	p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Stream: true, Body: body})
 	require.NoError(t, err)
-	follow := pipeline.NewFollower(body)
+	follow := stream.NewFollower(body)
 	var chunks [][]byte
 	c, err := p.Wait(t.Context(), func(d pipeline.Delta) { chunks = append(chunks, follow.Delta(d)...) })
 	require.NoError(t, err)

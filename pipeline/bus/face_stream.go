@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/intake"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // follower decides what a caller of a stream sees.
@@ -22,9 +23,9 @@ type follower interface {
 
 func followerOf(kind messages.Kind, request []byte) follower {
 	if kind == messages.Tool {
-		return &pipeline.ToolFollower{}
+		return &stream.ToolFollower{}
 	}
-	return pipeline.NewFollower(request)
+	return stream.NewFollower(request)
 }
 
 // streamMessages are the messages that carry chunks: the chunks of a model as they are, the bare text of a tool's. Signs

@@ -25,6 +25,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -151,7 +152,7 @@ func (h *streamHost) read(t *testing.T, tool string, f feed, first func()) (befo
 
 func follow(t *testing.T, p pipeline.Pending, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
 	t.Helper()
-	var follower pipeline.ToolFollower
+	var follower stream.ToolFollower
 	var text strings.Builder
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
@@ -345,7 +346,7 @@ tool:
 		call, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
 		require.NoError(t, err)
 		seen := ""
-		var f pipeline.ToolFollower
+		var f stream.ToolFollower
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		read := func(chunks [][]byte) {
 			for _, chunk := range chunks {

@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // Timeouts bound one run of a model. Zero fields mean the defaults of contracts T4.
@@ -43,7 +44,7 @@ func (t Timeouts) orDefaults() Timeouts {
 }
 
 // FilterMaker makes a stage's chunk filter for one call; see pipeline.Stage.Filter.
-type FilterMaker = pipeline.FilterMaker
+type FilterMaker = stream.FilterMaker
 
 // Config is what an endpoint is made of.
 type Config struct {

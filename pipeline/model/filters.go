@@ -6,6 +6,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // filters are the chunk filters of one streamed call, innermost first.
@@ -24,7 +25,7 @@ type textKey struct {
 // makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
 // stream is to be held back.
 func (r *run) makeFilters() (f *filters, show bool) {
-	chain, show := pipeline.ChunkFilters(r.call, r.Filters, r.Log)
+	chain, show := stream.ChunkFilters(r.call, r.Filters, r.Log)
 	if len(chain) == 0 {
 		return nil, show
 	}
@@ -36,7 +37,7 @@ func (f *filters) text(k textKey, piece string) string {
 	if !slices.Contains(f.keys, k) {
 		f.keys = append(f.keys, k)
 	}
-	return pipeline.PassText(f.chain, k.at, piece)
+	return stream.PassText(f.chain, k.at, piece)
 }
 
 // flush returns what is held back of a choice's texts, as deltas.
@@ -45,7 +46,7 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 		if int64(k.at.Choice) != index {
 			continue
 		}
-		text := pipeline.FlushText(f.chain, k.at)
+		text := stream.FlushText(f.chain, k.at)
 		if text == "" {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 const (
@@ -317,7 +318,7 @@ func TestChunkFilters(t *testing.T) {
 	} {
 		c, out := run(stop)
 		require.Empty(t, out, name)
-		f := pipeline.NewFollower(c.Request())
+		f := stream.NewFollower(c.Request())
 		end, fault := f.End(c)
 		require.Nil(t, fault)
 		back, err := chat.Assemble(end)
@@ -334,7 +335,7 @@ func TestEndToEndWithFollower(t *testing.T) {
 		`{"model":"demo/echo","stream":true,"n":2,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"one two  three"}]}`,
 		`{"model":"demo/tools","stream":true,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"q":{"type":"string"}}}}}]}`,
 	} {
-		f := pipeline.NewFollower([]byte(body))
+		f := stream.NewFollower([]byte(body))
 		c := messages.NewCall(messages.Model, "t", []byte(body))
 		c.Stream = true
 		var all [][]byte

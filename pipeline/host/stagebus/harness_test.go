@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -235,11 +236,11 @@ func inProcess(t *testing.T, r row) {
 
 // reader is the caller of a stream.
 type reader struct {
-	*pipeline.Follower
+	*stream.Follower
 	text string
 }
 
-func newReader(u turn) *reader { return &reader{Follower: pipeline.NewFollower(u.body)} }
+func newReader(u turn) *reader { return &reader{Follower: stream.NewFollower(u.body)} }
 
 func (r *reader) delta(d pipeline.Delta) { r.read(r.Delta(d)) }
 

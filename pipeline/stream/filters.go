@@ -1,19 +1,20 @@
-package pipeline
+package stream
 
 import (
 	"log/slog"
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // FilterMaker makes a stage's chunk filter for one call; see Stage.Filter.
-type FilterMaker = func(c *messages.Call) (ChunkFilter, error)
+type FilterMaker = func(c *messages.Call) (pipeline.ChunkFilter, error)
 
 // ChunkFilters makes the filters of the stages that the call is inside, innermost first. find returns the maker of a
 // stage's filter by the stage's name, from this process's own registry. show is false if the stream is to be held back:
 // a stage rewrites replies and has no filter, or its filter is not known or cannot be made here (contracts 8).
-func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool), log *slog.Logger) (chain []ChunkFilter, show bool) {
+func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool), log *slog.Logger) (chain []pipeline.ChunkFilter, show bool) {
 	for _, frame := range slices.Backward(c.Slip.Frames) {
 		if frame.Stop < 0 || frame.Stop >= len(c.Slip.Stops) {
 			continue
@@ -55,7 +56,7 @@ func Unseen(c *messages.Call) bool {
 }
 
 // PassText passes a piece of one text through the filters.
-func PassText(chain []ChunkFilter, at ChunkKey, piece string) string {
+func PassText(chain []pipeline.ChunkFilter, at pipeline.ChunkKey, piece string) string {
 	for _, f := range chain {
 		if piece == "" {
 			return ""
@@ -66,7 +67,7 @@ func PassText(chain []ChunkFilter, at ChunkKey, piece string) string {
 }
 
 // FlushText returns what the filters held back of one text, at its end.
-func FlushText(chain []ChunkFilter, at ChunkKey) (text string) {
+func FlushText(chain []pipeline.ChunkFilter, at pipeline.ChunkKey) (text string) {
 	for _, f := range chain {
 		if text != "" {
 			text = f.Text(at, text)

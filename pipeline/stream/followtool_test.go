@@ -1,4 +1,4 @@
-package pipeline_test
+package stream_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 func toolEnd(reply string, fault *messages.Fault) *messages.Call {
@@ -65,7 +66,7 @@ func TestToolFollower(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var f pipeline.ToolFollower
+			var f stream.ToolFollower
 			seen := ""
 			for _, d := range row.deltas {
 				seen += toolTexts(t, f.Delta(pipeline.Delta{Source: d.source, N: d.n, Chunk: chat.ToolChunk(d.text)}))
@@ -87,7 +88,7 @@ func TestToolFollower(t *testing.T) {
 	}
 	t.Run("a stand-in names what it stands in for", func(t *testing.T) {
 		t.Parallel()
-		var f pipeline.ToolFollower
+		var f stream.ToolFollower
 		f.Delta(pipeline.Delta{Source: "a", N: 1, Chunk: chat.ToolChunk("half")})
 		c := toolEnd(`{"error":true}`, nil)
 		c.Note(messages.NoteToolFault, map[string]any{"code": messages.ToolTimeout, "message": "Tool 'x' timed out"})
@@ -98,7 +99,7 @@ func TestToolFollower(t *testing.T) {
 	})
 	t.Run("signs of life count and show nothing", func(t *testing.T) {
 		t.Parallel()
-		var f pipeline.ToolFollower
+		var f stream.ToolFollower
 		sign := chat.ToolProgress([]byte(`{"progress":1}`))
 		require.Equal(t, [][]byte{sign}, f.Delta(pipeline.Delta{Source: "a", N: 1, Chunk: sign}))
 		require.False(t, f.Released())
@@ -131,7 +132,7 @@ func TestToolFollowerProperty(t *testing.T) {
 		if rapid.Bool().Draw(rt, "mixed") {
 			all = rapid.Permutation(all).Draw(rt, "order")
 		}
-		var f pipeline.ToolFollower
+		var f stream.ToolFollower
 		seen := ""
 		for _, d := range all {
 			seen += toolTexts(rt, f.Delta(d))

@@ -1,4 +1,4 @@
-package pipeline_test
+package stream_test
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 func piece(text string) []byte {
@@ -51,7 +52,7 @@ func texts(t *testing.T, chunks [][]byte) string {
 
 func TestFollowerStream(t *testing.T) {
 	t.Parallel()
-	f := pipeline.NewFollower([]byte(usageAsk))
+	f := stream.NewFollower([]byte(usageAsk))
 	d := func(n int, chunk []byte) [][]byte { return f.Delta(pipeline.Delta{Source: "1.1", N: n, Chunk: chunk}) }
 	require.Empty(t, d(1, []byte(roleChunk)), "a role alone waits")
 	require.False(t, f.Released())
@@ -68,7 +69,7 @@ func TestFollowerStream(t *testing.T) {
 
 func TestFollowerWithoutUsage(t *testing.T) {
 	t.Parallel()
-	f := pipeline.NewFollower([]byte(plainAsk))
+	f := stream.NewFollower([]byte(plainAsk))
 	f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("Hello")})
 	end, fault := f.End(finished(reply("Hello"), finishChunk, usageChunk))
 	require.Nil(t, fault)
@@ -79,7 +80,7 @@ func TestFollowerSources(t *testing.T) {
 	t.Parallel()
 	t.Run("FB-9 a standby's stream replaces one that had said nothing", func(t *testing.T) {
 		t.Parallel()
-		f := pipeline.NewFollower([]byte(plainAsk))
+		f := stream.NewFollower([]byte(plainAsk))
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: []byte(roleChunk)}))
 		out := f.Delta(pipeline.Delta{Source: "2", N: 1, Chunk: piece("B")})
 		require.Len(t, out, 1)
@@ -90,7 +91,7 @@ func TestFollowerSources(t *testing.T) {
 	})
 	t.Run("FB-9 after the first chunk no second stream is shown", func(t *testing.T) {
 		t.Parallel()
-		f := pipeline.NewFollower([]byte(plainAsk))
+		f := stream.NewFollower([]byte(plainAsk))
 		f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("A")})
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "2", N: 1, Chunk: piece("A")}))
 		_, fault := f.End(finished(reply("other")))
@@ -99,7 +100,7 @@ func TestFollowerSources(t *testing.T) {
 	})
 	t.Run("a re-run that says the same goes on where the first stopped", func(t *testing.T) {
 		t.Parallel()
-		f := pipeline.NewFollower([]byte(plainAsk))
+		f := stream.NewFollower([]byte(plainAsk))
 		out := f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("Hel")})
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 3, Chunk: piece("!")}), "a gap")
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 4, Chunk: piece("!")}))
@@ -109,7 +110,7 @@ func TestFollowerSources(t *testing.T) {
 	})
 	t.Run("a source that begins with a gap shows nothing", func(t *testing.T) {
 		t.Parallel()
-		f := pipeline.NewFollower([]byte(plainAsk))
+		f := stream.NewFollower([]byte(plainAsk))
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 2, Chunk: piece("x")}))
 		end, fault := f.End(finished(reply("yes")))
 		require.Nil(t, fault)
@@ -121,7 +122,7 @@ func TestFollowerFaults(t *testing.T) {
 	t.Parallel()
 	c := messages.NewCall(messages.Model, "t", []byte(plainAsk))
 	c.Fail(messages.NewFault(messages.ProviderError, "boom").From(messages.TargetOrigin))
-	f := pipeline.NewFollower(c.Request())
+	f := stream.NewFollower(c.Request())
 	out, fault := f.End(c)
 	require.Empty(t, out)
 	require.Same(t, c.Fault, fault, "nothing was shown: an ordinary error")
@@ -137,7 +138,7 @@ func TestFollowerFaults(t *testing.T) {
 
 func TestFollowerReplaysWhatWasNeverStreamed(t *testing.T) {
 	t.Parallel()
-	f := pipeline.NewFollower([]byte(usageAsk))
+	f := stream.NewFollower([]byte(usageAsk))
 	end, fault := f.End(finished(reply("cached"), finishChunk)) // a tail of an earlier attempt has no say
 	require.Nil(t, fault)
 	back, err := chat.Assemble(end)
@@ -150,10 +151,10 @@ func TestFollowerToolCalls(t *testing.T) {
 	ask := func(args1, args2 string) string {
 		return fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":%q}},{"id":"b","type":"function","function":{"name":"g","arguments":%q}}]},"finish_reason":"tool_calls"}]}`, args1, args2)
 	}
-	show := func(f *pipeline.Follower) [][]byte {
+	show := func(f *stream.Follower) [][]byte {
 		return f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: []byte(`{"id":"c","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\""}}]}}]}`)})
 	}
-	f := pipeline.NewFollower([]byte(plainAsk))
+	f := stream.NewFollower([]byte(plainAsk))
 	out := show(f)
 	require.Contains(t, string(out[0]), `"finish_reason":null`, "present until the end")
 	end, fault := f.End(finished(ask(`{"x":1}`, `{}`)))
@@ -162,7 +163,7 @@ func TestFollowerToolCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, ask(`{"x":1}`, `{}`), string(back))
 
-	f = pipeline.NewFollower([]byte(plainAsk))
+	f = stream.NewFollower([]byte(plainAsk))
 	show(f)
 	_, fault = f.End(finished(ask(`{"y":1}`, `{}`)))
 	require.Equal(t, messages.StreamCut, fault.Code)
@@ -170,7 +171,7 @@ func TestFollowerToolCalls(t *testing.T) {
 
 func TestFollowerOneIdentity(t *testing.T) {
 	t.Parallel()
-	f := pipeline.NewFollower([]byte(usageAsk))
+	f := stream.NewFollower([]byte(usageAsk))
 	out := f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("a")})
 	out = append(out, f.Delta(pipeline.Delta{Source: "1", N: 2, Chunk: []byte(`{"id":"c2","created":8,"model":"m-2","choices":[{"index":0,"delta":{"content":"b"}}]}`)})...)
 	end, fault := f.End(finished(reply("abc"), `{"id":"zz","created":0,"model":"","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"x_groq":{"a":1}}`))
@@ -194,7 +195,7 @@ func FuzzFollower(f *testing.F) {
 		if !json.Valid(a) || !json.Valid(b) {
 			return
 		}
-		w := pipeline.NewFollower([]byte(usageAsk))
+		w := stream.NewFollower([]byte(usageAsk))
 		for i, c := range [][]byte{a, b} {
 			for _, out := range w.Delta(pipeline.Delta{Source: "1", N: i + 1, Chunk: c}) {
 				require.True(t, json.Valid(out), "%s", out)

@@ -1,4 +1,6 @@
-package pipeline
+// Package stream is what a caller may see of a call before its end: it follows the deltas of one source, and runs them
+// through the chunk filters of the stages on the route. It does no input or output.
+package stream
 
 import (
 	"bytes"
@@ -9,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // Follower decides what a caller sees of a streamed call: which deltas go out, and what is still to be written when
@@ -49,7 +52,7 @@ func NewFollower(request []byte) *Follower {
 func (f *Follower) Released() bool { return f.released }
 
 // Delta takes the next delta and returns the chunks to write now, mostly one or none.
-func (f *Follower) Delta(d Delta) [][]byte {
+func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 	ok, other := f.admit(d, f.released)
 	if other || f.over {
 		f.waiting = nil
@@ -87,7 +90,7 @@ type source struct {
 
 // admit reports whether the delta is the next one of the source that is followed, and whether that is another source
 // than before: while nothing was released, a newer one takes its place.
-func (s *source) admit(d Delta, released bool) (ok, other bool) {
+func (s *source) admit(d pipeline.Delta, released bool) (ok, other bool) {
 	if d.Source != s.name {
 		if released || s.past[d.Source] {
 			return false, false

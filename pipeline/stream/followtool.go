@@ -1,10 +1,11 @@
-package pipeline
+package stream
 
 import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // ToolFollower is the Follower of a tool call: it decides which pieces of the result's text, and which signs of life, a
@@ -19,7 +20,7 @@ type ToolFollower struct {
 func (f *ToolFollower) Released() bool { return f.shown.Len() > 0 }
 
 // Delta takes the next delta and returns the chunks to write now, one or none.
-func (f *ToolFollower) Delta(d Delta) [][]byte {
+func (f *ToolFollower) Delta(d pipeline.Delta) [][]byte {
 	if ok, _ := f.admit(d, f.Released()); !ok {
 		return nil
 	}
