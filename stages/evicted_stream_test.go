@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -31,7 +32,7 @@ type seen struct {
 func (c *toolChain) Stream(t testing.TB, call *messages.Call) seen {
 	t.Helper()
 	call.Stream = true
-	var f pipeline.ToolFollower
+	var f stream.ToolFollower
 	var s seen
 	var text strings.Builder
 	read := func(chunks [][]byte) {

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -109,7 +110,7 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 		}
 	}
 	slices.SortStableFunc(c.Stages, func(a, b pipeline.Stage) int { return a.Order - b.Order })
-	c.Target.Filters = func(stage string) (pipeline.FilterMaker, bool) {
+	c.Target.Filters = func(stage string) (stream.FilterMaker, bool) {
 		i := slices.IndexFunc(c.Stages, func(s pipeline.Stage) bool { return s.Name == stage && s.Filter != nil })
 		if i < 0 {
 			return nil, false

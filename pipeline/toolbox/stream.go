@@ -9,6 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // resultKey is the one text of a tool's stream.
@@ -73,7 +74,7 @@ func (s *resultStream) chunk(piece string) {
 func (s *resultStream) add(text string) {
 	s.text.WriteString(text)
 	if s.show {
-		s.send(pipeline.PassText(s.filters, resultKey, text))
+		s.send(stream.PassText(s.filters, resultKey, text))
 	}
 }
 
@@ -142,7 +143,7 @@ func (s *resultStream) reply(c *messages.Call, content string) {
 	if out, text, _ := c.ReplyOut(); !text && (out != content || out[0] != '{' && out[0] != '[') {
 		c.SetReplyText(content) // what was shown must be its beginning
 	}
-	if rest := pipeline.FlushText(s.filters, resultKey); s.show {
+	if rest := stream.FlushText(s.filters, resultKey); s.show {
 		s.send(rest)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
@@ -24,7 +25,7 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 	t.Helper()
 	c = messages.NewCall(messages.Tool, "t1", []byte(`{}`))
 	c.Tool, c.Stream = tool, true
-	var f pipeline.ToolFollower
+	var f stream.ToolFollower
 	n := 0
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 )
@@ -36,7 +37,7 @@ type Target struct {
 	Parser *toolspec.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
 	// that is unknown here holds streamed results back. Nil means that none is known.
-	Filters func(stage string) (pipeline.FilterMaker, bool)
+	Filters func(stage string) (stream.FilterMaker, bool)
 	Log     *slog.Logger
 }
 
@@ -130,9 +131,9 @@ func (a *attempt) open() {
 	}
 	a.out = &resultStream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
 	if a.c.Stream {
-		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
+		a.out.filters, a.out.show = stream.ChunkFilters(a.c, a.t.Filters, a.log())
 	}
-	a.out.wordless = a.out.progress && pipeline.Unseen(a.c)
+	a.out.wordless = a.out.progress && stream.Unseen(a.c)
 }
 
 // ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
@@ -145,7 +146,7 @@ func (a *attempt) ended(err error) error {
 	if !ok || f.Code == messages.OutcomeUnknown || f.Code == messages.Cancelled || f.Code == messages.DeadlineExceeded {
 		return err // these say more, and nobody acts on them either
 	}
-	return pipeline.ToolCut(f)
+	return stream.ToolCut(f)
 }
 
 // run runs the executor in the slot that was acquired. The timer is the context's, not a worker of the pool.

@@ -3,7 +3,17 @@ package pipeline
 import (
 	"context"
 	"errors"
+
+	"github.com/shallot-nats/shallot/messages"
 )
+
+// Caller makes whole calls: the bus client and the in-process runner are Callers. Stages that need a model call of
+// their own are handed one; such a call has a lease and a slip of its own.
+type Caller interface {
+	// Call runs the call to its end and returns it with reply or fault set. The error is for failures to run it at
+	// all; a *messages.Fault in the returned call is an ordinary end.
+	Call(ctx context.Context, c *messages.Call) (*messages.Call, error)
+}
 
 // Asker asks programs elsewhere, one question for one answer. The bus implements it with a NATS request. It is safe for
 // concurrent use.
