@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // AuditConfig is agent.interceptor.audit; it serves model, tool and agent calls alike.
@@ -141,7 +142,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	r.DurationMs = r.Time.Sub(c.Accepted).Milliseconds()
 	// The record of an end matters most when the caller has left, so it does not end with the call's context.
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	return pipeline.Continue(), a.write(ctx, r)
 }

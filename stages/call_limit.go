@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // CallLimitConfig is agent.interceptor.call-limit. A limit that is null is no limit; 0 allows no call (LM-5).
@@ -102,12 +103,12 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	var exceeded []string
 	var reserved []callCounter
 	for _, n := range l.counters(c) {
-		count, ok := amount{}, n.limit > 0
+		count, ok := quota.Amount{}, n.limit > 0
 		if n.key != "" {
 			var err error
-			count, ok, err = reserve(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1}, true, func(a amount) bool { return a.Calls >= n.limit })
+			count, ok, err = quota.Reserve(ctx, l.store("limits"), n.key, n.ttl, c, quota.Amount{Calls: 1}, true, func(a quota.Amount) bool { return a.Calls >= n.limit })
 			if err != nil {
-				return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+				return pipeline.Verdict{}, quota.StoreFault("call-limit", "call counters", err)
 			}
 			reserved = append(reserved, n)
 		}
@@ -119,8 +120,8 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), nil
 	}
 	for _, n := range reserved {
-		if err := release(ctx, l.store("limits"), n.key, n.ttl, c); err != nil {
-			return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+		if err := quota.Release(ctx, l.store("limits"), n.key, n.ttl, c); err != nil {
+			return pipeline.Verdict{}, quota.StoreFault("call-limit", "call counters", err)
 		}
 	}
 	text := "Model call limits exceeded: " + strings.Join(exceeded, ", ")
@@ -133,7 +134,7 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 }
 
 func (l *callLimit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	called := c.Fault == nil || c.Flag(messages.NoteExecutorReached)
 	for _, n := range l.counters(c) {
@@ -142,12 +143,12 @@ func (l *callLimit) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		}
 		var err error
 		if called {
-			err = settle(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1})
+			err = quota.Book(ctx, l.store("limits"), n.key, n.ttl, c, quota.Amount{Calls: 1})
 		} else {
-			err = release(ctx, l.store("limits"), n.key, n.ttl, c)
+			err = quota.Release(ctx, l.store("limits"), n.key, n.ttl, c)
 		}
 		if err != nil {
-			return pipeline.Continue(), storeFault("call-limit", "call counters", err)
+			return pipeline.Continue(), quota.StoreFault("call-limit", "call counters", err)
 		}
 	}
 	return pipeline.Continue(), nil

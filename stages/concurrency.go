@@ -8,6 +8,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ConcurrencyConfig is agent.interceptor.concurrency.
@@ -112,7 +113,7 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 	case ctx.Err() != nil && !free:
 		return pipeline.Verdict{}, context.Cause(ctx)
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
-		return pipeline.Verdict{}, storeFault("concurrency", "slots of group "+st.Group, err)
+		return pipeline.Verdict{}, quota.StoreFault("concurrency", "slots of group "+st.Group, err)
 	case !free:
 		f := messages.NewFault(messages.Overloaded, "all %d slots of the concurrency group %s are taken; the tool '%s' was not run; try again later",
 			most, st.Group, def.Name).From("concurrency")
@@ -152,7 +153,7 @@ func (s *concurrency) after(ctx context.Context, c *messages.Call) (pipeline.Ver
 	if ok, err := c.State(&st); err != nil || !ok {
 		return pipeline.Continue(), err
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	_, err := pipeline.Change(ctx, s.store("limits"), slotKey(st.Group), time.Hour, func(t *slotTable) (bool, error) {
 		_, has := t.Held[st.Slot]

@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
@@ -158,7 +159,7 @@ func (l *largeResultEviction) limit(ctx context.Context, c *messages.Call) int {
 }
 
 func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text string) (path string, err error) {
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	tool, _, _ := cutVersion(c.Tool)
 	_, e, err := l.tools.of(ctx, c)

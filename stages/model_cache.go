@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ModelCacheConfig is agent.interceptor.model-cache.
@@ -44,7 +45,7 @@ type modelCache struct {
 	cfg    ModelCacheConfig
 	store  func(string) pipeline.Store
 	log    *slog.Logger
-	bound  *storeBound
+	bound  *quota.StoreBound
 	hits   atomic.Int64
 	misses atomic.Int64
 }
@@ -64,7 +65,7 @@ func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	case cfg.MaxEntries < 1:
 		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
 	}
-	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: newStoreBound(modelCachePrefix, cfg.MaxEntries)}
+	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: quota.NewStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
 		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply", "cache"}, Details: m.details,
 	}, nil
@@ -133,7 +134,7 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store := m.store("cache")
-	if err := m.bound.room(ctx, store); err != nil {
+	if err := m.bound.Room(ctx, store); err != nil {
 		return pipeline.Continue(), fmt.Errorf("model cache: not stored: %w", err)
 	}
 	if _, err := store.Put(ctx, st.Key, v, m.cfg.TTL, pipeline.Always()); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // RateLimitConfig is agent.interceptor.rate-limit.
@@ -96,7 +97,7 @@ func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
 		}
 		wait, err := takeToken(ctx, d.Store("limits"), messages.Key("rate-limit", c.Tenant, tool), r, c.ID+"/"+try(c))
 		if err != nil {
-			return pipeline.Verdict{}, storeFault("rate-limit", "tool quotas", err)
+			return pipeline.Verdict{}, quota.StoreFault("rate-limit", "tool quotas", err)
 		}
 		if wait > 0 {
 			f := messages.NewFault(messages.RateLimited, "tool '%s' may run %d times in %s for tenant %s; try again in %s",

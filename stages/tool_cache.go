@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ToolCacheConfig is agent.interceptor.tool-cache.
@@ -35,7 +36,7 @@ type toolCache struct {
 	tools   toolPolicies
 	store   func(string) pipeline.Store
 	log     *slog.Logger
-	bound   *storeBound
+	bound   *quota.StoreBound
 	flights flights
 	hits    atomic.Int64
 	misses  atomic.Int64
@@ -74,7 +75,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	t := &toolCache{
 		cfg: *cfg, tools: tools, store: d.Store, log: d.Log,
-		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries),
+		bound: quota.NewStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
 		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
@@ -164,7 +165,7 @@ func (t *toolCache) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if ok, err := c.State(&st); err != nil || !ok {
 		return pipeline.Continue(), err
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	var err error
 	if succeeded(c) {
@@ -191,7 +192,7 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 		ttl = min(ttl, evictedCacheTTL)
 	}
 	store := t.store("cache")
-	if err := t.bound.room(ctx, store); err != nil {
+	if err := t.bound.Room(ctx, store); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
 	if _, err := store.Put(ctx, toolCachePrefix+st.Key, rawjson.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ToolFallbackConfig has no keys of its own: `tool.fallback` holds the settings (FallbackRules).
@@ -81,7 +82,7 @@ type toolFallback struct {
 	tools toolPolicies
 	store func(string) pipeline.Store
 	log   *slog.Logger
-	bound *storeBound
+	bound *quota.StoreBound
 }
 
 // newToolFallback makes the ladder of stand-ins for a tool that failed (S2-FALL-1 to 7): the last success of the same
@@ -108,7 +109,7 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 	if err := rules.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: newStoreBound(stalePrefix, rules.StaleMax)}
+	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
 	return pipeline.Stage{After: f.after, Reads: []string{"fault"}, Writes: []string{"reply"}}, nil
 }
 
@@ -268,10 +269,10 @@ func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	store := t.store("cache")
-	if err := t.bound.room(ctx, store); err != nil {
+	if err := t.bound.Room(ctx, store); err != nil {
 		return fmt.Errorf("tool fallback: success not recorded: %w", err)
 	}
 	r := resultOf(c, id, t.rules.StaleTTL)

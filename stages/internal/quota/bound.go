@@ -1,4 +1,4 @@
-package stages
+package quota
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// storeBound keeps the number of entries under a prefix of a store at or below max. The store is only listed when the
+// StoreBound keeps the number of entries under a prefix of a store at or below max. The store is only listed when the
 // entries seen at the last listing and those written here since then could have reached max, and then room is made
 // for a batch of writes. What goes are the oldest of a random sample, of all entries where there are few. Several
 // processes that write at once can pass the bound by what they write between two listings of each.
-type storeBound struct {
+type StoreBound struct {
 	prefix string
 	max    int
 
@@ -23,16 +23,17 @@ type storeBound struct {
 	count int
 }
 
-func newStoreBound(prefix string, max int) *storeBound {
-	b := &storeBound{prefix: prefix, max: max, turn: make(chan struct{}, 1)}
+// NewStoreBound bounds the entries whose keys begin with the prefix.
+func NewStoreBound(prefix string, max int) *StoreBound {
+	b := &StoreBound{prefix: prefix, max: max, turn: make(chan struct{}, 1)}
 	b.turn <- struct{}{}
 	return b
 }
 
 const evictBatch = 32
 
-// room makes place for one entry. It is called before each write.
-func (b *storeBound) room(ctx context.Context, s pipeline.Store) error {
+// Room makes place for one entry. It is called before each write.
+func (b *StoreBound) Room(ctx context.Context, s pipeline.Store) error {
 	select {
 	case <-b.turn:
 		defer func() { b.turn <- struct{}{} }()

@@ -1,4 +1,6 @@
-package stages
+// Package quota counts what stages give out: ledgers of what was used and reserved, and a bound on the entries of a
+// store. It knows no stage.
+package quota
 
 import (
 	"context"
@@ -9,21 +11,21 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// amount is what a ledger counts.
-type amount struct {
+// Amount is what a ledger counts.
+type Amount struct {
 	Calls  int64 `json:"calls,omitempty"`
 	Tokens int64 `json:"tokens,omitempty"`
 	// Micros are millionths of a US dollar; integers, so that sums are exact.
 	Micros int64 `json:"microUsd,omitempty"`
 }
 
-func (a amount) plus(b amount) amount {
-	return amount{a.Calls + b.Calls, a.Tokens + b.Tokens, a.Micros + b.Micros}
+func (a Amount) plus(b Amount) Amount {
+	return Amount{a.Calls + b.Calls, a.Tokens + b.Tokens, a.Micros + b.Micros}
 }
 
-// claim is what one call has reserved, or has settled, until a time after which no phase of it can run any more.
-type claim struct {
-	amount
+// reservation is what one call has reserved, or has booked, until a time after which no phase of it can run any more.
+type reservation struct {
+	Amount
 	Until time.Time `json:"until"`
 }
 
@@ -31,9 +33,9 @@ type claim struct {
 // settled lately. Every change is one compare-and-set, and is made once for each call id however often a call is
 // retried further in or delivered again.
 type ledger struct {
-	Used    amount           `json:"used"`
-	Open    map[string]claim `json:"open,omitempty"`
-	Settled map[string]claim `json:"settled,omitempty"`
+	Used    Amount                 `json:"used"`
+	Open    map[string]reservation `json:"open,omitempty"`
+	Settled map[string]reservation `json:"settled,omitempty"`
 }
 
 const (
@@ -43,7 +45,7 @@ const (
 	ledgerSettled = 512
 )
 
-func claimUntil(c *messages.Call) time.Time {
+func reservedUntil(c *messages.Call) time.Time {
 	if c.Deadline.IsZero() {
 		return time.Now().Add(24 * time.Hour)
 	}
@@ -73,25 +75,25 @@ func (l *ledger) prune(now time.Time) {
 }
 
 // taken is what was used and what calls under way have reserved.
-func (l *ledger) taken() amount {
+func (l *ledger) taken() Amount {
 	sum := l.Used
 	for _, o := range l.Open {
-		sum = sum.plus(o.amount)
+		sum = sum.plus(o.Amount)
 	}
 	return sum
 }
 
-// knows reports whether the call holds or held a claim here.
+// knows reports whether the call holds or held a reservation here.
 func (l *ledger) knows(id string) bool {
 	_, open := l.Open[id]
 	_, settled := l.Settled[id]
 	return open || settled
 }
 
-// reserve claims a for the call unless exceeded says no of what is taken so far. It returns what was taken before
-// and whether the call may go on. With within, a call made for another one that holds a claim here is a part of that
-// one and claims nothing itself.
-func reserve(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a amount, within bool, exceeded func(taken amount) bool) (before amount, ok bool, err error) {
+// Reserve reserves a for the call unless exceeded says no of what is taken so far. It returns what was taken before
+// and whether the call may go on. With within, a call made for another one that has a reservation here is a part
+// of that one and reserves nothing itself.
+func Reserve(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a Amount, within bool, exceeded func(taken Amount) bool) (before Amount, ok bool, err error) {
 	_, err = pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
 		l.prune(time.Now())
 		before, ok = l.taken(), true
@@ -103,31 +105,31 @@ func reserve(ctx context.Context, s pipeline.Store, key string, ttl time.Duratio
 			return false, nil
 		}
 		if l.Open == nil {
-			l.Open = map[string]claim{}
+			l.Open = map[string]reservation{}
 		}
-		l.Open[c.ID] = claim{a, claimUntil(c)}
+		l.Open[c.ID] = reservation{a, reservedUntil(c)}
 		return true, nil
 	})
 	return before, ok, err
 }
 
-// settle turns the call's claim into use of a. A call without a claim is settled already, or is part of another.
-func settle(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a amount) error {
-	return closeClaim(ctx, s, key, ttl, c, func(l *ledger) {
+// Book turns the call's reservation into use of a. A call without one is settled already, or is part of another.
+func Book(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a Amount) error {
+	return closeReservation(ctx, s, key, ttl, c, func(l *ledger) {
 		l.Used = l.Used.plus(a)
 		if l.Settled == nil {
-			l.Settled = map[string]claim{}
+			l.Settled = map[string]reservation{}
 		}
-		l.Settled[c.ID] = claim{Until: claimUntil(c)}
+		l.Settled[c.ID] = reservation{Until: reservedUntil(c)}
 	})
 }
 
-// release drops the call's claim: nothing was used.
-func release(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call) error {
-	return closeClaim(ctx, s, key, ttl, c, func(*ledger) {})
+// Release drops the call's reservation: nothing was used.
+func Release(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call) error {
+	return closeReservation(ctx, s, key, ttl, c, func(*ledger) {})
 }
 
-func closeClaim(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, book func(*ledger)) error {
+func closeReservation(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, book func(*ledger)) error {
 	_, err := pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
 		if _, open := l.Open[c.ID]; !open {
 			return false, nil
@@ -140,13 +142,13 @@ func closeClaim(ctx context.Context, s pipeline.Store, key string, ttl time.Dura
 	return err
 }
 
-// settleContext outlives the call: what was used must be booked although the caller has left or the time is over.
-func settleContext(ctx context.Context) (context.Context, context.CancelFunc) {
+// AfterCall outlives the call: what was used must be booked although the caller has left or the time is over.
+func AfterCall(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }
 
-// storeFault is how a stage that fails closed says that its counters do not answer.
-func storeFault(stage, what string, err error) error {
+// StoreFault is how a stage that fails closed says that its counters do not answer.
+func StoreFault(stage, what string, err error) error {
 	if f, ok := errors.AsType[*messages.Fault](err); ok {
 		return f
 	}
