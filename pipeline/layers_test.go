@@ -73,7 +73,7 @@ func TestLayers(t *testing.T) {
 	for rel, p := range all {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
-			if inside(rel, "messages", "stages", "pipeline/remote") || rel == "pipeline" || rel == "pipeline/stream" || rel == "pipeline/pipelinetest" {
+			if inside(rel, "messages", "stages", "pipeline/remote") || rel == "pipeline" || inside(rel, "pipeline/stream", "pipeline/evicted", "pipeline/todolist") || rel == "pipeline/pipelinetest" {
 				for _, d := range p.Deps {
 					if rel == "pipeline/pipelinetest" && inside(d, "net/http") {
 						continue // testify's assert brings it
@@ -91,10 +91,12 @@ func TestLayers(t *testing.T) {
 					require.True(t, inside(d, "messages"), "messages reaches %s: it stands at the bottom", d)
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
+				case inside(rel, "pipeline/evicted", "pipeline/todolist"):
+					require.True(t, inside(d, "messages", "pipeline/toolbox/toolspec") || d == "pipeline", "%s reaches %s", rel, d)
 				case rel == "pipeline/stream":
 					require.True(t, inside(d, "messages") || d == "pipeline", "pipeline/stream reaches %s", d)
 				case inside(rel, "stages"):
-					require.True(t, inside(d, "messages", "stages", "pipeline/toolbox/toolspec") || d == "pipeline", "stages reaches %s", d)
+					require.True(t, inside(d, "messages", "stages", "pipeline/toolbox/toolspec", "pipeline/evicted", "pipeline/todolist") || d == "pipeline", "stages reaches %s", d)
 				case inside(rel, "pipeline/remote"):
 					require.True(t, inside(d, "messages", "pipeline/remote") || d == "pipeline", "pipeline/remote reaches %s", d)
 				case inside(rel, siblings...):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
 
@@ -42,7 +43,7 @@ type Deps struct {
 	// Fallback are the settings of `tool.fallback`; nil means the defaults.
 	Fallback *FallbackRules
 	// Objects keeps evicted results where eviction-store is object; nil means that none are kept here.
-	Objects Objects
+	Objects evicted.Objects
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }

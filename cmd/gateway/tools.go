@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/intake"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 // toolShelf is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
@@ -21,7 +21,7 @@ type toolShelf interface {
 	RegisterTool(ctx context.Context, definition []byte, by string) (host.ToolInfo, error)
 	RemoveTool(ctx context.Context, name, by string) error
 	ApproveTool(ctx context.Context, name, hash, by string) (host.ToolInfo, error)
-	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error)
+	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
 // maxDefinition bounds a tool's definition.
@@ -164,7 +164,7 @@ const evictedPath = "/v1/evicted/"
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
 // those who may call the tool that reads it.
 func (s *server) readEvicted(w http.ResponseWriter, r *http.Request, id identity) {
-	if name := stages.EvictedTool().Name; !id.MayTool(name) {
+	if name := evicted.Tool().Name; !id.MayTool(name) {
 		writeFault(w, forbidden("the key may not call tool %q", name).At("path"))
 		return
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/host"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 // shelf is a toolShelf of two tools, one of them held, that remembers who changed what.
@@ -55,11 +55,11 @@ func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (host.Tool
 	return shelved(name, ""), nil
 }
 
-func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (evicted.Part, error) {
 	if tenant != "ta" {
-		return stages.EvictedPart{}, messages.NewFault(messages.NotFound, "nothing")
+		return evicted.Part{}, messages.NewFault(messages.NotFound, "nothing")
 	}
-	return stages.EvictedPart{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
+	return evicted.Part{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
 }
 
 func TestReadEvicted(t *testing.T) {

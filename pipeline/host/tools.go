@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
@@ -30,7 +31,7 @@ type tools struct {
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
 	evicted  *bus.Objects // large results
-	reader   stages.EvictedReader
+	reader   evicted.Reader
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
@@ -62,8 +63,8 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
 		return err
 	}
-	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
-	reader := stages.EvictedTool()
+	t.reader = evicted.Reader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
+	reader := evicted.Tool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*toolspec.Definition{}, owners: map[string]string{}}
 	if o.Resolve != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
@@ -200,7 +201,7 @@ func TestStreamsThroughToolStages(t *testing.T) {
 				return
 			}
 			require.LessOrEqual(rt, utf8.RuneCountInString(s.whole)/4, 50)
-			p, err := stages.ReadEvicted(t.Context(), stages.EvictedReader{Objects: o}, "t1", path(t, s.call), 0, 0)
+			p, err := evicted.Read(t.Context(), evicted.Reader{Objects: o}, "t1", path(t, s.call), 0, 0)
 			require.NoError(rt, err)
 			require.Equal(rt, clean, p.Text)
 		})

@@ -1,4 +1,6 @@
-package stages
+// Package evicted is where large tool results are kept and read back by parts. A stage writes them; a tool and the
+// faces read them, and a face knows no stage: so the place stands below both.
+package evicted
 
 import (
 	"context"
@@ -28,27 +30,27 @@ type Objects interface {
 }
 
 const (
-	evictedFor = 24 * time.Hour
-	// evictedScheme is what the summary shows before the name of an object.
-	evictedScheme = "shallot-evicted/"
-	evictedPrefix = "evicted."
-	// MaxEvictedPart is the most characters that ReadEvicted gives at once: no more than the default threshold.
-	MaxEvictedPart     = 80000
-	defaultEvictedPart = 8000
+	keptFor = 24 * time.Hour
+	// scheme is what the summary shows before the name of an object.
+	scheme    = "shallot-evicted/"
+	keyPrefix = "evicted."
+	// MaxPart is the most characters that Read gives at once: no more than the default threshold.
+	MaxPart     = 80000
+	defaultPart = 8000
 )
 
-// evictionStore saves a result under a name that nobody else has taken.
-type evictionStore interface {
-	// save returns the path to show. taken says that the name is another result's; owner tells one call's own
+// Keeper saves a result under a name that nobody else has taken.
+type Keeper interface {
+	// Save returns the path to show. taken says that the name is another result's; owner tells one call's own
 	// redelivery apart where the store can.
-	save(ctx context.Context, name, owner string, data []byte) (path string, taken bool, err error)
-	// path is what save shows for a name.
-	path(name string) string
+	Save(ctx context.Context, name, owner string, data []byte) (path string, taken bool, err error)
+	// Path is what save shows for a name.
+	Path(name string) string
 }
 
-// evictedName is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. A part never holds a dot or a slash of its own, so the number
+// Name is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. A part never holds a dot or a slash of its own, so the number
 // of parts says whether a tenant is named.
-func evictedName(tenant, agent, tool string, ms int64, n int) string {
+func Name(tenant, agent, tool string, ms int64, n int) string {
 	if agent == "" {
 		agent = "default"
 	}
@@ -67,13 +69,13 @@ func evictedName(tenant, agent, tool string, ms int64, n int) string {
 // token of a tenant can be it.
 const sharedTenant = "=shared"
 
-// sharedName is evictedName for such a result. It does not say whose call it was.
-func sharedName(tool string, ms int64, n int) string {
-	return sharedTenant + "/" + evictedName("", "", tool, ms, n)
+// SharedName is Name for such a result. It does not say whose call it was.
+func SharedName(tool string, ms int64, n int) string {
+	return sharedTenant + "/" + Name("", "", tool, ms, n)
 }
 
-// evictedOf reports whether the name is one that evictedName makes for the tenant, or sharedName for all.
-func evictedOf(name, tenant string) bool {
+// isOf reports whether the name is one that Name makes for the tenant, or SharedName for all.
+func isOf(name, tenant string) bool {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
 		if i == len(parts)-1 {
@@ -94,19 +96,20 @@ func evictedOf(name, tenant string) bool {
 	return len(parts) == 3 && parts[0] == messages.Token(tenant)
 }
 
-// evictedObjects saves into an object store. The name is reserved in a KV store first, because an object store has no
+// InObjects saves into an object store. The name is reserved in a KV store first, because an object store has no
 // write that only the first one wins (EV-8).
-type evictedObjects struct {
-	objects Objects
-	store   func(string) pipeline.Store
+type InObjects struct {
+	Objects Objects
+	Store   func(string) pipeline.Store
 }
 
-func (e evictedObjects) save(ctx context.Context, name, owner string, data []byte) (string, bool, error) {
-	if e.objects == nil {
+// Save implements Keeper.
+func (e InObjects) Save(ctx context.Context, name, owner string, data []byte) (string, bool, error) {
+	if e.Objects == nil {
 		return "", false, errors.New("no object store is given here; set eviction-store to dir or run with one")
 	}
-	store, key := e.store("cache"), evictedPrefix+messages.Key(strings.Split(name, "/")...)
-	_, err := store.Put(ctx, key, []byte(owner), evictedFor, pipeline.IfAbsent())
+	store, key := e.Store("cache"), keyPrefix+messages.Key(strings.Split(name, "/")...)
+	_, err := store.Put(ctx, key, []byte(owner), keptFor, pipeline.IfAbsent())
 	if errors.Is(err, pipeline.ErrExists) {
 		old, err := store.Get(ctx, key)
 		if err != nil {
@@ -118,22 +121,24 @@ func (e evictedObjects) save(ctx context.Context, name, owner string, data []byt
 	} else if err != nil {
 		return "", false, err
 	}
-	if err := e.objects.Put(ctx, name, data); err != nil {
+	if err := e.Objects.Put(ctx, name, data); err != nil {
 		return "", false, err
 	}
-	return e.path(name), false, nil
+	return e.Path(name), false, nil
 }
 
-func (e evictedObjects) path(name string) string { return evictedScheme + name }
+// Path implements Keeper.
+func (e InObjects) Path(name string) string { return scheme + name }
 
-// evictedDir saves into a directory, which no name can leave (os.Root), readable by its owner only.
-type evictedDir struct{ dir string }
+// InDir saves into a directory, which no name can leave (os.Root), readable by its owner only.
+type InDir struct{ Dir string }
 
-func (e evictedDir) save(_ context.Context, name, _ string, data []byte) (string, bool, error) {
-	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+// Save implements Keeper.
+func (e InDir) Save(_ context.Context, name, _ string, data []byte) (string, bool, error) {
+	if err := os.MkdirAll(e.Dir, 0o700); err != nil {
 		return "", false, err
 	}
-	root, err := os.OpenRoot(e.dir)
+	root, err := os.OpenRoot(e.Dir)
 	if err != nil {
 		return "", false, err
 	}
@@ -152,14 +157,15 @@ func (e evictedDir) save(_ context.Context, name, _ string, data []byte) (string
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", false, errors.Join(err, root.Remove(name)) // half a result is worse than none
 	}
-	return e.path(name), false, nil
+	return e.Path(name), false, nil
 }
 
-func (e evictedDir) path(name string) string { return filepath.Join(e.dir, filepath.FromSlash(name)) }
+// Path implements Keeper.
+func (e InDir) Path(name string) string { return filepath.Join(e.Dir, filepath.FromSlash(name)) }
 
-// sweep removes results whose time is over.
-func (e evictedDir) sweep(context.Context) error {
-	root, err := os.OpenRoot(e.dir)
+// Sweep removes results whose time is over.
+func (e InDir) Sweep(context.Context) error {
+	root, err := os.OpenRoot(e.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -171,15 +177,15 @@ func (e evictedDir) sweep(context.Context) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".txt") {
 			return nil
 		}
-		if i, err := d.Info(); err == nil && time.Since(i.ModTime()) >= evictedFor {
+		if i, err := d.Info(); err == nil && time.Since(i.ModTime()) >= keptFor {
 			_ = root.Remove(name)
 		}
 		return nil
 	})
 }
 
-// EvictedPart is a piece of an evicted result. Offsets and lengths are characters.
-type EvictedPart struct {
+// Part is a piece of an evicted result. Offsets and lengths are characters.
+type Part struct {
 	Text   string `json:"text"`
 	Offset int    `json:"offset"`
 	Total  int    `json:"total"`
@@ -187,31 +193,31 @@ type EvictedPart struct {
 	Next int `json:"next,omitempty"`
 }
 
-// EvictedReader reads evicted results: from the object store, and from Dir if it is not empty (eviction-dir).
-type EvictedReader struct {
+// Reader reads evicted results: from the object store, and from Dir if it is not empty (eviction-dir).
+type Reader struct {
 	Objects Objects
 	Dir     string
 }
 
-// ReadEvicted returns limit characters from offset on of the result at the path that a summary shows, or at its name
-// without what stands before it. limit 0 means 8000, and it is at most MaxEvictedPart. Only results of the tenant are
+// Read returns limit characters from offset on of the result at the path that a summary shows, or at its name
+// without what stands before it. limit 0 means 8000, and it is at most MaxPart. Only results of the tenant are
 // found; anything else is the fault not_found.
-func ReadEvicted(ctx context.Context, r EvictedReader, tenant, at string, offset, limit int) (EvictedPart, error) {
+func Read(ctx context.Context, r Reader, tenant, at string, offset, limit int) (Part, error) {
 	if offset < 0 || limit < 0 {
-		return EvictedPart{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more", offset, limit).At("offset")
+		return Part{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more", offset, limit).At("offset")
 	}
 	if limit == 0 {
-		limit = defaultEvictedPart
+		limit = defaultPart
 	}
 	raw, err := r.read(ctx, tenant, at)
 	if err != nil {
-		return EvictedPart{}, err
+		return Part{}, err
 	}
 	text := string(raw)
-	p := EvictedPart{Offset: offset, Total: utf8.RuneCountInString(text)}
+	p := Part{Offset: offset, Total: utf8.RuneCountInString(text)}
 	if offset < p.Total {
-		rest := text[len(prefix(text, offset)):]
-		p.Text = prefix(rest, min(limit, MaxEvictedPart))
+		rest := text[len(Prefix(text, offset)):]
+		p.Text = Prefix(rest, min(limit, MaxPart))
 		if len(p.Text) < len(rest) {
 			p.Next = offset + utf8.RuneCountInString(p.Text)
 		}
@@ -219,9 +225,13 @@ func ReadEvicted(ctx context.Context, r EvictedReader, tenant, at string, offset
 	return p, nil
 }
 
-func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, error) {
-	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", firstChars(at, 200)).At("path")
-	name := strings.TrimPrefix(at, evictedScheme)
+func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
+	said := Prefix(at, 200)
+	if len(said) < len(at) {
+		said += "..."
+	}
+	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", said).At("path")
+	name := strings.TrimPrefix(at, scheme)
 	if r.Dir != "" {
 		for _, at := range []string{at, string(filepath.Separator) + at} { // the HTTP face's path has lost its first slash
 			if in, err := filepath.Rel(r.Dir, at); err == nil && filepath.IsLocal(in) {
@@ -229,7 +239,7 @@ func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, err
 			}
 		}
 	}
-	if !evictedOf(name, tenant) {
+	if !isOf(name, tenant) {
 		return nil, gone
 	}
 	if r.Objects != nil {
@@ -256,14 +266,25 @@ func (r EvictedReader) read(ctx context.Context, tenant, at string) ([]byte, err
 	return raw, nil
 }
 
-// EvictedTool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
-// answers it with ReadEvicted under the Go function of its name. Its results are never evicted (EV-11).
-func EvictedTool() toolspec.Definition {
+// Tool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
+// answers it with Read under the Go function of its name. Its results are never evicted (EV-11).
+func Tool() toolspec.Definition {
 	return toolspec.Definition{
 		Name: "readEvictedResult", Version: "1", Source: toolspec.Operator,
 		Description: "Reads a part of a large tool result that was saved. The path is the one that the shortened result shows.",
-		InputSchema: toolspec.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxEvictedPart, defaultEvictedPart)),
+		InputSchema: toolspec.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxPart, defaultPart)),
 		Executor:    toolspec.Executor{Kind: toolspec.ExecGo, Name: "readEvictedResult"},
 		Policy:      toolspec.Policy{Effect: toolspec.EffectRead, Cache: &toolspec.Cache{Scope: toolspec.ScopeOff}, MaxResult: -1},
 	}
+}
+
+// Prefix is the first n characters.
+func Prefix(s string, n int) string {
+	for i := range s {
+		if n == 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
 }
