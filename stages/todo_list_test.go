@@ -15,12 +15,13 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestTodoDirectives(t *testing.T) {
 	t.Parallel()
-	type item = stages.TodoItem
+	type item = todolist.Item
 	cases := map[string]struct {
 		start   string // directives applied before
 		text    string
@@ -59,7 +60,7 @@ func TestTodoDirectives(t *testing.T) {
 			c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(tc.text))
 			require.Nil(t, c.Fault)
 			require.Equal(t, tc.want, textOf(c, 0))
-			l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+			l, err := todolist.Load(t.Context(), store, "t1", "s")
 			require.NoError(t, err)
 			require.Len(t, l.Items, len(tc.items))
 			for i, it := range l.Items {
@@ -144,7 +145,7 @@ func TestTodoShapes(t *testing.T) {
 		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
 		require.Equal(t, "a", textOf(c, 0))
 		require.Equal(t, "b", textOf(c, 1))
-		l, err := stages.LoadTodo(t.Context(), store, "t1", "n")
+		l, err := todolist.Load(t.Context(), store, "t1", "n")
 		require.NoError(t, err)
 		require.Len(t, l.Items, 1)
 		require.Equal(t, "zero", l.Items[0].Title)
@@ -200,7 +201,7 @@ func TestTodoStore(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+		l, err := todolist.Load(t.Context(), store, "t1", "s")
 		require.NoError(t, err)
 		require.Len(t, l.Items, 20)
 		require.EqualValues(t, 21, l.Next)
@@ -222,23 +223,23 @@ func TestEditTodo(t *testing.T) {
 	t.Parallel()
 	store := &pipeline.Memory{}
 	ctx := t.Context()
-	l, err := stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
+	l, err := todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
 	require.NoError(t, err)
 	require.Equal(t, "a b", l.Items[0].Title)
-	l, err = stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
+	l, err = todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
 	require.NoError(t, err)
 	require.Equal(t, []int64{2, 3}, []int64{l.Items[0].ID, l.Items[1].ID})
-	for name, bad := range map[messages.Code]stages.TodoEdit{
+	for name, bad := range map[messages.Code]todolist.Edit{
 		messages.Conflict:       {Revision: 1},
-		messages.NotFound:       {Items: []stages.TodoPut{{ID: 77, Title: "x"}}},
-		messages.InvalidRequest: {Items: []stages.TodoPut{{Title: "ok"}, {Title: "x", Status: "DONE"}}},
+		messages.NotFound:       {Items: []todolist.Put{{ID: 77, Title: "x"}}},
+		messages.InvalidRequest: {Items: []todolist.Put{{Title: "ok"}, {Title: "x", Status: "DONE"}}},
 	} {
-		_, err := stages.EditTodo(ctx, store, "t1", "s", bad)
+		_, err := todolist.Change(ctx, store, "t1", "s", bad)
 		var f *messages.Fault
 		require.ErrorAs(t, err, &f)
 		require.Equal(t, name, f.Code)
 	}
-	after, err := stages.LoadTodo(ctx, store, "t1", "s")
+	after, err := todolist.Load(ctx, store, "t1", "s")
 	require.NoError(t, err)
 	require.Len(t, after.Items, 2, "a refused edit changes nothing")
 	_, err = json.Marshal(after)

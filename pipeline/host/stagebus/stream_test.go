@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -95,7 +96,7 @@ func TestStreamsThroughStages(t *testing.T) {
 					require.Equal(t, want, choice.Message().Text(), "the final reply")
 					require.Equal(t, want, shown[i], "what was shown")
 				}
-				l, err := stages.LoadTodo(t.Context(), w.stores["todo"], "t1", session)
+				l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", session)
 				require.NoError(t, err)
 				require.Len(t, l.Items, 1, "one choice's directives are applied")
 				require.Equal(t, "COMPLETED", string(l.Items[0].Status))
@@ -136,7 +137,7 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 			require.True(t, c.Noted(stages.NoteTodo, &report))
 			require.Len(t, report.Added, 1)
 		}
-		l, err := stages.LoadTodo(t.Context(), w.stores["todo"], "t1", "s")
+		l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", "s")
 		require.NoError(t, err)
 		titles := map[string]bool{}
 		for i, it := range l.Items {
