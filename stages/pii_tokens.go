@@ -188,6 +188,11 @@ type piiStream struct {
 	put piiPut
 }
 
+// newPIIFilter makes the filter of one streamed reply; without an editor it only puts values back.
+func newPIIFilter(back piiBackTo, e *piiEditor) *piiFilter {
+	return &piiFilter{back: back, editor: e, texts: map[pipeline.ChunkKey]*piiStream{}}
+}
+
 // Text implements pipeline.ChunkFilter.
 func (f *piiFilter) Text(at pipeline.ChunkKey, piece string) string {
 	st := f.stream(at)
