@@ -7,6 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
 
 // NotePII is the shared note in which pii and tool-pii count what they found: side, type, strategy. It never holds a
@@ -22,6 +23,9 @@ type PIIConfig struct {
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
 	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."` // the variable that holds the key of HASH
 }
+
+// PIIRule says what to look for and what to do with it.
+type PIIRule = pii.Rule
 
 // ToolPIIConfig is agent.interceptor.tool-pii. Without rules of its own it uses those of pii.
 type ToolPIIConfig struct {
@@ -39,13 +43,13 @@ type ToolPIIConfig struct {
 // values travel in the call's private state only. In output and tool results, where nothing is put back, REPLACE acts
 // as REDACT. Output rules never touch tool calls (PI-7).
 type piiStage struct {
-	rules                piiRules
+	rules                pii.Rules
 	key                  []byte
 	input, output, tools bool
 }
 
 func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
-	rules, key, err := piiCompile(c.Rules, c.HashKeyEnv, d.Log)
+	rules, key, err := pii.Compile(c.Rules, c.HashKeyEnv, d.Log)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
@@ -58,10 +62,10 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 		s.Before = p.before
 		s.Reads, s.Writes = append(s.Reads, "request.messages"), append(s.Writes, "request.messages")
 	}
-	if p.output || p.input && rules.has(piiReplace) {
+	if p.output || p.input && rules.Has(pii.Replace) {
 		s.After, s.Rewrites = p.after, true
 		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
-		if !p.output || rules.streams() {
+		if !p.output || rules.Streams() {
 			s.Filter = p.filter
 		}
 	}
@@ -70,9 +74,9 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 
 func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	msgs := chat.Messages(c.Request())
-	e := piiEditor{rules: p.rules, key: p.key, tenant: c.Tenant}
-	if p.rules.has(piiReplace) && p.input {
-		e.names = newPIINames(c.Request())
+	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant}
+	if p.rules.Has(pii.Replace) && p.input {
+		e.Names = pii.NewPlaceholders(c.Request())
 	}
 	changed := false
 	for i, m := range msgs {
@@ -84,19 +88,19 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 		} else if !p.input {
 			continue
 		}
-		e.message = i
-		if out, ok := e.editMessage(m); ok {
+		e.Message = i
+		if out, ok := e.EditMessage(m); ok {
 			msgs[i], changed = out, true
 		}
 	}
-	if e.blocked != nil {
-		return pipeline.Verdict{}, e.blocked
+	if e.Blocked != nil {
+		return pipeline.Verdict{}, e.Blocked
 	}
-	note := map[string]piiCounts{}
+	note := map[string]pii.Counts{}
 	c.Noted(NotePII, &note)
 	delete(note, "input")
-	if len(e.counts) > 0 {
-		note["input"] = e.counts
+	if len(e.Counts) > 0 {
+		note["input"] = e.Counts
 	}
 	if len(note) > 0 {
 		c.Note(NotePII, note)
@@ -104,8 +108,8 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
-	if e.names != nil {
-		if err := c.SetState(piiState{Values: e.names.values}); err != nil {
+	if e.Names != nil {
+		if err := c.SetState(pii.State{Values: e.Names.Values}); err != nil {
 			return pipeline.Verdict{}, err
 		}
 	}
@@ -116,33 +120,33 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Fault != nil || !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
-	back, err := piiBack(c)
+	back, err := pii.BackOf(c)
 	if err != nil {
 		return pipeline.Verdict{}, err
 	}
-	e := piiEditor{rules: p.rules, key: p.key, tenant: c.Tenant, reply: true}
+	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant, Reply: true}
 	choices := chat.Choices(c.ReplyBytes())
 	changed := false
 	for i, ch := range choices {
-		e.message = i
+		e.Message = i
 		m, ok := ch.Message(), false
 		if p.output {
-			m, ok = e.editTexts(m)
+			m, ok = e.EditTexts(m)
 		}
-		restored, ok2 := back.message(m)
+		restored, ok2 := back.Message(m)
 		if ok || ok2 {
 			choices[i], changed = ch.WithMessage(restored), true
 		}
 	}
-	if e.blocked != nil {
-		return pipeline.Verdict{}, e.blocked
+	if e.Blocked != nil {
+		return pipeline.Verdict{}, e.Blocked
 	}
 	if p.output {
-		note := map[string]piiCounts{}
+		note := map[string]pii.Counts{}
 		c.Noted(NotePII, &note)
 		delete(note, "output")
-		if len(e.counts) > 0 {
-			note["output"] = e.counts
+		if len(e.Counts) > 0 {
+			note["output"] = e.Counts
 		}
 		if len(note) > 0 {
 			c.Note(NotePII, note)
@@ -155,13 +159,13 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 }
 
 func (p piiStage) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
-	back, err := piiBack(c)
+	back, err := pii.BackOf(c)
 	if err != nil {
 		return nil, err
 	}
-	var e *piiEditor
+	var e *pii.Editor
 	if p.output {
-		e = &piiEditor{rules: p.rules, key: p.key, tenant: c.Tenant, reply: true}
+		e = &pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant, Reply: true}
 	}
-	return newPIIFilter(back, e), nil
+	return pii.NewFilter(back, e), nil
 }

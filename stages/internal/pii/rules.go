@@ -1,4 +1,6 @@
-package stages
+// Package pii finds personal data in texts, whole or streamed, hides it, and puts it back where a rule says REPLACE. It
+// knows no stage.
+package pii
 
 import (
 	"errors"
@@ -10,11 +12,11 @@ import (
 	"strings"
 )
 
-// piiPatternMax is the longest pattern of a custom rule.
-const piiPatternMax = 512
+// maxPattern is the longest pattern of a custom rule.
+const maxPattern = 512
 
-// PIIRule says what to look for and what to do with it.
-type PIIRule struct {
+// Rule says what to look for and what to do with it.
+type Rule struct {
 	Type     string `yaml:"type" json:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`  // email, credit_card, iban, ip, phone, secret, custom
 	Strategy string `yaml:"strategy" json:"strategy" doc:"REDACT, MASK, HASH, REPLACE or BLOCK."`            // REDACT (also if empty), MASK, HASH, REPLACE, BLOCK
 	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty" doc:"custom: an RE2 pattern."`        // custom: an RE2 pattern
@@ -23,43 +25,44 @@ type PIIRule struct {
 
 // The strategies.
 const (
-	piiRedact  = "REDACT"
-	piiMask    = "MASK"
-	piiHash    = "HASH"
-	piiReplace = "REPLACE"
-	piiBlock   = "BLOCK"
+	Redact  = "REDACT"
+	Mask    = "MASK"
+	Hash    = "HASH"
+	Replace = "REPLACE"
+	Block   = "BLOCK"
 )
 
-type piiRule struct {
+// compiledRule is a Rule, checked.
+type compiledRule struct {
 	kind     string // as configured, or the lower-case name of a custom rule
 	label    string // EMAIL
 	strategy string
-	detect   piiDetect      // built-in types
+	detect   detector       // built-in types
 	pattern  *regexp.Regexp // custom
 }
 
-var piiName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
+var ruleName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
 
-// piiCompile checks and compiles the rules and reads the key that HASH needs.
-func piiCompile(rules []PIIRule, keyEnv string, log *slog.Logger) (piiRules, []byte, error) {
+// Compile checks and compiles the rules and reads the key that HASH needs.
+func Compile(rules []Rule, keyEnv string, log *slog.Logger) (Rules, []byte, error) {
 	if rules == nil {
-		rules = []PIIRule{{Type: "email", Strategy: piiRedact}}
+		rules = []Rule{{Type: "email", Strategy: Redact}}
 	}
 	if len(rules) == 0 {
 		return nil, nil, errors.New("rules: the list is empty; name a type or switch the stage off")
 	}
-	var out piiRules
+	var out Rules
 	var key []byte
 	for i, r := range rules {
 		fail := func(field, format string, args ...any) error {
 			return fmt.Errorf("rules[%d].%s: %s", i, field, fmt.Sprintf(format, args...))
 		}
-		c := piiRule{kind: strings.ToLower(r.Type), strategy: strings.ToUpper(r.Strategy)}
+		c := compiledRule{kind: strings.ToLower(r.Type), strategy: strings.ToUpper(r.Strategy)}
 		c.label = strings.ToUpper(c.kind)
 		if c.strategy == "" {
-			c.strategy = piiRedact
+			c.strategy = Redact
 		}
-		if !slices.Contains([]string{piiRedact, piiMask, piiHash, piiReplace, piiBlock}, c.strategy) {
+		if !slices.Contains([]string{Redact, Mask, Hash, Replace, Block}, c.strategy) {
 			return nil, nil, fail("strategy", "%q; known: REDACT, MASK, HASH, REPLACE, BLOCK", r.Strategy)
 		}
 		if c.kind == "custom" {
@@ -68,12 +71,12 @@ func piiCompile(rules []PIIRule, keyEnv string, log *slog.Logger) (piiRules, []b
 				c.kind = strings.ToLower(r.Name)
 			}
 			switch {
-			case !piiName.MatchString(c.label):
+			case !ruleName.MatchString(c.label):
 				return nil, nil, fail("name", "%q; use letters, digits and _, at most 32", r.Name)
-			case piiDetectors[c.kind] != nil:
+			case detectors[c.kind] != nil:
 				return nil, nil, fail("name", "%q is the name of a built-in type", r.Name)
-			case r.Pattern == "" || len(r.Pattern) > piiPatternMax:
-				return nil, nil, fail("pattern", "a custom rule needs a pattern of 1 to %d bytes", piiPatternMax)
+			case r.Pattern == "" || len(r.Pattern) > maxPattern:
+				return nil, nil, fail("pattern", "a custom rule needs a pattern of 1 to %d bytes", maxPattern)
 			}
 			p, err := regexp.Compile(r.Pattern)
 			if err != nil {
@@ -84,17 +87,17 @@ func piiCompile(rules []PIIRule, keyEnv string, log *slog.Logger) (piiRules, []b
 			}
 			c.pattern = p
 		} else {
-			if c.detect = piiDetectors[c.kind]; c.detect == nil {
+			if c.detect = detectors[c.kind]; c.detect == nil {
 				return nil, nil, fail("type", "%q; known: credit_card, custom, email, iban, ip, phone, secret", r.Type)
 			}
 			if r.Pattern != "" {
 				return nil, nil, fail("pattern", "only type custom takes a pattern")
 			}
-			if slices.ContainsFunc(out, func(o piiRule) bool { return o.kind == c.kind }) {
+			if slices.ContainsFunc(out, func(o compiledRule) bool { return o.kind == c.kind }) {
 				return nil, nil, fail("type", "%s comes twice; keep one rule", c.kind)
 			}
 		}
-		if c.strategy == piiHash && key == nil {
+		if c.strategy == Hash && key == nil {
 			if keyEnv == "" {
 				keyEnv = "SHALLOT_PII_KEY"
 			}
@@ -111,17 +114,18 @@ func piiCompile(rules []PIIRule, keyEnv string, log *slog.Logger) (piiRules, []b
 	return out, key, nil
 }
 
-func (rs piiRules) has(strategy string) bool {
-	return slices.ContainsFunc(rs, func(r piiRule) bool { return r.strategy == strategy })
+// Has reports whether a rule has the strategy.
+func (rs Rules) Has(strategy string) bool {
+	return slices.ContainsFunc(rs, func(r compiledRule) bool { return r.strategy == strategy })
 }
 
-// streams reports whether a stream can be edited as it comes: a BLOCK must see the whole reply before any of it is
+// Streams reports whether a stream can be edited as it comes: a BLOCK must see the whole reply before any of it is
 // shown, and how much of a text a pattern may span nobody knows. Otherwise deltas are held back.
-func (rs piiRules) streams() bool {
-	return !rs.has(piiBlock) && !slices.ContainsFunc(rs, func(r piiRule) bool { return r.pattern != nil })
+func (rs Rules) Streams() bool {
+	return !rs.Has(Block) && !slices.ContainsFunc(rs, func(r compiledRule) bool { return r.pattern != nil })
 }
 
-// piiState is what before leaves for after: placeholder to value.
-type piiState struct {
+// State is what before leaves for after: placeholder to value.
+type State struct {
 	Values map[string]string `json:"values,omitempty"`
 }

@@ -1,4 +1,4 @@
-package stages
+package pii
 
 import (
 	"bufio"
@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func allPIITypes(t testing.TB, strategy string) piiRules {
+func allPIITypes(t testing.TB, strategy string) Rules {
 	t.Helper()
-	var rules []PIIRule
+	var rules []Rule
 	for _, k := range []string{"email", "credit_card", "iban", "ip", "phone", "secret"} {
-		rules = append(rules, PIIRule{Type: k, Strategy: strategy})
+		rules = append(rules, Rule{Type: k, Strategy: strategy})
 	}
-	rs, _, err := piiCompile(rules, "", nil)
+	rs, _, err := Compile(rules, "", nil)
 	require.NoError(t, err)
 	return rs
 }
@@ -28,7 +28,7 @@ func allPIITypes(t testing.TB, strategy string) piiRules {
 // the numbers. A find counts as right only if type and range are exact.
 func TestPIISet(t *testing.T) {
 	t.Parallel()
-	rs := allPIITypes(t, piiRedact)
+	rs := allPIITypes(t, Redact)
 	type want struct{ Type, Value string }
 	type score struct{ right, wrong, missed int }
 	scores := map[string]*score{}
@@ -38,7 +38,7 @@ func TestPIISet(t *testing.T) {
 		}
 		return scores[k]
 	}
-	files, err := filepath.Glob("testdata/pii/*.jsonl")
+	files, err := filepath.Glob("testdata/*.jsonl")
 	require.NoError(t, err)
 	lines := 0
 	for _, file := range files {
@@ -85,7 +85,7 @@ func FuzzPIIFinds(f *testing.F) {
 	for _, s := range []string{"joe@example.com", "4111 1111 1111 1111", "GB82 WEST 1234 5698 7654 32", "fe80::1%eth0", "+49 (0)30 901820", "sk-abcdEFGH1234ijklMNOP5678", "-----BEGIN PRIVATE KEY-----x-----END ", "\xff@\xc2"} {
 		f.Add(s)
 	}
-	rs := allPIITypes(f, piiRedact)
+	rs := allPIITypes(f, Redact)
 	f.Fuzz(func(t *testing.T, s string) {
 		at := 0
 		for _, find := range rs.finds(s) {
@@ -101,7 +101,7 @@ func FuzzPIIFinds(f *testing.F) {
 }
 
 func BenchmarkPIIFinds(b *testing.B) {
-	rs := allPIITypes(b, piiRedact)
+	rs := allPIITypes(b, Redact)
 	prose := "The quick brown fox met joe@example.com at 10:30, paid 12.50 EUR to 192.168.1.1 and left. 我的电话是13812345678。 "
 	for name, text := range map[string]string{
 		"1KB":     strings.Repeat(prose, 8),

@@ -1,4 +1,4 @@
-package stages
+package pii
 
 import (
 	"crypto/hmac"
@@ -16,28 +16,28 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// piiCounts is type to strategy to how many.
-type piiCounts map[string]map[string]int
+// Counts is type to strategy to how many.
+type Counts map[string]map[string]int
 
-// piiEditor applies the rules to texts, one call at a time.
-type piiEditor struct {
-	rules  piiRules
-	key    []byte
-	tenant string
-	names  *piiNames // nil: REPLACE acts as REDACT
-	reply  bool
-	where  string // tool results: what the text is
-	// message and field say where the text at hand stands, for the fault of a BLOCK.
-	message int
+// Editor applies the rules to texts, one call at a time.
+type Editor struct {
+	Rules  Rules
+	Key    []byte
+	Tenant string
+	Names  *Placeholders // nil: REPLACE acts as REDACT
+	Reply  bool
+	Where  string // tool results: what the text is
+	// Message and field say where the text at hand stands, for the fault of a BLOCK.
+	Message int
 	field   string
 
-	counts  piiCounts
-	blocked *messages.Fault // the first one
+	Counts  Counts
+	Blocked *messages.Fault // the first one
 }
 
 // finds returns what the rules find in a whole text, in order and without overlap.
-func (rs piiRules) finds(text string) []piiFind {
-	var out []piiFind
+func (rs Rules) finds(text string) []found {
+	var out []found
 	for pos := 0; pos < len(text); {
 		f, _, ok := rs.next(text, pos, true)
 		if !ok {
@@ -53,8 +53,8 @@ func (rs piiRules) finds(text string) []piiFind {
 		}
 		for _, m := range r.pattern.FindAllStringIndex(text, -1) {
 			if m[0] < m[1] {
-				f := piiFind{from: m[0], to: m[1], rule: k, block: -1}
-				if r.strategy == piiBlock {
+				f := found{from: m[0], to: m[1], rule: k, block: -1}
+				if r.strategy == Block {
 					f.block = k
 				}
 				out, custom = append(out, f), true
@@ -64,7 +64,7 @@ func (rs piiRules) finds(text string) []piiFind {
 	if !custom {
 		return out
 	}
-	slices.SortStableFunc(out, func(a, b piiFind) int { return a.from - b.from })
+	slices.SortStableFunc(out, func(a, b found) int { return a.from - b.from })
 	merged := out[:0]
 	length := 0 // of the longest find in the last range: it names the type
 	for _, f := range out {
@@ -84,9 +84,9 @@ func (rs piiRules) finds(text string) []piiFind {
 	return merged
 }
 
-// edit returns the text as it may be seen.
-func (e *piiEditor) edit(text string) string {
-	finds := e.rules.finds(text)
+// Edit returns the text as it may be seen.
+func (e *Editor) Edit(text string) string {
+	finds := e.Rules.finds(text)
 	if len(finds) == 0 {
 		return text
 	}
@@ -102,52 +102,52 @@ func (e *piiEditor) edit(text string) string {
 }
 
 // hide returns what stands in a value's place, and counts it. start tells the characters before the value.
-func (e *piiEditor) hide(f piiFind, value string, start func() int) string {
-	r := e.rules[f.rule]
+func (e *Editor) hide(f found, value string, start func() int) string {
+	r := e.Rules[f.rule]
 	if f.block >= 0 {
-		r = e.rules[f.block]
+		r = e.Rules[f.block]
 	}
 	strategy := r.strategy
-	if strategy == piiReplace && e.names == nil {
-		strategy = piiRedact
+	if strategy == Replace && e.Names == nil {
+		strategy = Redact
 	}
-	if e.counts == nil {
-		e.counts = piiCounts{}
+	if e.Counts == nil {
+		e.Counts = Counts{}
 	}
-	if e.counts[r.kind] == nil {
-		e.counts[r.kind] = map[string]int{}
+	if e.Counts[r.kind] == nil {
+		e.Counts[r.kind] = map[string]int{}
 	}
-	e.counts[r.kind][strategy]++
+	e.Counts[r.kind][strategy]++
 	switch strategy {
-	case piiMask:
+	case Mask:
 		n := utf8.RuneCountInString(value)
 		if n <= 4 {
 			return "****"
 		}
 		runes := []rune(value)
 		return strings.Repeat("*", n-4) + string(runes[n-4:])
-	case piiHash:
+	case Hash:
 		return e.hash(r, value)
-	case piiReplace:
-		return e.names.name(r.label, value)
-	case piiBlock:
-		if e.blocked == nil {
+	case Replace:
+		return e.Names.name(r.label, value)
+	case Block:
+		if e.Blocked == nil {
 			from := start()
-			e.blocked = e.fault(r, from, from+utf8.RuneCountInString(value))
+			e.Blocked = e.fault(r, from, from+utf8.RuneCountInString(value))
 		}
 	}
 	return "[REDACTED_" + r.label + "]"
 }
 
 // fault names type and place, never the value (PI-4). The span is half-open and counts characters.
-func (e *piiEditor) fault(r piiRule, from, to int) *messages.Fault {
-	where, param := e.where, ""
+func (e *Editor) fault(r compiledRule, from, to int) *messages.Fault {
+	where, param := e.Where, ""
 	switch {
 	case where != "":
-	case e.reply:
-		where = fmt.Sprintf("choice %d of the reply", e.message)
+	case e.Reply:
+		where = fmt.Sprintf("choice %d of the reply", e.Message)
 	default:
-		where, param = fmt.Sprintf("message %d", e.message), fmt.Sprintf("messages[%d].%s", e.message, e.field)
+		where, param = fmt.Sprintf("message %d", e.Message), fmt.Sprintf("messages[%d].%s", e.Message, e.field)
 	}
 	return messages.NewFault(messages.Blocked, "%s holds a value of type %s at characters %d..%d, which rule BLOCK of pii forbids; take it out and send the call again",
 		where, r.kind, from, to).At(param)
@@ -155,29 +155,29 @@ func (e *piiEditor) fault(r piiRule, from, to int) *messages.Fault {
 
 // hash is keyed, so that no table of all values undoes it, and holds the tenant, so that two tenants' hashes do not
 // compare (PI-3). The same value in another spelling gives the same hash.
-func (e *piiEditor) hash(r piiRule, value string) string {
+func (e *Editor) hash(r compiledRule, value string) string {
 	switch r.kind {
 	case "email":
 		value = strings.ToLower(value)
 	case "credit_card", "iban", "phone":
 		value = strings.ToUpper(strings.Map(func(c rune) rune {
-			if c == '+' || piiWordRune(c) {
+			if c == '+' || isWordRune(c) {
 				return c
 			}
 			return -1
 		}, value))
 	}
-	h := hmac.New(sha256.New, e.key)
-	for _, s := range []string{e.tenant, r.kind, value} {
+	h := hmac.New(sha256.New, e.Key)
+	for _, s := range []string{e.Tenant, r.kind, value} {
 		_, _ = fmt.Fprintf(h, "%d:", len(s))
 		_, _ = io.WriteString(h, s)
 	}
 	return "<" + r.kind + "_hash:" + hex.EncodeToString(h.Sum(nil)[:4]) + ">"
 }
 
-// editMessage edits what a request message says: texts and the arguments of its tool calls.
-func (e *piiEditor) editMessage(m chat.Msg) (chat.Msg, bool) {
-	m, changed := e.editTexts(m)
+// EditMessage edits what a request message says: texts and the arguments of its tool calls.
+func (e *Editor) EditMessage(m chat.Msg) (chat.Msg, bool) {
+	m, changed := e.EditTexts(m)
 	calls := m.ToolCalls()
 	edited := false
 	for i, t := range calls {
@@ -201,17 +201,17 @@ func (e *piiEditor) editMessage(m chat.Msg) (chat.Msg, bool) {
 	return m, changed
 }
 
-// editTexts edits content, and the texts that some models put beside it.
-func (e *piiEditor) editTexts(m chat.Msg) (chat.Msg, bool) {
+// EditTexts edits content, and the texts that some models put beside it.
+func (e *Editor) EditTexts(m chat.Msg) (chat.Msg, bool) {
 	e.field = "content"
-	m, changed := m.MapText(e.edit)
+	m, changed := m.MapText(e.Edit)
 	for _, key := range []string{"refusal", "reasoning_content"} {
 		old, ok := rawjson.FieldString(m.Raw, key)
 		if !ok {
 			continue
 		}
 		e.field = key
-		if s := e.edit(old); s != old {
+		if s := e.Edit(old); s != old {
 			m, changed = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, key, s)}, true
 		}
 	}
@@ -219,16 +219,16 @@ func (e *piiEditor) editTexts(m chat.Msg) (chat.Msg, bool) {
 }
 
 // editArguments edits the string values of an argument text; one that is no JSON is a plain text.
-func (e *piiEditor) editArguments(args string) string {
+func (e *Editor) editArguments(args string) string {
 	if !json.Valid([]byte(args)) {
-		return e.edit(args)
+		return e.Edit(args)
 	}
-	return string(piiMapStrings([]byte(args), e.edit))
+	return string(MapStrings([]byte(args), e.Edit))
 }
 
-// piiMapStrings edits the string values of valid JSON, at every depth, and leaves keys and everything else as they
+// MapStrings edits the string values of valid JSON, at every depth, and leaves keys and everything else as they
 // stand, byte for byte.
-func piiMapStrings(raw []byte, edit func(string) string) []byte {
+func MapStrings(raw []byte, edit func(string) string) []byte {
 	var out []byte
 	pos := 0
 	for i := 0; i < len(raw); i++ {
