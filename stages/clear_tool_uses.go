@@ -5,7 +5,14 @@ import (
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
+
+// TokenCounter estimates how many tokens messages cost a model.
+type TokenCounter = conversation.TokenCounter
+
+// Chars is the TokenCounter that holds where none is given: one token for four characters.
+type Chars = conversation.Chars
 
 // clearedArguments is what cleared tool-call arguments become: a placeholder text would be no JSON.
 const clearedArguments = "{}"
@@ -70,7 +77,7 @@ func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bo
 		done.Why = "not over the trigger"
 		return msgs, done
 	}
-	p := pair(msgs)
+	p := conversation.Pair(msgs)
 	all := e.candidates(msgs, p, marked)
 	if len(all) <= e.Keep {
 		done.Why = "no candidate"
@@ -97,17 +104,17 @@ func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bo
 }
 
 // candidates are the results that may be cleared, oldest first.
-func (e ClearToolUses) candidates(msgs []chat.Msg, p *pairing, marked map[string]bool) []int {
+func (e ClearToolUses) candidates(msgs []chat.Msg, p *conversation.Pairing, marked map[string]bool) []int {
 	excluded := make(map[string]bool, len(e.ExcludeTools))
 	for _, name := range e.ExcludeTools {
 		excluded[name] = true
 	}
 	var out []int
 	for i, m := range msgs {
-		if r := p.roles[i]; r != "tool" && r != "function" {
+		if r := p.Roles[i]; r != "tool" && r != "function" {
 			continue
 		}
-		tool := p.tool(i, m)
+		tool := p.Tool(i, m)
 		if _, asked := excluded[tool]; !asked && e.Excludes != nil {
 			excluded[tool] = e.Excludes(tool)
 		}
@@ -124,7 +131,7 @@ type clearing struct {
 	e       ClearToolUses
 	counter TokenCounter
 	model   string
-	p       *pairing
+	p       *conversation.Pairing
 	out     []chat.Msg
 	calls   map[int][]chat.ToolCall // edited calls by message, written back once at the end
 }
@@ -141,7 +148,7 @@ func (w *clearing) result(i int) int {
 // arguments clears the arguments of the call that a result answers, if that is wanted, and returns the tokens
 // that it frees. Ids and names stay (CU-8).
 func (w *clearing) arguments(i int) int {
-	msg, at := w.p.owner[i], w.p.slot[i]
+	msg, at := w.p.Owner[i], w.p.Slot[i]
 	if !w.e.ClearToolInputs || msg < 0 || at < 0 {
 		return 0
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // uses is a history of tool results of 100 tokens, one for each tool name.
@@ -36,7 +37,7 @@ func cleared(msgs []chat.Msg, placeholder string) (ids []string) {
 func TestClearToolUses(t *testing.T) {
 	t.Parallel()
 	in := uses("k", "x", "y", "z", "x")
-	total := stages.Chars{}.Count("", in)
+	total := conversation.Chars{}.Count("", in)
 	for name, tc := range map[string]struct {
 		set  func(*stages.ClearToolUses)
 		want []string
@@ -108,7 +109,7 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-14 a counter of one's own", func(t *testing.T) {
 		t.Parallel()
 		counted := 0
-		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2, Counter: stages.TokenCounterFunc(
+		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2, Counter: conversation.TokenCounterFunc(
 			func(model string, msgs []chat.Msg) int {
 				require.Equal(t, "m", model)
 				counted++

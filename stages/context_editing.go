@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // Notes of context editing. NoteContextEditing holds a list of [Edited], one for each strategy that was over its
@@ -134,14 +135,14 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	if err := conf.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	counter, err := newTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
+	counter, err := conversation.NewTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
 	e := &contextEditor{conf: *conf, counter: counter, deps: d}
 	e.conf.ClearToolUses.Counter = counter
 	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
-	if l, ok := counter.(learner); ok {
+	if l, ok := counter.(conversation.Learner); ok {
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.HasReply() {
 				l.Learn(c.Request(), c.ReplyBytes())
@@ -154,12 +155,12 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 
 type contextEditor struct {
 	conf    ContextEditingConfig
-	counter TokenCounter
+	counter conversation.TokenCounter
 	deps    Deps
 }
 
 func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs, ok := messagesOf(c.Request())
+	msgs, ok := conversation.Messages(c.Request())
 	if !ok {
 		return pipeline.Continue(), nil
 	}
@@ -203,8 +204,8 @@ func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, mod
 		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", strategy, "tokens", ed.Before, "limit", limit)
 		return msgs, ed, false
 	}
-	h := readHistory(msgs)
-	h.count(model, e.counter)
+	h := conversation.ReadHistory(msgs)
+	h.Count(model, e.counter)
 	out = msgs
 	switch strategy {
 	case Trim:

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 type editing = stages.ContextEditingConfig
@@ -202,7 +203,7 @@ func TestStrategyProperties(t *testing.T) {
 					}
 					for i, m := range in {
 						if i >= start || m.System() {
-							least += stages.Chars{}.Count("", in[i:i+1])
+							least += conversation.Chars{}.Count("", in[i:i+1])
 						}
 					}
 					if least <= max {

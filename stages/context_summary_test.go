@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // summaryStage makes a context-editing stage with a summariser.
@@ -155,7 +156,7 @@ func TestHybrid(t *testing.T) {
 		s, _ := summaryStage(t, &summariser{text: strings.Repeat("many words ", 5000)}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))
 		got := chat.Messages(c.Request())
-		require.LessOrEqual(t, stages.Chars{}.Count("", got), 8000)
+		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 8000)
 		require.Equal(t, string(in[0].Raw), string(got[0].Raw))
 		require.Contains(t, got[1].Text(), "many words")
 		require.Equal(t, raws(in[len(in)-7*4:]), raws(got[2:]), "seven rounds of 800 fit beside a quarter for the summary")
@@ -188,7 +189,7 @@ func TestHybrid(t *testing.T) {
 		got := chat.Messages(c.Request())
 		require.Contains(t, got[0].Text(), "they met in Oslo")
 		require.Equal(t, raws(in[len(in)-len(got)+1:]), raws(got[1:]))
-		require.LessOrEqual(t, stages.Chars{}.Count("", got), 100)
+		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 100)
 	})
 	t.Run("CE-9 no summary to be had: the window alone", func(t *testing.T) {
 		t.Parallel()

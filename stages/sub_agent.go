@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // SubAgentConfig is agent.interceptor.sub-agent.
@@ -73,7 +74,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			msgs, ok := messagesOf(c.Request())
+			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}

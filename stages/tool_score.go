@@ -5,6 +5,7 @@ import (
 	"unicode"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // toolView is one element of a request's tools, with what it is judged by.
@@ -162,7 +163,7 @@ func descriptionWords(text string) []string {
 	from, wide := -1, false
 	for i, c := range text {
 		letter := unicode.IsLetter(c) || from >= 0 && unicode.IsMark(c)
-		w := letter && cjk(c)
+		w := letter && conversation.SpacelessScript(c)
 		if from >= 0 && (!letter || w != wide && !unicode.IsMark(c)) {
 			words = append(words, text[from:i])
 			from = -1

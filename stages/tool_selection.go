@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // Notes of tool selection. NoteToolsAllowed lists the tools that the model was offered, where some were left out, in
@@ -98,7 +99,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		return pipeline.Continue(), nil
 	}
 	text := ""
-	if msgs, ok := messagesOf(c.Request()); ok {
+	if msgs, ok := conversation.Messages(c.Request()); ok {
 		if at := chat.NewestUser(msgs); at >= 0 {
 			text = msgs[at].Text()
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 func TestChars(t *testing.T) {
@@ -30,7 +31,7 @@ func TestChars(t *testing.T) {
 		"S3-CLEAR-8 parts":     {chat.Msg{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"abcd"},{"type":"image_url","image_url":{"url":"data:..."}}]}`)}, 1},
 		"nothing":              {chat.Msg{Raw: []byte(`null`)}, 0},
 	} {
-		require.Equal(t, tc.want, stages.Chars{}.Count("m", []chat.Msg{tc.in}), name)
+		require.Equal(t, tc.want, conversation.Chars{}.Count("m", []chat.Msg{tc.in}), name)
 	}
 }
 
@@ -88,7 +89,7 @@ func TestCalibrated(t *testing.T) {
 				}
 				return strings.Join(b, " ")
 			}
-			k := stages.NewCalibrated()
+			k := conversation.NewCalibrated()
 			tools := `[` + strings.Repeat(`{"type":"function","function":{"name":"f","description":"d"}},`, r.IntN(20)) + `{}]`
 			msgs := []chat.Msg{msg("system", text())}
 			var errs, plain float64
@@ -101,7 +102,7 @@ func TestCalibrated(t *testing.T) {
 				want := truth(msgs)
 				if turn >= 20 {
 					errs += math.Abs(float64(k.Count("m", msgs)-want)) / float64(want)
-					plain += math.Abs(float64(stages.Chars{}.Count("m", msgs)-want)) / float64(want)
+					plain += math.Abs(float64(conversation.Chars{}.Count("m", msgs)-want)) / float64(want)
 				}
 				body := rawjson.SetField(request(msgs...), "tools", []byte(tools))
 				k.Learn(body, []byte(fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":%d}}`, want+len(tools)/5)))
@@ -115,7 +116,7 @@ func TestCalibrated(t *testing.T) {
 
 func TestCalibratedLearnsNothingWrong(t *testing.T) {
 	t.Parallel()
-	k := stages.NewCalibrated()
+	k := conversation.NewCalibrated()
 	in := talk(4, 50)
 	before := k.Count("m", in)
 	for _, reply := range []string{``, `null`, `{}`, `{"usage":null}`, `{"usage":{"prompt_tokens":0}}`, `{"usage":{"prompt_tokens":"x"}}`,

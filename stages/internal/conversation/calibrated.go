@@ -1,4 +1,4 @@
-package stages
+package conversation
 
 import (
 	"math"
@@ -45,7 +45,7 @@ type Calibrated struct {
 	fits map[string]*fit
 }
 
-var _ learner = (*Calibrated)(nil)
+var _ Learner = (*Calibrated)(nil)
 
 // NewCalibrated returns a counter that has learnt nothing yet.
 func NewCalibrated() *Calibrated { return &Calibrated{fits: map[string]*fit{}} }
@@ -83,7 +83,7 @@ func (k *Calibrated) get(model string) *fit {
 // parts that are no text, teach nothing.
 func (k *Calibrated) Learn(request, reply []byte) {
 	n, ok := tokensOf(reply)
-	msgs, chats := messagesOf(request)
+	msgs, chats := Messages(request)
 	if !ok || !chats || !textOnly(msgs) {
 		return
 	}
@@ -185,7 +185,7 @@ func measure(x *vector, m chat.Msg) {
 				x[fSpaces]++
 			case r < 128:
 				x[fMarks]++
-			case cjk(r):
+			case SpacelessScript(r):
 				x[fCJK]++
 			default:
 				x[fOther]++
@@ -195,8 +195,8 @@ func measure(x *vector, m chat.Msg) {
 	})
 }
 
-// cjk reports whether r is of a script that is written without spaces between words, or of Korean.
-func cjk(r rune) bool {
+// SpacelessScript reports whether r is of a script that is written without spaces between words, or of Korean.
+func SpacelessScript(r rune) bool {
 	return r >= 0x1100 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul)
 }
 

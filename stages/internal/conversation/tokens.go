@@ -1,4 +1,4 @@
-package stages
+package conversation
 
 import (
 	"fmt"
@@ -20,14 +20,14 @@ type TokenCounterFunc func(model string, msgs []chat.Msg) int
 // Count calls f.
 func (f TokenCounterFunc) Count(model string, msgs []chat.Msg) int { return f(model, msgs) }
 
-// learner is a TokenCounter that learns from what a model charged for a request.
-type learner interface {
+// Learner is a TokenCounter that learns from what a model charged for a request.
+type Learner interface {
 	TokenCounter
 	Learn(request, reply []byte)
 }
 
-// newTokenCounter makes the counter that the key token-counter names (contracts 23).
-func newTokenCounter(name, vocabulary string) (TokenCounter, error) {
+// NewTokenCounter makes the counter that the key token-counter names (contracts 23).
+func NewTokenCounter(name, vocabulary string) (TokenCounter, error) {
 	switch name {
 	case "", "chars":
 		return Chars{}, nil

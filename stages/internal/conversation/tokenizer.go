@@ -1,6 +1,6 @@
 //go:build tokenizer
 
-package stages
+package conversation
 
 import (
 	"bufio"
