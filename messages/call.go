@@ -105,8 +105,8 @@ func (c *Call) Request() []byte { return c.bodies.get(RequestBody) }
 // SetRequest puts a new request in place. What other names kept stays as it was.
 func (c *Call) SetRequest(b []byte) { c.bodies.set(RequestBody, b) }
 
-// ReplyBytes returns the reply body as compact JSON, or nil if there is none yet.
-func (c *Call) ReplyBytes() []byte { return c.bodies.get(ReplyBody) }
+// Reply returns the reply body as compact JSON, or nil if there is none yet.
+func (c *Call) Reply() []byte { return c.bodies.get(ReplyBody) }
 
 // HasReply reports whether a reply is set.
 func (c *Call) HasReply() bool { return c.bodies.has(ReplyBody) }
@@ -124,12 +124,12 @@ func (c *Call) SetReplyText(text string) {
 	c.Fault = nil
 }
 
-// ReplyOut returns the reply as a caller gets it: the bytes of a text, else the JSON. ok is false without a reply.
-func (c *Call) ReplyOut() (out string, text, ok bool) {
+// ReplyPlain returns the reply as a caller gets it: the bytes of a text, else the JSON. ok is false without a reply.
+func (c *Call) ReplyPlain() (out string, text, ok bool) {
 	if s, isText := c.ReplyText(); isText {
 		return s, true, true
 	}
-	return string(c.ReplyBytes()), false, c.HasReply()
+	return string(c.Reply()), false, c.HasReply()
 }
 
 // DropReply removes the reply.

@@ -15,20 +15,20 @@ type Caller interface {
 	Call(ctx context.Context, c *messages.Call) (*messages.Call, error)
 }
 
-// Asker asks programs elsewhere, one question for one answer. The bus implements it with a NATS request. It is safe for
+// Requester asks programs elsewhere, one question for one answer. The bus implements it with a NATS request. It is safe for
 // concurrent use.
-type Asker interface {
-	// Ask sends the body to the subject and waits for the answer until ctx ends; then it tells the program, as well as
-	// that can be told, that nobody waits any more. The error is ErrNobody if nobody is there, so that nothing has been
+type Requester interface {
+	// Request sends the body to the subject and waits for the answer until ctx ends; then it tells the program, as well as
+	// that can be told, that nobody waits any more. The error is ErrNoResponders if nobody is there, so that nothing has been
 	// done; the fault too_large if the body cannot be sent; ctx.Err(); or trouble with the connection.
-	Ask(ctx context.Context, subject string, header map[string]string, body []byte) (Asked, error)
+	Request(ctx context.Context, subject string, header map[string]string, body []byte) (Response, error)
 }
 
-// Asked is a program's answer. ErrorCode and ErrorText are what it says if it failed (NATS service errors).
-type Asked struct {
+// Response is a program's answer. ErrorCode and ErrorText are what it says if it failed (NATS service errors).
+type Response struct {
 	Body                 []byte
 	ErrorCode, ErrorText string
 }
 
-// ErrNobody is what an Asker returns, wrapped or not, when nobody answers on the subject.
-var ErrNobody = errors.New("nobody answers there")
+// ErrNoResponders is what a Requester returns, wrapped or not, when nobody answers on the subject.
+var ErrNoResponders = errors.New("nobody answers there")

@@ -38,8 +38,8 @@ type Request struct {
 	Trace       messages.Trace
 }
 
-// Door is where calls enter. It is safe for concurrent use.
-type Door interface {
+// Entry is where calls enter. It is safe for concurrent use.
+type Entry interface {
 	// Accept stores the call and returns a handle on it. When it returns without an error, the call is accepted: it
 	// will end in exactly one terminal reply, whatever dies. A refused call is a *messages.Fault and left no trace.
 	// A repeated idempotency key with the same body attaches to the call that is there already.

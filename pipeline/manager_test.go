@@ -66,7 +66,7 @@ func TestManagerOrder(t *testing.T) {
 	t.Run("OC-2 three at one order", func(t *testing.T) {
 		t.Parallel()
 		classed := plain(messages.Tool, "b", 40)
-		classed.Class = "BInterceptor"
+		classed.Alias = "BInterceptor"
 		m := manager(t, plain(messages.Tool, "a", 40), classed, plain(messages.Tool, "c", 40), plain(messages.Tool, "d", 50))
 		require.Equal(t, []pipeline.OrderConflict{{Type: messages.Tool, Order: 40, Names: []string{"a", "BInterceptor", "c"}}}, m.Conflicts())
 	})
@@ -90,7 +90,7 @@ func TestManagerOnly(t *testing.T) {
 	audit, fixed := plain(messages.Model, "audit", 1), plain(messages.Model, "fixed", 15)
 	audit.Tier, fixed.Tier = pipeline.Mandatory, pipeline.Fixed
 	b := plain(messages.Model, "b", 20)
-	b.Class = "BInterceptor"
+	b.Alias = "BInterceptor"
 	m := manager(t, audit, fixed, b, plain(messages.Model, "c", 30), plain(messages.Model, "d", 40), plain(messages.Tool, "t", 40))
 	require.True(t, m.Switch(messages.Model, "d", false))
 	for want, only := range map[string][]string{

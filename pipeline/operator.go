@@ -159,7 +159,7 @@ func MaySwitch(s Stage, name string, on bool, confirm string) error {
 	case "":
 		return messages.NewFault(messages.Conflict,
 			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier, name).At("confirm").From("entry")
-	case name, s.Name, s.Class:
+	case name, s.Name, s.Alias:
 		return nil
 	}
 	return messages.NewFault(messages.InvalidRequest,
@@ -228,7 +228,7 @@ func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
 
 func factsOf(m *Managed) StageFacts {
 	f := StageFacts{
-		Stage: m.Name, Class: m.Class, Type: m.Kind, Order: m.Order, Tier: m.Tier.String(), Enabled: m.Enabled(),
+		Stage: m.Name, Class: m.Alias, Type: m.Kind, Order: m.Order, Tier: m.Tier.String(), Enabled: m.Enabled(),
 		ApplyTo: m.ApplyTo, Reads: m.Reads, Writes: m.Writes, Phases: []string{}, Role: m.Role,
 		FailClosed: m.FailClosed, Durable: m.Durable, SkipAbsent: m.SkipAbsent,
 	}

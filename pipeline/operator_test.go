@@ -17,9 +17,9 @@ func controlled(t *testing.T) (*pipeline.Manager, pipeline.LocalControl) {
 	m := &pipeline.Manager{}
 	for _, s := range []pipeline.Stage{
 		{Name: "audit", Kind: messages.Model, Order: 0, Tier: pipeline.Mandatory, Before: pass},
-		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, After: pass},
+		{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, After: pass},
 		{Name: "timeout", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Before: pass},
-		{Name: "tool-cache", Class: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Before: pass,
+		{Name: "tool-cache", Alias: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Before: pass,
 			Details: func(context.Context) map[string]any { return map[string]any{"cacheHits": 7} }},
 		{Name: "large-result-eviction", Kind: messages.Tool, Order: 20, After: pass},
 	} {

@@ -134,7 +134,7 @@ func TestStepReports(t *testing.T) {
 			return pipeline.Jump("end"), nil
 		}, "end")
 		require.Equal(t, "Answer", r.Verdict.String())
-		require.Equal(t, `"r"`, string(c.ReplyBytes()))
+		require.Equal(t, `"r"`, string(c.Reply()))
 	})
 	t.Run("contracts 7 the fault of a stage's own call is no failure of the target", func(t *testing.T) {
 		t.Parallel()

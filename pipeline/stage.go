@@ -42,9 +42,9 @@ const (
 // Stage is one interceptor: a value with up to two phases. It knows no neighbour, no subject, and not whether it
 // runs here or elsewhere.
 type Stage struct {
-	// Name is unique within the kind and made of [a-z0-9-]. Class is the documents' class name, if there is one.
+	// Name is unique within the kind and made of [a-z0-9-]. Alias is the documents' class name, if there is one.
 	Name  string
-	Class string
+	Alias string
 	Kind  messages.Kind
 	Order int
 	Tier  Tier
@@ -82,7 +82,7 @@ type Stage struct {
 	Durable bool
 	// SkipAbsent lets a call pass the stage when nobody serves it; otherwise the call waits until its deadline.
 	SkipAbsent bool
-	// OnDemand says that the stage is on the route only of calls that need it ([Own.Demand]), while its switch is on.
+	// OnDemand says that the stage is on the route only of calls that need it ([ToolStages.Demand]), while its switch is on.
 	OnDemand bool
 	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
 	Details func(ctx context.Context) map[string]any
@@ -142,7 +142,7 @@ func (s Stage) validate() error {
 
 // named reports whether a name means the stage: its own or the documents' class name. Most stages have no class, so
 // the empty name means none.
-func (s Stage) named(name string) bool { return name != "" && (s.Name == name || s.Class == name) }
+func (s Stage) named(name string) bool { return name != "" && (s.Name == name || s.Alias == name) }
 
 // of reports whether the stage is one of the kind. A stage value without a kind, as tests make them, is of every kind.
 func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == kind }

@@ -10,11 +10,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Own are the stages that one tool names for itself (S2-CHAIN-4, S2-DEF-1), by their name or their class name. The
+// ToolStages are the stages that one tool names for itself (S2-CHAIN-4, S2-DEF-1), by their name or their class name. The
 // mandatory ones stand at orders 1 to 9 in the order written, outer to whatever may answer; the optional ones at 51 to
 // 59, next to the tool. They are on the route of the tool's calls whether their switch is on or off; one that is on the
 // route of all calls anyway is moved, not doubled. A stage of the tiers fixed and mandatory keeps its place.
-type Own struct {
+type ToolStages struct {
 	Mandatory []string
 	Optional  []string
 	// Demand names the stages that are there on demand ([Stage.OnDemand]) and that the call must pass, at their own
@@ -23,36 +23,36 @@ type Own struct {
 }
 
 // demands reports whether the call must pass a stage that is there on demand.
-func (o Own) demands(s *Managed) bool {
+func (o ToolStages) demands(s *Managed) bool {
 	return slices.ContainsFunc(slices.Concat(o.Demand, o.Mandatory, o.Optional), s.named)
 }
 
 // Empty reports whether the tool names none.
-func (o Own) Empty() bool { return len(o.Mandatory)+len(o.Optional) == 0 }
+func (o ToolStages) Empty() bool { return len(o.Mandatory)+len(o.Optional) == 0 }
 
 // The orders of a tool's own stages (contracts T1).
 const (
-	firstOwnMandatory = 1
-	firstOwnOptional  = 51
-	mostOwn           = 9
+	firstToolMandatory = 1
+	firstToolOptional  = 51
+	maxToolStages      = 9
 )
 
-type ownPlace struct {
+type toolPlace struct {
 	order int
 	tier  Tier
 }
 
 // places finds the stages that the lists name. The error is a fault misconfigured that names them all.
-func (m *Manager) places(kind messages.Kind, o Own) (map[string]ownPlace, error) {
+func (m *Manager) places(kind messages.Kind, o ToolStages) (map[string]toolPlace, error) {
 	if o.Empty() {
 		return nil, nil
 	}
 	stages := m.Stages(kind)
-	out := map[string]ownPlace{}
+	out := map[string]toolPlace{}
 	var faults []error
 	place := func(list string, given []string, first int, tier Tier) {
-		if len(given) > mostOwn {
-			faults = append(faults, fmt.Errorf("stages.%s: %d stages; at most %d", list, len(given), mostOwn))
+		if len(given) > maxToolStages {
+			faults = append(faults, fmt.Errorf("stages.%s: %d stages; at most %d", list, len(given), maxToolStages))
 			return
 		}
 		for i, name := range given {
@@ -69,20 +69,20 @@ func (m *Manager) places(kind messages.Kind, o Own) (map[string]ownPlace, error)
 				faults = append(faults, fmt.Errorf("stages.%s: %q is named twice", list, name))
 				continue
 			}
-			out[own] = ownPlace{first + i, tier}
+			out[own] = toolPlace{first + i, tier}
 		}
 	}
-	place("mandatory", o.Mandatory, firstOwnMandatory, Mandatory)
-	place("optional", o.Optional, firstOwnOptional, Optional)
+	place("mandatory", o.Mandatory, firstToolMandatory, Mandatory)
+	place("optional", o.Optional, firstToolOptional, Optional)
 	if err := errors.Join(faults...); err != nil {
 		return nil, messages.NewFault(messages.Misconfigured, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")).From("entry")
 	}
 	return out, nil
 }
 
-// CheckOwn judges the lists of a tool: names that no stage of the kind has, one named twice, more than nine, and an
+// CheckToolStages judges the lists of a tool: names that no stage of the kind has, one named twice, more than nine, and an
 // order that the route checker refuses are the fault misconfigured.
-func (m *Manager) CheckOwn(kind messages.Kind, o Own) error {
+func (m *Manager) CheckToolStages(kind messages.Kind, o ToolStages) error {
 	own, err := m.places(kind, o)
 	if err != nil || len(own) == 0 {
 		return err
@@ -118,7 +118,7 @@ func (m *Manager) CheckOwn(kind messages.Kind, o Own) error {
 }
 
 // stop is the entry on the slip of a stage that the tool names.
-func (p ownPlace) stop(s *Managed) messages.Stop {
+func (p toolPlace) stop(s *Managed) messages.Stop {
 	moved := s.Stage
 	moved.Order, moved.Tier = p.order, p.tier
 	return moved.Stop()

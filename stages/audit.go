@@ -123,7 +123,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Fault != nil {
 		r.Outcome, r.Code, r.Origin = "fault", c.Fault.Code, c.Fault.Origin
 	} else if c.HasReply() {
-		r.Reply = digest(c.ReplyBytes())
+		r.Reply = digest(c.Reply())
 	}
 	c.Noted(messages.NoteStopper, &r.StoppedBy)
 	c.Noted(messages.NoteDegraded, &r.Degraded)

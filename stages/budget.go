@@ -150,11 +150,11 @@ func (b *budget) cost(c *messages.Call, estimate quota.Amount) quota.Amount {
 	if _, byStage := c.Notes[messages.NoteStopper]; byStage {
 		return quota.Amount{}
 	}
-	usage, _ := rawjson.Field(c.ReplyBytes(), "usage")
+	usage, _ := rawjson.Field(c.Reply(), "usage")
 	in, out := usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
 	total := max(usageInt(usage, "total_tokens"), in+out)
 	if total == 0 { // a provider that reports nothing is not free
-		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.ReplyBytes())/bytesPerToken)
+		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.Reply())/bytesPerToken)
 		total = in + out
 	}
 	spent := quota.Amount{Calls: 1, Tokens: total, Micros: b.price(chat.ModelName(c.Request()), in, total-in)}

@@ -77,7 +77,7 @@ func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	s := &concurrency{cfg: *cfg, tools: tools, store: d.Store, waiting: make(chan struct{}, mostWaiting)}
+	s := &concurrency{cfg: *cfg, tools: tools, store: d.Store, waiting: make(chan struct{}, maxWaiting)}
 	return pipeline.Stage{Before: s.before, After: s.after, Blind: true, Reads: []string{"tool"}}, nil
 }
 

@@ -145,7 +145,7 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	if l, ok := counter.(conversation.Learner); ok {
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.HasReply() {
-				l.Learn(c.Request(), c.ReplyBytes())
+				l.Learn(c.Request(), c.Reply())
 			}
 			return pipeline.Continue(), nil
 		}

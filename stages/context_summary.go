@@ -113,7 +113,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 	case done.Fault != nil:
 		return "", "failed: " + string(done.Fault.Code)
 	}
-	for _, choice := range chat.Choices(done.ReplyBytes()) {
+	for _, choice := range chat.Choices(done.Reply()) {
 		if why, _ := rawjson.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
 			continue
 		}

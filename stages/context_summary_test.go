@@ -137,7 +137,9 @@ type down struct{}
 
 var errDown = errors.New("down")
 
-func (down) Get(context.Context, string) (pipeline.Entry, error) { return pipeline.Entry{}, errDown }
+func (down) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errDown
+}
 func (down) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
 	return 0, errDown
 }

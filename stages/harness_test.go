@@ -176,8 +176,8 @@ func harnessCall(body string) *messages.Call {
 func harnessText(t testing.TB, c *messages.Call) string {
 	t.Helper()
 	require.Nil(t, c.Fault)
-	require.True(t, json.Valid(c.ReplyBytes()))
-	choices := chat.Choices(c.ReplyBytes())
+	require.True(t, json.Valid(c.Reply()))
+	choices := chat.Choices(c.Reply())
 	require.NotEmpty(t, choices)
 	return choices[0].Message().Text()
 }
@@ -187,8 +187,8 @@ type harnessDown struct{}
 
 var errHarnessDown = errors.New("store is down")
 
-func (harnessDown) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errHarnessDown
+func (harnessDown) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errHarnessDown
 }
 func (harnessDown) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
 	return 0, errHarnessDown

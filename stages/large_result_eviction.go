@@ -105,7 +105,7 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 	}
 	begin := func(n int) string {
 		if shown > 0 {
-			return evicted.Prefix(evict.Text(c.ReplyBytes()), max(n, shown))
+			return evicted.Prefix(evict.Text(c.Reply()), max(n, shown))
 		}
 		return evicted.Prefix(text, n)
 	}

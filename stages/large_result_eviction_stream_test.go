@@ -58,7 +58,7 @@ func (c *toolChain) Stream(t testing.TB, call *messages.Call) seen {
 	read(chunks)
 	s.whole, s.fault = text.String(), fault
 	if fault == nil {
-		if reply, isText, _ := out.ReplyOut(); isText || s.whole != "" {
+		if reply, isText, _ := out.ReplyPlain(); isText || s.whole != "" {
 			require.Equal(t, reply, s.whole, "what the caller saw is the reply")
 		}
 	}
@@ -225,7 +225,7 @@ func TestStreamsThroughToolStages(t *testing.T) {
 			require.Equal(t, text, s.whole)
 			hit := c.Stream(t, toolCall("t", `{}`))
 			require.True(t, hit.call.Flag(messages.NoteCacheHit))
-			out, _, _ := hit.call.ReplyOut()
+			out, _, _ := hit.call.ReplyPlain()
 			require.Equal(t, text, out, "from the cache too")
 		}
 	})
@@ -278,7 +278,7 @@ func TestFailuresOfStreams(t *testing.T) {
 			if r.IsError {
 				require.Contains(t, s.fault.Message, "no such row")
 			}
-			out, _, _ := c.Plain(t, toolCall("t", `{}`)).ReplyOut()
+			out, _, _ := c.Plain(t, toolCall("t", `{}`)).ReplyPlain()
 			require.Equal(t, string(r.Content), out, "nobody saw the chunks")
 		}
 	})

@@ -155,7 +155,7 @@ func TestEviction(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), big))
 			first, second := e.send(t, "t", ""), e.send(t, "t", "")
 			require.True(t, second.Flag(messages.NoteCacheHit))
-			require.Equal(t, first.ReplyBytes(), second.ReplyBytes())
+			require.Equal(t, first.Reply(), second.Reply())
 			require.Equal(t, 1, e.Runs("t"))
 		})
 		t.Run("EV-9", func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestEvictionProperty(t *testing.T) {
 		out := c.Call(t, t.Context(), call)
 		got, _ := out.ReplyText()
 		if utf8.RuneCountInString(text)/4 <= 20 {
-			raw, _ := rawjson.IsString(out.ReplyBytes())
+			raw, _ := rawjson.IsString(out.Reply())
 			require.Equal(rt, text, raw)
 			return
 		}

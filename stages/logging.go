@@ -140,7 +140,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		r.Code, r.Origin = c.Fault.Code, c.Fault.Origin
 		return r
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	r.Reply = digest(reply)
 	if l.cfg.Bodies {
 		r.ReplyBody = reply

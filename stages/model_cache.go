@@ -127,10 +127,10 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), err
 	}
 	_, degraded := c.Notes[messages.NoteDegraded]
-	if c.Fault != nil || degraded || !storable(c.ReplyBytes()) {
+	if c.Fault != nil || degraded || !storable(c.Reply()) {
 		return pipeline.Continue(), nil
 	}
-	v := rawjson.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.ReplyBytes()})
+	v := rawjson.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.Reply()})
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store := m.store("cache")

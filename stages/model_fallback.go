@@ -138,7 +138,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
-	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.ReplyBytes())
+	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.Reply())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
@@ -176,7 +176,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 		last = c.Fault.Code
 	}
 	if !ours {
-		st.Fault, st.Reply = c.Fault, c.ReplyBytes()
+		st.Fault, st.Reply = c.Fault, c.Reply()
 		if text, ok := c.ReplyText(); ok {
 			st.Reply = []byte(text)
 		}

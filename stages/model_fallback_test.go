@@ -88,7 +88,7 @@ func TestModelFallback(t *testing.T) {
 				require.NotNil(t, c.Fault)
 				require.Equal(t, tc.code, c.Fault.Code)
 			case tc.reply != nil:
-				require.Equal(t, string(tc.reply), string(c.ReplyBytes()))
+				require.Equal(t, string(tc.reply), string(c.Reply()))
 			default:
 				require.Equal(t, tc.text, harnessText(t, c))
 			}

@@ -125,7 +125,7 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		return pipeline.Verdict{}, err
 	}
 	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant, Reply: true}
-	choices := chat.Choices(c.ReplyBytes())
+	choices := chat.Choices(c.Reply())
 	changed := false
 	for i, ch := range choices {
 		e.Message = i
@@ -153,7 +153,7 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		}
 	}
 	if changed {
-		c.SetReply(chat.WithChoices(c.ReplyBytes(), choices))
+		c.SetReply(chat.WithChoices(c.Reply(), choices))
 	}
 	return pipeline.Continue(), nil
 }

@@ -154,7 +154,7 @@ func TestPIIOutput(t *testing.T) {
 		t.Parallel()
 		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},{"index":1,"message":{"content":null,"refusal":null}}]}`
 		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
-		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.ReplyBytes()))
+		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.Reply()))
 	})
 	t.Run("PI-4 block in output", func(t *testing.T) {
 		t.Parallel()
@@ -173,7 +173,7 @@ func TestPIIReplace(t *testing.T) {
 	require.Equal(t, "<EMAIL_1>, <EMAIL_3>, <EMAIL_1>, <PHONE_1>; <EMAIL_2> is mine", sawText(saw, 0))
 	require.Equal(t, "Dear eve@example.com, <EMAIL_2> <EMAIL_9> <EMAIL_1", textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
-	args := chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments()
+	args := chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments()
 	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_1>"}`, args)
 }
 
@@ -212,7 +212,7 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, textOf(c, 0), got)
-		require.Equal(rt, chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments(), args)
+		require.Equal(rt, chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments(), args)
 	})
 }
 
@@ -235,6 +235,6 @@ func TestPIIRestoreUndoesReplace(t *testing.T) {
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, text, textOf(c, 0))
-		require.JSONEq(rt, args, chat.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
+		require.JSONEq(rt, args, chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments())
 	})
 }

@@ -79,8 +79,8 @@ type bucket struct {
 	Taken map[string]time.Time `json:"taken,omitempty"`
 }
 
-// mostTaken bounds the attempts that a bucket remembers.
-const mostTaken = 256
+// maxTaken bounds the attempts that a bucket remembers.
+const maxTaken = 256
 
 // newRateLimit makes the stage that limits how often a tool runs for a tenant. It stands inner to cache and retry: a
 // hit uses no quota, each attempt does. A call over the limit gets the fault rate_limited with Retry-After; it is not
@@ -141,7 +141,7 @@ func (b *bucket) remember(attempt string, now time.Time) {
 			delete(b.Taken, a)
 		}
 	}
-	for len(b.Taken) >= mostTaken {
+	for len(b.Taken) >= maxTaken {
 		oldest := ""
 		for a, at := range b.Taken {
 			if oldest == "" || at.Before(b.Taken[oldest]) {

@@ -15,7 +15,7 @@ import (
 // Spec is one line of the registry: the stage's place in the default chain (contracts T1) and how it is made.
 type Spec struct {
 	Name  string // the stage, and with Section its configuration
-	Class string // the documents' class name, or empty
+	Alias string // the documents' class name, or empty
 	Kind  messages.Kind
 	Order int
 	Tier  pipeline.Tier
@@ -91,7 +91,7 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	if err != nil {
 		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Section, err)
 	}
-	stage.Name, stage.Class, stage.Kind, stage.Order, stage.Tier = s.Name, s.Class, s.Kind, s.Order, s.Tier
+	stage.Name, stage.Alias, stage.Kind, stage.Order, stage.Tier = s.Name, s.Alias, s.Kind, s.Order, s.Tier
 	if stage.Role == "" {
 		stage.Role = roles[s.Name]
 	}
@@ -126,37 +126,37 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 func All() []Spec {
 	return []Spec{
 		{Name: "audit", Kind: messages.Model, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
-		{Name: "call-limit", Class: "ModelCallLimitHook", Kind: messages.Model, Order: 3, Tier: pipeline.Mandatory, Section: "call-limit", Config: defaults(CallLimitConfig{ExitBehavior: exitEnd}), New: build(newCallLimit), On: callLimitOn},
+		{Name: "call-limit", Alias: "ModelCallLimitHook", Kind: messages.Model, Order: 3, Tier: pipeline.Mandatory, Section: "call-limit", Config: defaults(CallLimitConfig{ExitBehavior: exitEnd}), New: build(newCallLimit), On: callLimitOn},
 		{Name: "budget", Kind: messages.Model, Order: 4, Tier: pipeline.Mandatory, Section: "budget", Config: defaults(BudgetConfig{}), New: build(newBudget), On: budgetOn},
-		{Name: "pii", Class: "PIIDetectionHook", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Section: "pii",
+		{Name: "pii", Alias: "PIIDetectionHook", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Section: "pii",
 			Config: defaults(PIIConfig{ApplyToInput: true, HashKeyEnv: "SHALLOT_PII_KEY"}), New: build(newPII), On: off},
-		{Name: "model-fallback", Class: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
+		{Name: "model-fallback", Alias: "ModelFallbackInterceptor", Kind: messages.Model, Order: 10, Tier: pipeline.Optional, Section: "model-fallback", Config: defaults(modelFallbackDefaults()), New: build(newModelFallback)},
 		{Name: "pair-repair", Kind: messages.Model, Order: 25, Tier: pipeline.Optional, Section: "pair-repair", Config: defaults(PairRepairConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent}}}), New: build(newPairRepair)},
-		{Name: "context-editing", Class: "ContextEditingInterceptor", Kind: messages.Model, Order: 30, Tier: pipeline.Optional, Section: "context-editing", Config: defaults(defaultContextEditing()), New: build(newContextEditing)},
-		{Name: "sub-agent", Class: "SubAgentInterceptor", Kind: messages.Model, Order: 60, Tier: pipeline.Optional, Section: "sub-agent", Config: defaults(defaultSubAgent()), New: build(newSubAgent)},
-		{Name: "tool-selection", Class: "ToolSelectionInterceptor", Kind: messages.Model, Order: 70, Tier: pipeline.Optional, Section: "tool-selection", Config: defaults(defaultToolSelection()), New: build(newToolSelection)},
-		{Name: "todo-list", Class: "TodoListInterceptor", Kind: messages.Model, Order: 80, Tier: pipeline.Optional, Section: "todo-list",
+		{Name: "context-editing", Alias: "ContextEditingInterceptor", Kind: messages.Model, Order: 30, Tier: pipeline.Optional, Section: "context-editing", Config: defaults(defaultContextEditing()), New: build(newContextEditing)},
+		{Name: "sub-agent", Alias: "SubAgentInterceptor", Kind: messages.Model, Order: 60, Tier: pipeline.Optional, Section: "sub-agent", Config: defaults(defaultSubAgent()), New: build(newSubAgent)},
+		{Name: "tool-selection", Alias: "ToolSelectionInterceptor", Kind: messages.Model, Order: 70, Tier: pipeline.Optional, Section: "tool-selection", Config: defaults(defaultToolSelection()), New: build(newToolSelection)},
+		{Name: "todo-list", Alias: "TodoListInterceptor", Kind: messages.Model, Order: 80, Tier: pipeline.Optional, Section: "todo-list",
 			Config: defaults(TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}), New: build(newTodo)},
 		{Name: "model-cache", Kind: messages.Model, Order: 90, Tier: pipeline.Optional, Section: "model-cache", Config: defaults(ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}), New: build(newModelCache), On: off},
 		{Name: "model-retry", Kind: messages.Model, Order: 95, Tier: pipeline.Optional, Section: "model-retry", Config: defaults(ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}), New: build(newModelRetry), On: off},
-		{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
+		{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Tier: pipeline.Optional, Section: "logging", Config: defaults(LoggingConfig{Sample: 1}), New: build(newLogging)},
 		{Name: "audit", Kind: messages.Tool, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
-		{Name: "tool-fallback", Class: "FallbackManager", Kind: messages.Tool, Order: 10, Tier: pipeline.Optional, Section: "tool-fallback", Config: defaults(ToolFallbackConfig{}), New: build(newToolFallback)},
-		{Name: "tool-arguments", Class: "ArgParser", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
+		{Name: "tool-fallback", Alias: "FallbackManager", Kind: messages.Tool, Order: 10, Tier: pipeline.Optional, Section: "tool-fallback", Config: defaults(ToolFallbackConfig{}), New: build(newToolFallback)},
+		{Name: "tool-arguments", Alias: "ArgParser", Kind: messages.Tool, Order: 14, Tier: pipeline.Fixed, Section: "tool-arguments", Config: defaults(ToolArgumentsConfig{}), New: build(newToolArguments)},
 		{Name: "approval", Kind: messages.Tool, Order: 16, Tier: pipeline.Fixed, Section: "approval", Config: defaults(ApprovalConfig{}), New: build(newApproval)},
-		{Name: "tool-cache", Class: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "tool-cache",
+		{Name: "tool-cache", Alias: "CachingToolInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "tool-cache",
 			Config: defaults(ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}), New: build(newToolCache)},
 		// The same order as the cache, as the documents have it; registered after it, so inner to it.
-		{Name: "large-result-eviction", Class: "LargeResultEvictionInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "large-result-eviction",
+		{Name: "large-result-eviction", Alias: "LargeResultEvictionInterceptor", Kind: messages.Tool, Order: 20, Tier: pipeline.Optional, Section: "large-result-eviction",
 			Config: defaults(largeResultEvictionDefaults()), New: build(newLargeResultEviction)},
-		{Name: "tool-retry", Class: "RetryToolInterceptor", Kind: messages.Tool, Order: 30, Tier: pipeline.Optional, Section: "tool-retry",
+		{Name: "tool-retry", Alias: "RetryToolInterceptor", Kind: messages.Tool, Order: 30, Tier: pipeline.Optional, Section: "tool-retry",
 			Config: defaults(ToolRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second, ExecutedBy: retryByPipeline}), New: build(newToolRetry)},
-		{Name: "tool-error", Class: "ToolErrorInterceptor", Kind: messages.Tool, Order: 35, Tier: pipeline.Optional, Section: "tool-error", Config: defaults(ToolErrorConfig{}), New: build(newToolError)},
+		{Name: "tool-error", Alias: "ToolErrorInterceptor", Kind: messages.Tool, Order: 35, Tier: pipeline.Optional, Section: "tool-error", Config: defaults(ToolErrorConfig{}), New: build(newToolError)},
 		{Name: "rate-limit", Kind: messages.Tool, Order: 40, Tier: pipeline.Optional, Section: "rate-limit", Config: defaults(RateLimitConfig{}), New: build(newRateLimit), On: rateLimitOn},
 		{Name: "concurrency", Kind: messages.Tool, Order: 45, Tier: pipeline.Optional, Section: "concurrency", Config: defaults(ConcurrencyConfig{Wait: 5 * time.Second}), New: build(newConcurrency), On: concurrencyOn},
 		{Name: "tool-pii", Kind: messages.Tool, Order: 48, Tier: pipeline.Optional, Section: "tool-pii",
 			Config: defaults(ToolPIIConfig{}), New: build(newToolPII), On: off},
-		{Name: "timeout", Class: "TimeoutExecutor", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Section: "timeout", Config: defaults(TimeoutConfig{}), New: build(newTimeout)},
+		{Name: "timeout", Alias: "TimeoutExecutor", Kind: messages.Tool, Order: 50, Tier: pipeline.Fixed, Section: "timeout", Config: defaults(TimeoutConfig{}), New: build(newTimeout)},
 		{Name: "audit", Kind: messages.Agent, Order: 0, Tier: pipeline.Mandatory, Section: "audit", Config: defaults(AuditConfig{}), New: build(newAudit)},
 	}
 }

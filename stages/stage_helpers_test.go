@@ -60,7 +60,7 @@ func replyWith(texts ...string) []byte {
 }
 
 func textOf(c *messages.Call, choice int) string {
-	return chat.Choices(c.ReplyBytes())[choice].Message().Text()
+	return chat.Choices(c.Reply())[choice].Message().Text()
 }
 
 // overWire sends the call through its wire form, as between two hops.
@@ -95,7 +95,7 @@ func runOverWire(t testing.TB, s pipeline.Stage, c *messages.Call, reply []byte)
 		next, _ = pipeline.Step(t.Context(), s, c)
 		_, _ = pipeline.Step(t.Context(), s, twin)
 		require.JSONEq(t, string(bytesOrNull(c.Request())), string(bytesOrNull(twin.Request())))
-		require.JSONEq(t, string(bytesOrNull(c.ReplyBytes())), string(bytesOrNull(twin.ReplyBytes())))
+		require.JSONEq(t, string(bytesOrNull(c.Reply())), string(bytesOrNull(twin.Reply())))
 	}
 	return c, saw
 }

@@ -139,7 +139,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	if c.Session == "" || c.Fault != nil || !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	cleaned, first, any := todoClean(reply)
 	c.Unnote(messages.NoteEmptied)
 	if !any {

@@ -135,11 +135,11 @@ func TestTodoShapes(t *testing.T) {
 	t.Run("TD-14 tool calls and no text", func(t *testing.T) {
 		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
 		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
-		require.Equal(t, reply, string(c.ReplyBytes()))
+		require.Equal(t, reply, string(c.Reply()))
 	})
 	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`, `7`, `"text"`} {
 		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
-		require.Equal(t, odd, string(c.ReplyBytes()))
+		require.Equal(t, odd, string(c.Reply()))
 	}
 	t.Run("n>1 strips all and applies choice 0", func(t *testing.T) {
 		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
@@ -153,7 +153,7 @@ func TestTodoShapes(t *testing.T) {
 	t.Run("parts", func(t *testing.T) {
 		reply := `{"choices":[{"message":{"content":[{"type":"text","text":"a[TODO_ADD: title=p]"},{"type":"x","k":1}]}}]}`
 		c, _ := runOverWire(t, s, callIn("p", helloBody), []byte(reply))
-		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.ReplyBytes()))
+		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.Reply()))
 	})
 	t.Run("emptied reply is marked", func(t *testing.T) {
 		c, _ := runOverWire(t, s, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"))
@@ -167,8 +167,8 @@ type todoBrokenStore struct{ pipeline.Store }
 
 var errTodoDown = errors.New("store is down")
 
-func (todoBrokenStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errTodoDown
+func (todoBrokenStore) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errTodoDown
 }
 
 func TestTodoStore(t *testing.T) {

@@ -136,7 +136,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 }
 
 // look returns a fresh result, and drops one that is too old (S0-CACHE-4).
-func (t *toolCache) look(ctx context.Context, call string, id identity) *toolResult {
+func (t *toolCache) look(ctx context.Context, call string, id callIdentity) *toolResult {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store, key := t.store("cache"), toolCachePrefix+id.key()

@@ -224,7 +224,7 @@ func TestToolChainPath(t *testing.T) {
 	c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), map[string]any{"big": json.Number("9007199254740993")}))
 	out := c.Run(t, "x", `{"a":1}`)
 	require.Nil(t, out.Fault)
-	require.Equal(t, `{"big":9007199254740993}`, string(out.ReplyBytes()))
+	require.Equal(t, `{"big":9007199254740993}`, string(out.Reply()))
 	require.NotContains(t, out.Notes, messages.NoteDegraded, "F3-12")
 	require.NotContains(t, metadata(t, out), "fallback", "F3-12")
 	require.Equal(t, 1, c.Runs("x"))

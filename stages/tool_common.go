@@ -55,9 +55,9 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *toolspec.D
 	return def, p.rules.Effective(def), nil
 }
 
-// identity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
+// callIdentity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
 // It stands in the stored value as well, so that a key is never trusted alone.
-type identity struct {
+type callIdentity struct {
 	Scope     []string        `json:"scope"` // shared; tenant, its name; session, tenant, its name
 	Tool      string          `json:"tool"`  // name@version
 	Arguments json.RawMessage `json:"arguments"`
@@ -65,7 +65,7 @@ type identity struct {
 
 // identify returns the call's identity; ok is false where nothing may be remembered: the tool's policy says no, or the
 // scope is the session and the call has none (contracts 18).
-func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (id identity, ok bool) {
+func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (id callIdentity, ok bool) {
 	if !e.Cacheable {
 		return id, false
 	}
@@ -96,7 +96,7 @@ func identify(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) 
 
 // key is where the identity is found in a store: the tenant for people, and a hash in which each part has its length
 // before it, so that none can reach into another.
-func (i identity) key() string {
+func (i callIdentity) key() string {
 	h := sha256.New()
 	part := func(b []byte) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
@@ -110,13 +110,13 @@ func (i identity) key() string {
 	return messages.Key(i.Scope[min(1, len(i.Scope)-1)], hex.EncodeToString(h.Sum(nil)))
 }
 
-func (i identity) same(o identity) bool {
+func (i callIdentity) same(o callIdentity) bool {
 	return strings.Join(i.Scope, "\x00") == strings.Join(o.Scope, "\x00") && i.Tool == o.Tool && string(i.Arguments) == string(o.Arguments)
 }
 
 // toolResult is a successful result as the cache and the stale cache hold it.
 type toolResult struct {
-	identity
+	callIdentity
 	Stored     time.Time       `json:"stored"`
 	TTLMs      int64           `json:"ttlMs"`
 	Reply      json.RawMessage `json:"reply"`
@@ -125,9 +125,9 @@ type toolResult struct {
 	Metadata   json.RawMessage `json:"metadata,omitempty"`
 }
 
-func resultOf(c *messages.Call, id identity, ttl time.Duration) toolResult {
+func resultOf(c *messages.Call, id callIdentity, ttl time.Duration) toolResult {
 	r := toolResult{
-		identity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.ReplyBytes(),
+		callIdentity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.Reply(),
 		Structured: c.Notes[toolspec.NoteStructured], Metadata: c.Notes[toolspec.NoteMetadata],
 	}
 	_, r.Text = c.ReplyText()
@@ -171,7 +171,7 @@ func markMetadata(c *messages.Call, key string, value any) {
 // nothing that only stands in for one (F3-11).
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
-	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError) && !toolspec.AsksForInput(c.ReplyBytes())
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError) && !toolspec.AsksForInput(c.Reply())
 }
 
 // try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the

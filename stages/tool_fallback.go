@@ -119,7 +119,7 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil // half a text was shown: nothing can stand in for the rest of it
 	}
 	if fault == nil {
-		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.ReplyBytes()) {
+		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.Reply()) {
 			return pipeline.Continue(), t.record(ctx, c)
 		}
 		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
@@ -204,7 +204,7 @@ func marked(c *messages.Call, mark string, stored time.Time) []byte {
 		field.Stored = &at
 		line = "\n[fallback=" + mark + ", stored " + at.Format(time.RFC3339) + "]"
 	}
-	raw := c.ReplyBytes()
+	raw := c.Reply()
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text + line)
 	}
@@ -222,7 +222,7 @@ func emptyResult(raw []byte) bool { return rawjson.IsNull(raw) || string(raw) ==
 
 // identity says what the call is remembered as. Where a stage inner to the cache has changed the arguments since, it is
 // nothing: a result must not be found under arguments that nobody asked with.
-func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (identity, bool) {
+func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (callIdentity, bool) {
 	id, ok := identify(c, def, e)
 	var key string
 	if ok && c.Noted(noteToolKey, &key) && key != id.key() {

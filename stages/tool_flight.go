@@ -16,9 +16,9 @@ const (
 	toolFlightPrefix = "flight."
 	// flightGrace is what a call that runs a tool for others may take beyond the tool's time limit.
 	flightGrace = 2 * time.Second
-	// mostWaiting bounds the calls that wait for another one's result in this process, so that some places of the stage
+	// maxWaiting bounds the calls that wait for another one's result in this process, so that some places of the stage
 	// are always free for other tools; the next ones run the tool.
-	mostWaiting = 240
+	maxWaiting = 240
 )
 
 // flight says which call runs a tool for all equal ones, and until when that is believed.
@@ -47,7 +47,7 @@ type lookout struct {
 // until it says done, or the longest time is over, or the last of those who wait has gone.
 func (f *flights) await(ctx context.Context, key string, limit, longest time.Duration, look func(context.Context) (r *toolResult, done bool)) (r *toolResult, ok bool) {
 	f.mu.Lock()
-	if f.waiting >= mostWaiting {
+	if f.waiting >= maxWaiting {
 		f.mu.Unlock()
 		return nil, false
 	}
@@ -109,7 +109,7 @@ func done(c <-chan struct{}) bool {
 
 // join returns the result of an equal call that is under way, if it comes in time; else whether this call is now the
 // one that others wait for.
-func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, timeout time.Duration) (r *toolResult, leads bool) {
+func (t *toolCache) join(ctx context.Context, c *messages.Call, id callIdentity, timeout time.Duration) (r *toolResult, leads bool) {
 	key := toolFlightPrefix + id.key()
 	limit := timeout + flightGrace
 	mine, theirs := t.take(ctx, c, key, limit)

@@ -49,7 +49,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	if !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
-	out := c.ReplyBytes()
+	out := c.Reply()
 	if text, ok := c.ReplyText(); ok {
 		if edited := e.Edit(text); edited != text {
 			out = []byte(edited)
@@ -131,7 +131,7 @@ func bareReply(c *messages.Call) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text)
 	}
-	return c.ReplyBytes()
+	return c.Reply()
 }
 
 // piiValue edits a JSON value: its strings, or itself if it is a number, which may be that of a card.

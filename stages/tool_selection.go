@@ -141,7 +141,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		left[name] = true
 	}
 	var blocked []string
-	for _, choice := range chat.Choices(c.ReplyBytes()) {
+	for _, choice := range chat.Choices(c.Reply()) {
 		for _, call := range choice.Message().ToolCalls() {
 			if name := call.Name(); left[name] {
 				delete(left, name)

@@ -169,7 +169,7 @@ func TestToolSelectionStrict(t *testing.T) {
 			t.Parallel()
 			s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.Strict = strict })
 			c, _ := through(t, call(offer("x", "", numbered(15)...)), reply, s)
-			require.Equal(t, reply, string(c.ReplyBytes()), "replies are never changed")
+			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
 			require.True(t, c.Noted(stages.NoteToolsAllowed, &allowed))
 			require.Equal(t, numbered(10), allowed)

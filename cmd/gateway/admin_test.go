@@ -18,15 +18,15 @@ func testManager(t *testing.T) *pipeline.Manager {
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 	m := &pipeline.Manager{}
 	require.NoError(t, m.Register(pipeline.Stage{Name: "pii", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Before: pass}, true))
-	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Before: pass}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Before: pass}, true))
 	return m
 }
 
 func controlled(t *testing.T, addr string, edit func(*settings, *parts)) *testGateway {
-	return controlledBy(t, &localDoor{}, addr, edit)
+	return controlledBy(t, &localEntry{}, addr, edit)
 }
 
-func controlledBy(t *testing.T, d *localDoor, addr string, edit func(*settings, *parts)) *testGateway {
+func controlledBy(t *testing.T, d *localEntry, addr string, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
 	return start(t, d, func(c *settings, p *parts) {
 		c.Addr = addr
@@ -129,7 +129,7 @@ func TestWhoReachesControl(t *testing.T) {
 func TestTodoSessions(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
-	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g := start(t, &localEntry{}, func(_ *settings, p *parts) {
 		p.Todo = &todoLists{
 			Load: func(_ context.Context, tenant, session string) (any, error) {
 				seen <- tenant + " " + session

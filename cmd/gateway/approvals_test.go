@@ -43,9 +43,9 @@ func waitingHost(t *testing.T, config string) *host.Host {
 
 func withApprovals(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	return start(t, &localDoor{}, func(c *settings, p *parts) {
+	return start(t, &localEntry{}, func(c *settings, p *parts) {
 		c.Embedded = true
-		p.Door, p.Tools, p.Approvals = h.Door(), h, h
+		p.Entry, p.Tools, p.Approvals = h.Entry(), h, h
 		if edit != nil {
 			edit(c, p)
 		}

@@ -17,7 +17,7 @@ import (
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	refused := map[string][]string{
 		"none":           nil,
@@ -65,7 +65,7 @@ func TestKeys(t *testing.T) {
 
 func TestOpenGateway(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, nil)
 	require.Equal(t, 200, g.chat(t, goodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
 	require.Equal(t, "default", d.last(t).Tenant)
@@ -79,7 +79,7 @@ func TestOpenGateway(t *testing.T) {
 
 func TestBrowserTricksOnAnOpenLoopbackPort(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
+	g := start(t, &localEntry{}, func(c *settings, _ *parts) { c.AllowedOrigins = []string{"https://good.example"} })
 	tests := map[string]struct {
 		headers []string
 		ok      bool

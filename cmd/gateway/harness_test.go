@@ -25,8 +25,8 @@ const (
 	streamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
 
-// localDoor is an in-process Door over pipeline.Local with a scripted target.
-type localDoor struct {
+// localEntry is an in-process Entry over pipeline.Local with a scripted target.
+type localEntry struct {
 	stages []pipeline.Stage
 	target pipeline.TargetFunc
 	accept func(pipeline.Request) error // refuses, if set
@@ -38,7 +38,7 @@ type localDoor struct {
 	ended   map[string]*messages.Call
 }
 
-func (d *localDoor) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
+func (d *localEntry) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seen = append(d.seen, r)
@@ -56,7 +56,7 @@ func (d *localDoor) Accept(_ context.Context, r pipeline.Request) (pipeline.Pend
 	return &localPending{d: d, c: c}, nil
 }
 
-func (d *localDoor) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
+func (d *localEntry) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
 	d.mu.Lock()
 	owner, c := d.tenants[id], d.ended[id]
 	d.mu.Unlock()
@@ -69,13 +69,13 @@ func (d *localDoor) Result(ctx context.Context, tenant, id string) (*messages.Ca
 	return c, nil
 }
 
-func (d *localDoor) end(c *messages.Call) {
+func (d *localEntry) end(c *messages.Call) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended[c.ID] = c
 }
 
-func (d *localDoor) last(t *testing.T) pipeline.Request {
+func (d *localEntry) last(t *testing.T) pipeline.Request {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +84,7 @@ func (d *localDoor) last(t *testing.T) pipeline.Request {
 }
 
 type localPending struct {
-	d *localDoor
+	d *localEntry
 	c *messages.Call
 }
 
@@ -128,7 +128,7 @@ func (f *plainFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	if c.Fault != nil || f.shown {
 		return nil, c.Fault
 	}
-	return [][]byte{c.ReplyBytes()}, nil
+	return [][]byte{c.Reply()}, nil
 }
 
 // replies is a target that answers with the bytes.
@@ -146,12 +146,12 @@ func faults(f *messages.Fault) pipeline.TargetFunc {
 type testGateway struct {
 	*httptest.Server
 	s    *server
-	door *localDoor
+	door *localEntry
 	log  *bytes.Buffer
 }
 
 // start serves the main port on loopback. edit may change settings and parts.
-func start(t *testing.T, door *localDoor, edit func(*settings, *parts)) *testGateway {
+func start(t *testing.T, door *localEntry, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
 	if door.target == nil {
 		door.target = replies(`{"ok":true}`)
@@ -159,7 +159,7 @@ func start(t *testing.T, door *localDoor, edit func(*settings, *parts)) *testGat
 	log := &bytes.Buffer{}
 	c := settings{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := parts{
-		Door: door, NewFollower: func([]byte) follower { return &plainFollower{} },
+		Entry: door, NewFollower: func([]byte) follower { return &plainFollower{} },
 		Models: func(context.Context) []modelInfo {
 			return []modelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"}, {"agent/helper", 1700000002, "shallot"}}
 		},

@@ -111,11 +111,11 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, newPage(o.loaded.Bus.Root, host.Version(), h.URL).surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
+	face, err := newMCPFace(h.Entry(), h, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleCaller}, log)
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

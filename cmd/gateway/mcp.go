@@ -30,7 +30,7 @@ type mcpSource interface {
 // of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
 // older revisions have sessions, which live in this process.
 type mcpFace struct {
-	door   pipeline.Door
+	door   pipeline.Entry
 	source mcpSource
 	log    *slog.Logger
 	// gracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
@@ -61,7 +61,7 @@ type mcpFace struct {
 const mcpSessionIdle = 30 * time.Minute
 
 // newMCPFace builds the server and keeps its lists up to date until Close.
-func newMCPFace(door pipeline.Door, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
+func newMCPFace(door pipeline.Entry, source mcpSource, gracefulIsError bool, local identity, log *slog.Logger) (*mcpFace, error) {
 	f := &mcpFace{door: door, source: source, log: log, gracefulIsError: gracefulIsError, local: local, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := source.MCPNames()

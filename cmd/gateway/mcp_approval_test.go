@@ -21,7 +21,7 @@ import (
 // mcpGateway is a gateway with an MCP face on the installation.
 func mcpGateway(t *testing.T, h *host.Host, edit func(*settings, *parts)) *testGateway {
 	t.Helper()
-	face, err := newMCPFace(h.Door(), h, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(h.Entry(), h, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	face.desk = h
 	t.Cleanup(face.Close)

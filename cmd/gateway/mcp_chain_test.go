@@ -68,7 +68,7 @@ func chainFaceOf(t *testing.T, slots int, servers ...map[string]any) *mcpFace {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	face, err := newMCPFace(h.Door(), h, isErrorOverMCP(loaded), identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
+	face, err := newMCPFace(h.Entry(), h, isErrorOverMCP(loaded), identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		face.Close()

@@ -48,7 +48,7 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 // What a key's list of tools does not name is neither listed nor reachable over MCP, prompts and resources included.
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: replies(`{"ok":true}`)}
+	door := &localEntry{target: replies(`{"ok":true}`)}
 	source := withServer{&fakeTools{defs: []*toolspec.Definition{tool("add", "go"), tool("echo", "go"), tool("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, hashKey("key-"+id, nil), id, tools)
@@ -125,7 +125,7 @@ func TestMCPOutputSchema(t *testing.T) {
 		c.SetReply([]byte(reply))
 		return nil
 	}
-	door := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &localEntry{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch n := gjson.GetBytes(c.Request(), "n").Int(); n {
 		case 1:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -196,7 +196,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := withMCP(t, &localDoor{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
+	g := withMCP(t, &localEntry{target: replies(`{"ok":1}`)}, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -258,7 +258,7 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 // What _meta says of a call is checked like the headers, under its own name.
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: replies(`{}`)}
+	door := &localEntry{target: replies(`{}`)}
 	g := withMCP(t, door, &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}, nil)
 	s := mcpClient(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {

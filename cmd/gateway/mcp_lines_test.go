@@ -27,7 +27,7 @@ type stdioFace struct {
 	ended chan error
 }
 
-func overLines(ctx context.Context, t *testing.T, door *localDoor, limit int) *stdioFace {
+func overLines(ctx context.Context, t *testing.T, door *localEntry, limit int) *stdioFace {
 	face, err := newMCPFace(door, &fakeTools{defs: []*toolspec.Definition{tool("slow", "go")}}, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	face.alone = true
@@ -83,7 +83,7 @@ func sayCall(id int) string {
 // A line that is no message is answered and harms nothing else; batches are taken where the revision has them.
 func TestMCPStdioBadLines(t *testing.T) {
 	t.Parallel()
-	s := overLines(t.Context(), t, &localDoor{target: replies(`{}`)}, 1000)
+	s := overLines(t.Context(), t, &localEntry{target: replies(`{}`)}, 1000)
 	s.say(t, sayHello, sayReady)
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
@@ -111,7 +111,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 func TestMCPStdioEnds(t *testing.T) {
 	t.Parallel()
 	begun, free := make(chan struct{}, 4), make(chan struct{})
-	door := &localDoor{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &localEntry{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
 		begun <- struct{}{}
 		select {
 		case <-free:
@@ -158,7 +158,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun := make(chan struct{}, 1)
-			door := &localDoor{target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			door := &localEntry{target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 				begun <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()

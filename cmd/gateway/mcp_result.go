@@ -155,7 +155,7 @@ func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r 
 	if text, ok := c.ReplyText(); ok {
 		return mcpText(text, nil), false
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	text, isText := rawjson.IsString(reply)
 	if !isText {
 		text = string(reply)

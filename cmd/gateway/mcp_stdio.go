@@ -52,7 +52,7 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if scratch != "" && o.loaded.Config.Embedded() {
 		source = withoutTasks{h} // a task would not outlive this process
 	}
-	face, err := newMCPFace(h.Door(), source, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
+	face, err := newMCPFace(h.Entry(), source, isErrorOverMCP(o.loaded), identity{Tenant: "default", Role: intake.RoleOperator}, log)
 	if err == nil {
 		face.desk = h // the person at the client started this process
 		face.alone = true

@@ -286,8 +286,8 @@ func (refusingStore) Put(context.Context, string, []byte, time.Duration, pipelin
 	return 0, errors.New("no answer")
 }
 
-func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errors.New("no answer")
+func (refusingStore) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errors.New("no answer")
 }
 
 // No handle goes out that is not stored: the caller gets the result instead. And a task that cannot be read is no
@@ -296,7 +296,7 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
 	d := tool("slow", "go")
 	d.Task = toolspec.TaskAlways
-	door := &localDoor{target: replies(`{"ok":true}`)}
+	door := &localEntry{target: replies(`{"ok":true}`)}
 	c := taskClient{url: withMCP(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*toolspec.Definition{d}}}, nil).URL}
 	r := c.call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)

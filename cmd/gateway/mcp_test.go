@@ -44,7 +44,7 @@ func tool(name, kind string) *toolspec.Definition {
 }
 
 // withMCP serves /mcp of the test gateway.
-func withMCP(t *testing.T, door *localDoor, source mcpSource, edit func(*settings, *parts)) *testGateway {
+func withMCP(t *testing.T, door *localEntry, source mcpSource, edit func(*settings, *parts)) *testGateway {
 	face, err := newMCPFace(door, source, true, identity{Tenant: "default", Role: intake.RoleCaller}, testLog(t))
 	require.NoError(t, err)
 	t.Cleanup(face.Close)
@@ -86,7 +86,7 @@ var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
 
 func TestMCPCall(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	door := &localEntry{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch string(c.Request()) {
 		case `{"n":1}`:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -173,7 +173,7 @@ func TestMCPCancel(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun, progressed := make(chan struct{}, 1), make(chan float64, 4)
-			door := &localDoor{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			door := &localEntry{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{"progress":{"progress":1,"total":3}}`))
 				_ = emit([]byte(`{"progress":{"progress":1}}`))
 				_ = emit([]byte(`{"progress":{"progress":2,"message":"m"}}`))
@@ -205,7 +205,7 @@ func TestMCPCancel(t *testing.T) {
 
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
-	door := &localDoor{}
+	door := &localEntry{}
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
@@ -235,7 +235,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	held := tool("held", "go")
 	held.Held = "changed"
 	source := &fakeTools{defs: []*toolspec.Definition{tool("add", "go"), held}}
-	g := withMCP(t, &localDoor{}, source, nil)
+	g := withMCP(t, &localEntry{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := mcpClient(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
 	names := func() (out []string) {

@@ -69,7 +69,7 @@ func TestBodyValidation(t *testing.T) {
 		"bad session id":              {body: `{"model":"m1","metadata":{"session_id":"a b"},` + msgs + `}`, param: "metadata.session_id", code: messages.InvalidRequest},
 		"tenant in the body":          {body: `{"model":"m1","tenant":"other","metadata":{"tenant":"other"},` + msgs + `}`},
 	}
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, nil)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestMetadata(t *testing.T) {
 
 func TestRequestIDIsEchoed(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, nil)
 	require.Equal(t, "abc", g.do(t, "GET", "/livez", "", "X-Request-Id: abc").Header.Get("X-Request-Id"))
 	bad := g.chat(t, goodBody, "X-Request-Id: a", "X-Request-Id: b")

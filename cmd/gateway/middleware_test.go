@@ -16,7 +16,7 @@ import (
 
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, nil)
+	g := start(t, &localEntry{}, nil)
 	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/embeddings", "/v1/chat/completions/x", "/v1/chat/completions/"} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			got := g.do(t, method, path, "")
@@ -46,7 +46,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 // TestPathTricks: a target that two readers could read as two paths gets the same answer with and without a key.
 func TestPathTricks(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := controlledBy(t, d, "127.0.0.1:8080", func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	for _, target := range []string{
 		"//v1/models", "/v1//models", "/v1/../v1/models", "/v1/./models", "/v1/%2e%2e/v1/models", "/v1%2fmodels", "/%2Fv1/models",
@@ -70,7 +70,7 @@ func TestPathTricks(t *testing.T) {
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	pre := []string{"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, x-stainless-os, x-stainless-retry-count, x-evil"}
-	g := start(t, &localDoor{}, func(c *settings, p *parts) {
+	g := start(t, &localEntry{}, func(c *settings, p *parts) {
 		c.AllowedOrigins = []string{"https://good.example"}
 		p.Keys = twoTenants(t)
 	})
@@ -103,7 +103,7 @@ func TestCORS(t *testing.T) {
 
 func TestPanicsBecomeAnswers(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{accept: func(pipeline.Request) error { panic("secret detail") }}, nil)
+	g := start(t, &localEntry{accept: func(pipeline.Request) error { panic("secret detail") }}, nil)
 	got := g.chat(t, goodBody)
 	got.isFault(t, messages.Internal)
 	require.Equal(t, 500, got.StatusCode)
@@ -112,7 +112,7 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 	require.Contains(t, g.log.String(), "secret detail")
 	require.Equal(t, 200, g.do(t, "GET", "/livez", "").StatusCode, "the gateway lives on")
 
-	g = start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g = start(t, &localEntry{}, func(_ *settings, p *parts) {
 		p.Extra = []surface{{Pattern: "/half", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = w.Write([]byte("half"))
@@ -126,7 +126,7 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	checks := []check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
-	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g := start(t, &localEntry{}, func(_ *settings, p *parts) {
 		p.Ready = func(context.Context) []check { return checks }
 		p.Keys = twoTenants(t)
 	})
@@ -148,7 +148,7 @@ func TestHealth(t *testing.T) {
 
 func TestMountedSurfaceKnowsWhoAsks(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g := start(t, &localEntry{}, func(_ *settings, p *parts) {
 		p.Keys = twoTenants(t)
 		p.Extra = []surface{{Pattern: "/mcp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, identityOf(r.Context()).Tenant, r.Header.Get("Authorization"))

@@ -40,7 +40,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	if async {
 		req.Submit, req.Stream = true, false
 	}
-	pending, err := s.Door.Accept(r.Context(), req)
+	pending, err := s.Entry.Accept(r.Context(), req)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -156,7 +156,7 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	case !c.HasReply():
 		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
 	default:
-		writeJSON(w, http.StatusOK, c.ReplyBytes())
+		writeJSON(w, http.StatusOK, c.Reply())
 	}
 }
 
@@ -222,7 +222,7 @@ func (s *server) result(w http.ResponseWriter, r *http.Request, id identity) {
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	c, err := s.Door.Result(ctx, tenant, call)
+	c, err := s.Entry.Result(ctx, tenant, call)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")

@@ -25,7 +25,7 @@ func TestBodiesPassVerbatim(t *testing.T) {
 		`{"type":"file","file":{"file_id":"f"}}],"cache_control":{"type":"ephemeral"}}],"temperature":0,"seed":9007199254740993,"stop":"END",` +
 		`"top_k":5,"zz":1,"aa":{"b":false,"a":null},"arguments":"","x":1.0e3,"big":123456789012345678901234567890,"u":"\u00e9","tools":[]}`
 	answer := `{"id":"c","zz":9007199254740993,"choices":[{"index":0,"message":{"role":"assistant","content":"ok","vendor":{"x":1.10}},"finish_reason":"stop","logprobs":null}],"aa":0}`
-	d := &localDoor{target: replies(answer)}
+	d := &localEntry{target: replies(answer)}
 	g := start(t, d, nil)
 	for _, path := range []string{"/v1/chat/completions", "/chat/completions"} {
 		got := g.do(t, "POST", path, rich)
@@ -52,7 +52,7 @@ func TestAnswerHeaders(t *testing.T) {
 			}
 			return pipeline.Continue(), nil
 		}}
-	g := start(t, &localDoor{stages: []pipeline.Stage{mark, stop}}, nil)
+	g := start(t, &localEntry{stages: []pipeline.Stage{mark, stop}}, nil)
 
 	got := g.chat(t, goodBody, "X-Request-Id: mine")
 	require.Equal(t, 200, got.StatusCode)
@@ -85,7 +85,7 @@ func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	odd := messages.NewFault(messages.ProviderRejected, "?").From(messages.TargetOrigin)
 	odd.Status = 42
 
-	g := start(t, &localDoor{target: faults(limited)}, nil)
+	g := start(t, &localEntry{target: faults(limited)}, nil)
 	got := g.chat(t, goodBody)
 	got.isFault(t, messages.ProviderLimited)
 	require.Equal(t, 429, got.StatusCode)
@@ -98,19 +98,19 @@ func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	require.Empty(t, got.Header.Get("Set-Cookie"))
 	require.Empty(t, got.Header.Get("Shallot-Stage"))
 
-	got = start(t, &localDoor{target: faults(rejected)}, nil).chat(t, goodBody)
+	got = start(t, &localEntry{target: faults(rejected)}, nil).chat(t, goodBody)
 	got.isFault(t, messages.ProviderRejected)
 	require.Equal(t, 409, got.StatusCode)
 	require.JSONEq(t, `{"error":{"message":"bad tool","type":"odd_error","param":"tools[0]","code":"odd"}}`, got.body)
 
-	require.Equal(t, 502, start(t, &localDoor{target: faults(odd)}, nil).chat(t, goodBody).StatusCode, "a status that is none")
+	require.Equal(t, 502, start(t, &localEntry{target: faults(odd)}, nil).chat(t, goodBody).StatusCode, "a status that is none")
 }
 
 func TestEveryFaultCodeIsWritten(t *testing.T) {
 	t.Parallel()
 	for _, code := range messages.Codes() {
 		f := messages.NewFault(code, "text").From("some-stage")
-		d := &localDoor{accept: func(pipeline.Request) error { return f }}
+		d := &localEntry{accept: func(pipeline.Request) error { return f }}
 		got := start(t, d, nil).chat(t, goodBody)
 		got.isFault(t, code)
 		require.Equal(t, code.Info().Status, got.StatusCode)
@@ -121,7 +121,7 @@ func TestEveryFaultCodeIsWritten(t *testing.T) {
 
 func TestDoorErrorsAreNotShown(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{accept: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
+	g := start(t, &localEntry{accept: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
 	got := g.chat(t, goodBody)
 	got.isFault(t, messages.Internal)
 	require.NotContains(t, got.body, "secret")
@@ -169,7 +169,7 @@ func TestBodyReading(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := start(t, &localDoor{}, func(c *settings, _ *parts) { c.BodyLimit = tt.limit })
+			g := start(t, &localEntry{}, func(c *settings, _ *parts) { c.BodyLimit = tt.limit })
 			got := g.chat(t, tt.body, tt.headers...)
 			if tt.want == "" {
 				require.Equal(t, 200, got.StatusCode, got.body)
@@ -182,7 +182,7 @@ func TestBodyReading(t *testing.T) {
 
 func TestBodyThatNeverComes(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, func(c *settings, _ *parts) { c.BodyTimeout = 20 * time.Millisecond })
+	g := start(t, &localEntry{}, func(c *settings, _ *parts) { c.BodyTimeout = 20 * time.Millisecond })
 	got := g.raw(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	require.Contains(t, got, " 408 ")
 	require.Contains(t, got, "Connection: close")
@@ -190,7 +190,7 @@ func TestBodyThatNeverComes(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, nil)
+	g := start(t, &localEntry{}, nil)
 	for _, path := range []string{"/v1/models", "/models"} {
 		got := g.do(t, "GET", path, "")
 		require.JSONEq(t, `{"object":"list","data":[{"id":"m1","object":"model","created":1700000000,"owned_by":"demo"},
@@ -208,7 +208,7 @@ func TestModels(t *testing.T) {
 	require.Equal(t, 200, head.StatusCode)
 	require.Empty(t, head.body)
 
-	g = start(t, &localDoor{}, func(_ *settings, p *parts) {
+	g = start(t, &localEntry{}, func(_ *settings, p *parts) {
 		p.Keys = keysOf(t, `keys: [{id: k, hash: "`+hashKey("k", nil)+`", models: ["org/*"], agents: [x]}]`)
 	})
 	got := g.do(t, "GET", "/v1/models", "", "Authorization: Bearer k")
@@ -218,7 +218,7 @@ func TestModels(t *testing.T) {
 
 func TestAgents(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	body := strings.Replace(goodBody, "m1", "agent/helper", 1)
 	require.Equal(t, 200, g.chat(t, body, authA).StatusCode)
@@ -238,7 +238,7 @@ func TestAgents(t *testing.T) {
 
 func TestAsyncAndResults(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{}
+	d := &localEntry{}
 	g := start(t, d, func(_ *settings, p *parts) { p.Keys = twoTenants(t) })
 	got := g.chat(t, streamBody, authA, "Prefer: respond-async, wait=5")
 	require.Equal(t, 202, got.StatusCode, got.body)
@@ -281,7 +281,7 @@ func TestHeldCallIsAccepted(t *testing.T) {
 		Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			return pipeline.Hold([]byte(`{}`)), nil
 		}}
-	got := start(t, &localDoor{stages: []pipeline.Stage{hold}}, nil).chat(t, goodBody)
+	got := start(t, &localEntry{stages: []pipeline.Stage{hold}}, nil).chat(t, goodBody)
 	require.Equal(t, http.StatusAccepted, got.StatusCode)
 	require.Equal(t, "approval_pending", gjson.Get(got.body, "status").Str)
 	require.NotEmpty(t, got.Header.Get("Location"))

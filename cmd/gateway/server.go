@@ -79,7 +79,7 @@ type surface struct {
 
 // parts are what the server depends on. Keys may be nil: no keys-file.
 type parts struct {
-	Door        pipeline.Door
+	Entry       pipeline.Entry
 	Models      func(ctx context.Context) []modelInfo
 	Control     pipeline.Control
 	Tools       toolShelf

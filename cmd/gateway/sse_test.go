@@ -48,7 +48,7 @@ func TestStreamFraming(t *testing.T) {
 	t.Parallel()
 	first, second := chunk("a", "null"), chunk("b", `"stop"`)
 	spread := "{\n \"x\": 1,\r\n \"y\": \"a\\nb\"\n}"
-	g := start(t, &localDoor{target: streams(ends, first, second, spread)}, nil)
+	g := start(t, &localEntry{target: streams(ends, first, second, spread)}, nil)
 	got := g.chat(t, streamBody, "X-Request-Id: r1", "Accept-Encoding: gzip")
 	require.Equal(t, 200, got.StatusCode)
 	require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
@@ -84,7 +84,7 @@ func TestStreamEnds(t *testing.T) {
 
 	t.Run("failure before the first chunk has its real status", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: faults(refused)}, nil).chat(t, streamBody)
+		got := start(t, &localEntry{target: faults(refused)}, nil).chat(t, streamBody)
 		got.isFault(t, messages.ProviderLimited)
 		require.Equal(t, 429, got.StatusCode)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
@@ -92,28 +92,28 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("cut after the first chunk: error event, no DONE", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: streams(cut, chunk("a", "null"))}, nil).chat(t, streamBody)
+		got := start(t, &localEntry{target: streams(cut, chunk("a", "null"))}, nil).chat(t, streamBody)
 		require.Equal(t, 200, got.StatusCode)
 		require.NotContains(t, got.body, "[DONE]")
 		require.True(t, strings.HasSuffix(got.body, `data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"), got.body)
 	})
 	t.Run("a reply without deltas is replayed, with all answer headers", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &localDoor{target: replies(`{"r":1}`)}, nil).chat(t, streamBody)
+		got := start(t, &localEntry{target: replies(`{"r":1}`)}, nil).chat(t, streamBody)
 		require.Equal(t, "data: {\"r\":1}\n\ndata: [DONE]\n\n", got.body)
 		require.Equal(t, "1", got.Header.Get("Shallot-Attempts"))
 		require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
 	})
 	t.Run("refused at the door", func(t *testing.T) {
 		t.Parallel()
-		d := &localDoor{accept: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
+		d := &localEntry{accept: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
 		got := start(t, d, nil).chat(t, streamBody)
 		got.isFault(t, messages.Overloaded)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
 	})
 	t.Run("a follower with nothing to show is no success", func(t *testing.T) {
 		t.Parallel()
-		g := start(t, &localDoor{target: streams(ends, "{}")}, func(_ *settings, p *parts) {
+		g := start(t, &localEntry{target: streams(ends, "{}")}, func(_ *settings, p *parts) {
 			p.NewFollower = func([]byte) follower { return mute{} }
 		})
 		g.chat(t, streamBody).isFault(t, messages.Internal)
@@ -139,7 +139,7 @@ func open(t *testing.T, g *testGateway, ctx context.Context) (*http.Response, *b
 func TestStreamIsFlushedEventByEventAndPings(t *testing.T) {
 	t.Parallel()
 	step := make(chan string)
-	d := &localDoor{target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &localEntry{target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for s := range step {
 			if err := emit([]byte(s)); err != nil {
 				return err
@@ -175,7 +175,7 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			running := make(chan struct{})
-			d := &localDoor{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			d := &localEntry{left: make(chan string, 1), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{}`))
 				close(running)
 				<-ctx.Done()
@@ -206,7 +206,7 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 
 func TestNormalEndDoesNotLeave(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{left: make(chan string, 1), target: streams(ends, "{}")}
+	d := &localEntry{left: make(chan string, 1), target: streams(ends, "{}")}
 	g := start(t, d, nil)
 	g.chat(t, streamBody)
 	g.chat(t, goodBody)
@@ -218,7 +218,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 64<<10) + `"`
 	ended := make(chan error, 1)
-	d := &localDoor{left: make(chan string, 2), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+	d := &localEntry{left: make(chan string, 2), target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 		for { // the target never waits for the reader: the queue is bounded and the connection goes
 			if err := emit([]byte(big)); err != nil {
 				ended <- err
@@ -242,7 +242,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 32<<20) + `"` // more than socket buffers take
-	d := &localDoor{left: make(chan string, 2), target: streams(ends, big)}
+	d := &localEntry{left: make(chan string, 2), target: streams(ends, big)}
 	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout, c.StreamBuffer = 30*time.Millisecond, 64<<20 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 
 func TestStreamThenReplyOnOneConnection(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{target: streams(ends, "{}")}
+	d := &localEntry{target: streams(ends, "{}")}
 	g := start(t, d, func(c *settings, _ *parts) { c.WriteTimeout = 40 * time.Millisecond })
 	require.Contains(t, g.chat(t, streamBody).body, "[DONE]")
 	hold := time.NewTimer(60 * time.Millisecond) // longer than the stream's last write deadline
@@ -265,7 +265,7 @@ func TestStreamThenReplyOnOneConnection(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	running := make(chan struct{}, 2)
-	d := &localDoor{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &localEntry{left: make(chan string, 4), target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 		if c.Stream {
 			_ = emit([]byte(`{"n":1}`))
 		}
@@ -273,7 +273,7 @@ func TestGracefulStop(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	s, err := newServer(settings{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, parts{Door: d, NewFollower: func([]byte) follower { return &plainFollower{} }})
+	s, err := newServer(settings{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, parts{Entry: d, NewFollower: func([]byte) follower { return &plainFollower{} }})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -318,12 +318,12 @@ func TestGracefulStop(t *testing.T) {
 func TestStopLetsCallsFinish(t *testing.T) {
 	t.Parallel()
 	running, finish := make(chan struct{}), make(chan struct{})
-	d := &localDoor{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	d := &localEntry{target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		close(running)
 		<-finish
 		return ends(c)
 	}}
-	s, err := newServer(settings{Addr: "127.0.0.1:0"}, parts{Door: d})
+	s, err := newServer(settings{Addr: "127.0.0.1:0"}, parts{Entry: d})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

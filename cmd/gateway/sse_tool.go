@@ -28,7 +28,7 @@ func toolEvent(chunk []byte) (name string, data []byte) {
 // would say of it, which may have gone out already.
 func resultEvent(c *messages.Call) []byte {
 	out := rawjson.SetFieldString([]byte("{}"), "call", c.ID)
-	out = rawjson.SetField(out, "result", c.ReplyBytes())
+	out = rawjson.SetField(out, "result", c.Reply())
 	h := intake.AnswerFacts(c, c.Accepted)
 	if h["Shallot-Tool-Error"] == "true" {
 		out = rawjson.SetField(out, "is_error", []byte("true"))

@@ -25,10 +25,10 @@ const acceptEvents = "Accept: text/event-stream"
 
 func TestToolStreamFraming(t *testing.T) {
 	t.Parallel()
-	says := func(reply string, chunks ...string) *localDoor {
-		return &localDoor{target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
+	says := func(reply string, chunks ...string) *localEntry {
+		return &localEntry{target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
 	}
-	call := func(t *testing.T, d *localDoor, headers ...string) reply {
+	call := func(t *testing.T, d *localEntry, headers ...string) reply {
 		t.Helper()
 		return start(t, d, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`, headers...)
 	}
@@ -55,8 +55,8 @@ func TestToolStreamFraming(t *testing.T) {
 	t.Run("failures", func(t *testing.T) {
 		t.Parallel()
 		broken := messages.NewFault(messages.ToolNetwork, "the line broke").From(messages.TargetOrigin)
-		call(t, &localDoor{target: faults(broken)}, acceptEvents).isFault(t, messages.ToolNetwork)
-		cut := call(t, &localDoor{target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
+		call(t, &localEntry{target: faults(broken)}, acceptEvents).isFault(t, messages.ToolNetwork)
+		cut := call(t, &localEntry{target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
 		require.Equal(t, 200, cut.StatusCode)
 		require.NotContains(t, cut.body, "event: result")
 		require.Regexp(t, `event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.body)
@@ -169,7 +169,7 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: testLog(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Door: h.Door(), Tools: h, NewFollower: func(r []byte) follower { return stream.NewFollower(r) }, Log: testLog(t)})
+	s, err := newServer(settings{Addr: "127.0.0.1:8080"}, parts{Entry: h.Entry(), Tools: h, NewFollower: func(r []byte) follower { return stream.NewFollower(r) }, Log: testLog(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.handler())
 	t.Cleanup(func() {

@@ -64,7 +64,7 @@ func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limi
 
 func TestReadEvicted(t *testing.T) {
 	t.Parallel()
-	g := start(t, &localDoor{}, withShelf(&shelf{}, twoTenants(t)))
+	g := start(t, &localEntry{}, withShelf(&shelf{}, twoTenants(t)))
 	got := g.do(t, "GET", "/v1/evicted/a/tool_1.txt?offset=3&limit=5", "", authA)
 	require.Equal(t, 200, got.StatusCode, got.body)
 	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.body, "text").String())
@@ -91,7 +91,7 @@ func withShelf(s toolShelf, keys *keyStore) func(*settings, *parts) {
 
 func TestCallTool(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{target: replies(`{"sum":9007199254740993}`)}
+	d := &localEntry{target: replies(`{"sum":9007199254740993}`)}
 	g := start(t, d, withShelf(&shelf{}, nil))
 	got := g.do(t, "POST", "/v1/tools/add/call", `{"b":1,"a":9007199254740992}`, "Idempotency-Key: k", "Shallot-Timeout: 5s", "X-Request-Id: r")
 	require.Equal(t, 200, got.StatusCode, got.body)
@@ -114,12 +114,12 @@ func TestCallTool(t *testing.T) {
 	require.True(t, d.last(t).Submit)
 	require.Contains(t, async.Header.Get("Location"), "/v1/results/")
 
-	text := start(t, &localDoor{target: replies(`plain words`)}, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`)
+	text := start(t, &localEntry{target: replies(`plain words`)}, withShelf(&shelf{}, nil)).do(t, "POST", "/v1/tools/add/call", `{}`)
 	require.Equal(t, "plain words", text.body)
 	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
 	require.Equal(t, []string{"no-store", "11"}, []string{text.Header.Get("Cache-Control"), text.Header.Get("Content-Length")})
 
-	small := start(t, &localDoor{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
+	small := start(t, &localEntry{}, func(c *settings, p *parts) { c.BodyLimit, p.Tools = 16, &shelf{} })
 	small.do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).isFault(t, messages.TooLarge)
 }
 
@@ -127,7 +127,7 @@ func TestListTools(t *testing.T) {
 	t.Parallel()
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n  - {id: op, hash: %q, role: operator}\n",
 		hashKey("key-a", nil), hashKey("key-n", nil), hashKey("key-op", nil)))
-	g := start(t, &localDoor{}, withShelf(&shelf{}, keys))
+	g := start(t, &localEntry{}, withShelf(&shelf{}, keys))
 	got := g.do(t, "GET", "/v1/tools", "", authA)
 	require.JSONEq(t, `[{"type":"function","function":{"name":"add","description":"d","parameters":{"type":"object"}}}]`, gjson.Get(got.body, "data").Raw, "it can stand as tools in a chat request")
 	require.Equal(t, "read", gjson.Get(got.body, "policies.add.effect").String())
@@ -160,7 +160,7 @@ func (d *dotted) GetTool(_ context.Context, name string) (host.ToolInfo, error) 
 
 func TestModelNames(t *testing.T) {
 	t.Parallel()
-	d := &localDoor{target: replies(`1`)}
+	d := &localEntry{target: replies(`1`)}
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q}\n  - {id: n, hash: %q, tools: [\"a_b*\"]}\n", hashKey("key-a", nil), hashKey("key-n", nil)))
 	g := start(t, d, withShelf(&dotted{}, keys))
 	got := g.do(t, "GET", "/v1/tools", "", authA)
@@ -188,7 +188,7 @@ func TestModelNames(t *testing.T) {
 func TestRegisterTool(t *testing.T) {
 	t.Parallel()
 	s := &shelf{}
-	g := start(t, &localDoor{}, withShelf(s, twoTenants(t)))
+	g := start(t, &localEntry{}, withShelf(s, twoTenants(t)))
 	for _, r := range [][2]string{{"POST", "/v1/tools"}, {"DELETE", "/v1/tools/add"}, {"POST", "/v1/tools/add/approve"}} {
 		g.do(t, r[0], r[1], `{}`, authA).isFault(t, messages.Forbidden)
 		g.do(t, r[0], r[1], `{}`).isFault(t, messages.Unauthenticated)
@@ -206,7 +206,7 @@ func TestRegisterTool(t *testing.T) {
 	require.Equal(t, []string{`register {"name":"new"} by op`, "remove new@2 by op", "approve new x by op"}, s.did)
 
 	t.Run("beyond loopback only on the admin listener", func(t *testing.T) {
-		public := start(t, &localDoor{}, func(c *settings, p *parts) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
+		public := start(t, &localEntry{}, func(c *settings, p *parts) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
 		refused := public.do(t, "POST", "/v1/tools", `{"name":"new"}`, authOp)
 		refused.isFault(t, messages.Forbidden)
 		require.Contains(t, refused.message(), "admin")

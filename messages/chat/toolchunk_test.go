@@ -56,7 +56,7 @@ func TestReplyText(t *testing.T) {
 		require.NoError(t, err)
 		c, err = messages.Unmarshal(wire)
 		require.NoError(t, err)
-		out, isText, ok := c.ReplyOut()
+		out, isText, ok := c.ReplyPlain()
 		require.Equal(t, []any{text, true, true}, []any{out, isText, ok})
 	}
 }

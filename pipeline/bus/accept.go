@@ -16,13 +16,13 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-var _ pipeline.Door = (*Node)(nil)
+var _ pipeline.Entry = (*Node)(nil)
 
 var defaultMaxTime = map[messages.Kind]time.Duration{
 	messages.Model: 10 * time.Minute, messages.Tool: time.Minute, messages.Agent: time.Hour,
 }
 
-// Accept implements pipeline.Door: slip and idempotency record first, then generation 0 is stored, and only its PubAck
+// Accept implements pipeline.Entry: slip and idempotency record first, then generation 0 is stored, and only its PubAck
 // makes the call accepted (contracts 27).
 func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	if n.draining.Load() {
@@ -139,8 +139,8 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	c.Fingerprint = fingerprint(c)
 	route := pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip}
 	var err error
-	if n.opts.Own != nil {
-		route.Own, err = n.opts.Own(c)
+	if n.opts.ToolStages != nil {
+		route.ToolStages, err = n.opts.ToolStages(c)
 	}
 	if err == nil {
 		c.Slip, err = n.opts.Manager.Build(route)
@@ -328,7 +328,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 	return end, err
 }
 
-// Result implements pipeline.Door.
+// Result implements pipeline.Entry.
 func (n *Node) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
 	for {
 		c, err := n.recorded(ctx, tenant, id)

@@ -14,19 +14,19 @@ import (
 // askHeaders is what is left of a message's size for the headers of a question.
 const askHeaders = 8 << 10
 
-// Asker asks programs over NATS: one request for one answer, on core NATS, with no lease in it.
-type Asker struct {
+// Requester asks programs over NATS: one request for one answer, on core NATS, with no lease in it.
+type Requester struct {
 	Conn *nats.Conn
 	Root string
 }
 
-var _ pipeline.Asker = Asker{}
+var _ pipeline.Requester = Requester{}
 
-// Ask implements pipeline.Asker. The header Shallot-Cancel names the subject on which the program hears that this one
+// Request implements pipeline.Requester. The header Shallot-Cancel names the subject on which the program hears that this one
 // question is given up; the call may go on. That the caller is gone comes on shallot.v1.cancel.<call>.
-func (a Asker) Ask(ctx context.Context, subject string, header map[string]string, body []byte) (pipeline.Asked, error) {
+func (a Requester) Request(ctx context.Context, subject string, header map[string]string, body []byte) (pipeline.Response, error) {
 	if most := a.Conn.MaxPayload() - askHeaders; int64(len(body)) > most {
-		return pipeline.Asked{}, messages.NewFault(messages.TooLarge,
+		return pipeline.Response{}, messages.NewFault(messages.TooLarge,
 			"the question of %d bytes for %s does not fit into a NATS message of %d; name in the stage's reads only what its program needs, or raise max_payload of the server",
 			len(body), subject, a.Conn.MaxPayload())
 	}
@@ -40,15 +40,15 @@ func (a Asker) Ask(ctx context.Context, subject string, header map[string]string
 	reply, err := a.Conn.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return pipeline.Asked{}, pipeline.ErrNobody
+		return pipeline.Response{}, pipeline.ErrNoResponders
 	case err != nil && ctx.Err() != nil:
 		if errors.Is(context.Cause(ctx), pipeline.ErrCancelled) {
 			giveUp = subjects.Cancel(header[hdrCall])
 		}
 		_ = a.Conn.Publish(giveUp, nil) // a courtesy: nothing depends on its arrival
-		return pipeline.Asked{}, ctx.Err()
+		return pipeline.Response{}, ctx.Err()
 	case err != nil:
-		return pipeline.Asked{}, err
+		return pipeline.Response{}, err
 	}
-	return pipeline.Asked{Body: reply.Data, ErrorCode: reply.Header.Get(hdrErrCode), ErrorText: reply.Header.Get(hdrErr)}, nil
+	return pipeline.Response{Body: reply.Data, ErrorCode: reply.Header.Get(hdrErrCode), ErrorText: reply.Header.Get(hdrErr)}, nil
 }

@@ -26,7 +26,7 @@ func TestOneCall(t *testing.T) {
 	c, err := n.Call(t.Context(), messages.NewCall(messages.Model, "default", []byte(chatBody)))
 	require.NoError(t, err)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	require.Equal(t, []string{"a.beforeModel", "b.beforeModel", "model", "b.afterModel", "a.afterModel"}, c.Slip.Path)
 	require.Eventually(t, func() bool { return n.Held() == 0 }, 5*time.Second, 10*time.Millisecond)
 	w.settled()
@@ -105,7 +105,7 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	c, err := n.Result(t.Context(), "default", p.ID())
 	require.NoError(t, err)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(c.Reply()))
 	require.Error(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
 }
 

@@ -48,7 +48,7 @@ func (n *Node) readSwitches(ctx context.Context) error {
 	}
 	type set struct {
 		key string
-		pipeline.Entry
+		pipeline.StoreEntry
 	}
 	var all []set
 	for _, k := range keys {

@@ -88,7 +88,7 @@ func TestSwitchFormsByKV(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	stage, guard := through("a", 10), through("guard", 1)
-	stage.Class, guard.Tier = "DocumentsInterceptor", pipeline.Mandatory
+	stage.Alias, guard.Tier = "DocumentsInterceptor", pipeline.Mandatory
 	build := func() *pipeline.Manager { return manager(t, guard, stage, through("mark", 20)) }
 	m := build()
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})

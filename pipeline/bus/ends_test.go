@@ -55,7 +55,7 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 		c := wait(t, accept(t, n, r))
 		require.Nil(t, c.Fault, name)
 		want := rawjson.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
-		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.ReplyBytes()), name)
+		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.Reply()), name)
 		require.Zero(t, seeing.Load())
 		require.Positive(t, blind.Load(), "%s: nothing was fetched for the stage that does not look", name)
 	}
@@ -147,7 +147,7 @@ func TestIdempotency(t *testing.T) {
 		for _, n := range []*bus.Node{a, b} {
 			c := wait(t, accept(t, n, with("k")))
 			require.Equal(t, first.ID, c.ID)
-			require.Equal(t, first.ReplyBytes(), c.ReplyBytes())
+			require.Equal(t, first.Reply(), c.Reply())
 		}
 		require.EqualValues(t, 1, runs.Load())
 	})
@@ -159,7 +159,7 @@ func TestIdempotency(t *testing.T) {
 		close(block)
 		x, y := wait(t, q), wait(t, r)
 		require.Nil(t, x.Fault)
-		require.Equal(t, x.ReplyBytes(), y.ReplyBytes())
+		require.Equal(t, x.Reply(), y.Reply())
 		require.EqualValues(t, 2, runs.Load())
 	})
 	t.Run("another body is refused", func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestSubmit(t *testing.T) {
 	close(block)
 	c, err = b.Result(t.Context(), "acme", p.ID())
 	require.NoError(t, err)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	_, err = a.Result(t.Context(), "other", p.ID())
 	requireFault(t, err, messages.NotFound)
 	w.settled()

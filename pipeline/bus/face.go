@@ -288,7 +288,7 @@ func answer(subject string, c *messages.Call) *nats.Msg {
 	} else if text, ok := c.ReplyText(); ok {
 		m.Data = []byte(text)
 	} else {
-		m.Data = c.ReplyBytes()
+		m.Data = c.Reply()
 	}
 	for k, v := range intake.AnswerFacts(c, time.Now()) {
 		m.Header[k] = []string{headerValue(v)}

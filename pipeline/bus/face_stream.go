@@ -67,7 +67,7 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 	chunks, fault := f.End(c)
 	last := &nats.Msg{Subject: subject}
 	if c.Kind == messages.Tool {
-		if reply, text, ok := c.ReplyOut(); fault == nil && ok && !text && !begun {
+		if reply, text, ok := c.ReplyPlain(); fault == nil && ok && !text && !begun {
 			chunks = [][]byte{chat.ToolChunk(reply)}
 		}
 		last.Header = nats.Header{}

@@ -57,7 +57,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 		case next.Where == pipeline.ToTarget:
 			class, err := n.classify(h.c)
 			if err != nil {
-				next = pipeline.Return(h.c, messages.AsFault(err, messages.TargetOrigin))
+				next = pipeline.TurnBack(h.c, messages.AsFault(err, messages.TargetOrigin))
 				continue
 			}
 			n.progress(h.c, queuePlace+string(h.c.Kind)+"-"+messages.Token(class))

@@ -136,7 +136,7 @@ func TestTrap_LeaseB7_GarbageOnTheInbox(t *testing.T) {
 	close(go_)
 	c := wait(t, p)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	w.settled()
 }
 

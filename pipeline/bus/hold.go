@@ -96,7 +96,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 	}
 	if errors.Is(err, nats.ErrMaxPayload) {
 		h.c.Return.Inbox, h.c.Return.Caller = inbox, caller
-		n.forward(h, pipeline.GiveUp(h.c, messages.NewFault(messages.TooLarge,
+		n.forward(h, pipeline.FailHold(h.c, messages.NewFault(messages.TooLarge,
 			"stage %s asks a question of %d bytes, which does not fit into its record; at most %d, a quarter of the server's max_payload, less what the call itself takes",
 			name, len(next.Question), n.nc.MaxPayload()/questionShare)))
 		return
@@ -159,7 +159,7 @@ func parkedRecord(p Parked, wire []byte) []byte {
 }
 
 // parked reads the record of a call that waits; ErrNotFound if there is none.
-func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.Entry, wire []byte, err error) {
+func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.StoreEntry, wire []byte, err error) {
 	if e, err = n.approvals.Get(ctx, key); err != nil {
 		return p, e, nil, err
 	}
@@ -240,7 +240,7 @@ func (p Parked) ran() string {
 
 // decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries
 // it out.
-func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []byte, d Decided) error {
+func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.StoreEntry, wire []byte, d Decided) error {
 	d.At = time.Now().UTC()
 	p.Decided = &d
 	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
@@ -271,7 +271,7 @@ func (n *Node) goOn(ctx context.Context, p Parked, wire []byte) error {
 		return err
 	}
 	if p.Decided.Fault != nil {
-		pipeline.GiveUp(c, p.Decided.Fault)
+		pipeline.FailHold(c, p.Decided.Fault)
 	} else {
 		c.Note(NoteAnswer, p.Decided.Answer)
 	}

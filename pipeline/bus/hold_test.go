@@ -127,7 +127,7 @@ func TestHeldCallOutlivesItsProcess(t *testing.T) {
 	require.NoError(t, err)
 	c := g.result(second, p.ID())
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(c.Reply()))
 	require.Equal(t, []string{"outer.beforeTool", "gate.beforeTool", "gate.beforeTool", "tool"}, c.Slip.Path)
 	require.NotContains(t, c.Notes, pipeline.NoteAnswer)
 	require.Equal(t, []int64{1, 1, 1}, []int64{g.outer.Load(), g.asked.Load(), g.runs.Load()})
@@ -228,7 +228,7 @@ func TestHeldCallByItsKey(t *testing.T) {
 	require.NoError(t, b.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
 	again := accept(t, a, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{"n":9007199254740993}`), IdempotencyKey: "k"})
 	require.Equal(t, p.ID(), again.ID())
-	require.Equal(t, `{"done":true}`, string(wait(t, again).ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(wait(t, again).Reply()))
 	require.EqualValues(t, 1, g.runs.Load())
 }
 

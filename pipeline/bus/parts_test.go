@@ -152,7 +152,7 @@ func serveSuite(nc *nats.Conn, c caller) error {
 func whole(c *messages.Call) {
 	_, requestIsText := c.RequestText()
 	_, replyIsText := c.ReplyText()
-	request, reply := c.Request(), c.ReplyBytes()
+	request, reply := c.Request(), c.Reply()
 	if !requestIsText {
 		c.SetRequest([]byte(`0`)) // the same bytes again would keep their claim check
 		c.SetRequest(request)

@@ -44,7 +44,7 @@ func TestRunnerWithRemoteStages(t *testing.T) {
 		// A question may hold two bodies, and those of the suite are up to 600 KB.
 		w := newWorldOn(t, bus.Config{}, embed.Options{MaxPayload: 8 << 20})
 		t.Cleanup(w.settled)
-		stages := pipelinetest.Remotely(f.Stages, bus.Asker{Conn: w.conn()})
+		stages := pipelinetest.Remotely(f.Stages, bus.Requester{Conn: w.conn()})
 		for i, s := range f.Stages {
 			w.program(s.Name, s)
 			w.node(bus.Options{Manager: manager(t, stages...), Hosts: only(stages[i].Name)})
@@ -66,7 +66,7 @@ func TestRemoteProgramThatComesLater(t *testing.T) {
 		t.Run(map[bool]string{false: "spread", true: "fused"}[fused], func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, bus.Config{Fusion: fused})
-			s := remotestage.Stage(spec("late", 20), bus.Asker{Conn: w.conn()}, w.log)
+			s := remotestage.Stage(spec("late", 20), bus.Requester{Conn: w.conn()}, w.log)
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), s)})
 			p := accept(t, n, chatRequest())
 			require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(bus.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
@@ -88,7 +88,7 @@ func TestRemoteProgramThatNeverComes(t *testing.T) {
 	w := newWorld(t, bus.Config{})
 	waits, skips := spec("waits", 20), spec("skips", 30)
 	skips.SkipAbsent = true
-	ask := bus.Asker{Conn: w.conn()}
+	ask := bus.Requester{Conn: w.conn()}
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
 		Manager: manager(t, remotestage.Stage(waits, ask, w.log), remotestage.Stage(skips, ask, w.log))})
 	r := chatRequest()
@@ -119,7 +119,7 @@ func TestRemoteProgramThatGoesAway(t *testing.T) {
 		<-goOn
 		return echo(ctx, c, emit)
 	})
-	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, remotestage.Stage(spec("half", 20), bus.Asker{Conn: w.conn()}, w.log))})
+	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, remotestage.Stage(spec("half", 20), bus.Requester{Conn: w.conn()}, w.log))})
 	nc := w.program("programs.half", through("half", 20))
 	stays, leaves := accept(t, n, chatRequest()), accept(t, n, chatRequest())
 	<-atTarget
@@ -148,27 +148,27 @@ func TestAskerTellsThatItGivesUp(t *testing.T) {
 	_, err = nc.ChanSubscribe("shallot.v1.cancel.>", cancels)
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	ask := bus.Asker{Conn: w.conn()}
+	ask := bus.Requester{Conn: w.conn()}
 	header := map[string]string{"Shallot-Call": "c-1"}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { _, err := ask.Ask(ctx, "programs.hangs", header, []byte(`{}`)); done <- err }()
+	go func() { _, err := ask.Request(ctx, "programs.hangs", header, []byte(`{}`)); done <- err }()
 	m := <-asked
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.Equal(t, m.Header.Get("Shallot-Cancel"), (<-cancels).Subject, "the question is given up, not the call")
 
 	cause, leave := context.WithCancelCause(t.Context())
-	go func() { _, err := ask.Ask(cause, "programs.hangs", header, []byte(`{}`)); done <- err }()
+	go func() { _, err := ask.Request(cause, "programs.hangs", header, []byte(`{}`)); done <- err }()
 	<-asked
 	leave(pipeline.ErrCancelled)
 	require.Error(t, <-done)
 	require.Equal(t, "shallot.v1.cancel.c-1", (<-cancels).Subject, "the caller has left")
 
-	_, err = ask.Ask(t.Context(), "programs.nobody", header, nil)
-	require.ErrorIs(t, err, pipeline.ErrNobody)
-	_, err = ask.Ask(t.Context(), "programs.hangs", header, []byte(strings.Repeat("x", 1<<20)))
+	_, err = ask.Request(t.Context(), "programs.nobody", header, nil)
+	require.ErrorIs(t, err, pipeline.ErrNoResponders)
+	_, err = ask.Request(t.Context(), "programs.hangs", header, []byte(strings.Repeat("x", 1<<20)))
 	require.Equal(t, messages.TooLarge, messages.AsFault(err, "x").Code)
 	require.ErrorContains(t, err, "reads")
 }
@@ -178,7 +178,7 @@ func TestAskerTellsThatItGivesUp(t *testing.T) {
 func TestRemoteStageAndLargeBodies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
-	ask := bus.Asker{Conn: w.conn()}
+	ask := bus.Requester{Conn: w.conn()}
 	open, closed, reads, blind := spec("open", 20), spec("closed", 30), spec("reads", 40), spec("blind", 50)
 	closed.OnError, reads.Reads, blind.Reads = remotestage.CloseErr, []string{"reply"}, []string{"call"}
 	reads.Writes = []string{"reply.seen"}
@@ -202,7 +202,7 @@ func TestRemoteStageAndLargeBodies(t *testing.T) {
 	r.Skip = []string{"closed"}
 	c := wait(t, accept(t, n, r))
 	require.Nil(t, c.Fault, "%v", c.Fault)
-	require.True(t, string(c.ReplyBytes()) == `{"echo":`+string(r.Body)+`,"seen":true}`)
+	require.True(t, string(c.Reply()) == `{"echo":`+string(r.Body)+`,"seen":true}`)
 	require.Contains(t, c.Slip.Stops[0].Tally.Err, "does not fit")
 
 	r.Skip = nil
@@ -228,7 +228,7 @@ func TestRemoteQuestionOutlivesItsWorker(t *testing.T) {
 			s.Timeout, s.Phases = 20*time.Second, []messages.Phase{messages.Before}
 			theirs := w.conn()
 			stages := func(nc *nats.Conn) *pipeline.Manager {
-				return manager(t, remotestage.Stage(s, bus.Asker{Conn: nc}, w.log))
+				return manager(t, remotestage.Stage(s, bus.Requester{Conn: nc}, w.log))
 			}
 			worker := w.start(bus.Options{Manager: stages(theirs), Conn: theirs, Hosts: only("slow")})
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc), Hosts: nobody})

@@ -70,11 +70,11 @@ func (n *Node) handleTarget(m *message.Message, t TargetRole) {
 		return
 	case h.c.Past(time.Now()):
 		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over in the work queue of %s %s", t.Kind, t.Class)
-		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
+		n.forward(h, pipeline.TurnBack(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
 		return
 	case n.cancels.cancelled(h.c.ID):
 		f := messages.NewFault(messages.Cancelled, "the caller left while the call was at the %s", t.Kind)
-		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("caller"))))
+		n.forward(h, pipeline.TurnBack(h.c, n.doubt(h.c, f.From("caller"))))
 		return
 	}
 	key := messages.Key(h.c.Tenant, h.c.ID, strconv.FormatUint(h.c.Generation, 10))
@@ -132,7 +132,7 @@ func (n *Node) runTarget(h *held, t TargetRole, key string) {
 	ctx, leave := n.cancels.enter(h.c)
 	defer leave()
 	if err := n.codec.fill(ctx, h.c); err != nil {
-		n.forward(h, pipeline.Return(h.c, messages.AsFault(err, "bus")))
+		n.forward(h, pipeline.TurnBack(h.c, messages.AsFault(err, "bus")))
 		return
 	}
 	begin := time.Now()

@@ -277,8 +277,8 @@ func inPlaceOf(spec stages.Spec, s pipeline.Stage) pipeline.Stage {
 	if s.Order == 0 {
 		s.Order, s.Tier = spec.Order, spec.Tier
 	}
-	if s.Class == "" {
-		s.Class = spec.Class
+	if s.Alias == "" {
+		s.Alias = spec.Alias
 	}
 	return s
 }
@@ -326,9 +326,9 @@ func (h *Host) node(o Options) bus.Options {
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 		TrustCallers: h.Embedded,
 		Hosts: func(s pipeline.Stage) bool {
-			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
+			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.doubt, Longest: h.longest,
+		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Verbs: h.verbs(), Doubt: h.doubt, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {

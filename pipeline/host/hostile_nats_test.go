@@ -97,7 +97,7 @@ tool:
 				t.Parallel()
 				row := fmt.Sprint(tool, i)
 				c := call(t, h, pipeline.Request{Tool: tool, Body: rawjson.Encode(map[string]string{"row": row, "do": x.do})})
-				got := string(c.ReplyBytes())
+				got := string(c.Reply())
 				if s, ok := c.ReplyText(); ok {
 					got = s
 				}
@@ -133,7 +133,7 @@ tool:
 		var wg sync.WaitGroup
 		for range 400 {
 			wg.Go(func() {
-				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "deaf", Body: []byte(`{}`)})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "deaf", Body: []byte(`{}`)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -259,7 +259,7 @@ tool:
 	}
 	var waiting []pipeline.Pending
 	for i := range 90 {
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
 		require.NoError(t, err)
 		waiting = append(waiting, p)
 	}

@@ -83,7 +83,7 @@ tool:
 	ends := map[string]*messages.Call{}
 	for _, tool := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
 				Notes: messages.Notes{toolspec.NoteMCP: rawjson.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
@@ -109,7 +109,7 @@ tool:
 	native, ok := toolspec.NativeMCP(ends["native"])
 	require.True(t, ok)
 	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`, string(native))
-	require.Contains(t, string(ends["fails"].ReplyBytes()), "graceful_error")
+	require.Contains(t, string(ends["fails"].Reply()), "graceful_error")
 	for _, tool := range []string{"streams", "large"} {
 		text := (&rowBus{Host: h}).whole(t, evictedPath(t, ends[tool]))
 		require.Contains(t, text, shown)

@@ -22,7 +22,7 @@ func (h *Host) remoteStage(s config.RemoteStage) pipeline.Stage {
 	for _, p := range s.Phases {
 		spec.Phases = append(spec.Phases, messages.Phase(p))
 	}
-	return remotestage.Stage(spec, bus.Asker{Conn: h.Conn, Root: root}, h.log)
+	return remotestage.Stage(spec, bus.Requester{Conn: h.Conn, Root: root}, h.log)
 }
 
 var tiers = map[string]pipeline.Tier{"mandatory": pipeline.Mandatory, "fixed": pipeline.Fixed, "optional": pipeline.Optional}

@@ -192,7 +192,7 @@ type prefixed struct {
 }
 
 // Get implements pipeline.Store.
-func (p prefixed) Get(ctx context.Context, key string) (pipeline.Entry, error) {
+func (p prefixed) Get(ctx context.Context, key string) (pipeline.StoreEntry, error) {
 	return p.Store.Get(ctx, p.prefix+key)
 }
 

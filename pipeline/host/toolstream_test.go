@@ -145,7 +145,7 @@ func serveFeed(t *testing.T, nc *nats.Conn, subject string, gate func(string) er
 // read follows a streamed call. first is called with the first text.
 func (h *streamHost) read(t *testing.T, tool string, f feed, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
 	t.Helper()
-	p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()), Agent: "g1", Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()), Agent: "g1", Stream: true})
 	require.NoError(t, err)
 	return follow(t, p, first)
 }
@@ -221,7 +221,7 @@ func TestStreamedTools(t *testing.T) {
 				require.True(t, huge.all() == whole && huge.all() == before)
 				c := call(t, h.Host, pipeline.Request{Tool: "endless", Body: []byte(`{"text":"0123456789","n":300000,"step":400000,"gate":""}`)})
 				require.Nil(t, c.Fault)
-				out, _, _ := c.ReplyOut()
+				out, _, _ := c.ReplyPlain()
 				require.Equal(t, len(huge.all()), len(out), "for whom does not stream too")
 				data, _ := natsStream(t, h.Conn, "shallot.v1.tool.request.endless", huge.args())
 				require.True(t, huge.all() == data)
@@ -254,7 +254,7 @@ func TestStreamedTools(t *testing.T) {
 				require.NotNil(t, last, "a call that is refused ends its stream too")
 			})
 			t.Run("the caller leaves", func(t *testing.T) {
-				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
 				require.NoError(t, err)
 				_, _, _, fault := follow(t, p, p.Leave)
 				require.NotNil(t, fault)
@@ -343,7 +343,7 @@ tool:
 	} {
 		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 		p.start()
-		call, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
+		call, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
 		require.NoError(t, err)
 		seen := ""
 		var f stream.ToolFollower

@@ -64,7 +64,7 @@ func FuzzStream(f *testing.F) {
 				require.Equal(t, c.Fault.Code == messages.StreamCut, w.Released())
 				continue
 			}
-			require.NotEmpty(t, chat.Choices(c.ReplyBytes()))
+			require.NotEmpty(t, chat.Choices(c.Reply()))
 			end, fault := w.End(c)
 			for _, chunk := range append(shown, end...) {
 				require.True(t, json.Valid(chunk), "%s", chunk)

@@ -36,7 +36,7 @@ func tailOf(c *messages.Call) (out []string) {
 	return out
 }
 
-func text(c *messages.Call) string { return chat.Choices(c.ReplyBytes())[0].Message().Text() }
+func text(c *messages.Call) string { return chat.Choices(c.Reply())[0].Message().Text() }
 
 func TestStreamOfChunks(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestStreamOfChunks(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{roleChunk, chunkText("Hel"), chunkText("lo")}, out, "raw bytes, nothing of the end")
 	require.Equal(t, []string{finishChunk, usageChunk}, tailOf(c))
-	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.Reply()))
 	require.Equal(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, u.body(0))
 	require.Equal(t, "text/event-stream", u.head(0).Get("Accept"))
 }
@@ -213,7 +213,7 @@ func TestStreamOfSeveralChoices(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{all[0], all[1], all[3]}, out)
 	require.Equal(t, []string{all[2], all[4]}, tailOf(c))
-	require.Equal(t, "xy", chat.Choices(c.ReplyBytes())[1].Message().Text())
+	require.Equal(t, "xy", chat.Choices(c.Reply())[1].Message().Text())
 
 	u2 := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, all[:4]...) })
 	c, _ = ask(t.Context(), endpoint(t, u2.URL), `{"model":"m","stream":true,"n":2}`, true)
@@ -228,7 +228,7 @@ func TestTextUsageAndFinishInOneChunk(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":null}],"usage":null`, 1)}, out)
 	require.Equal(t, []string{strings.Replace(chunk, `{"content":"ab"}`, "{}", 1)}, tailOf(c))
-	require.Contains(t, string(c.ReplyBytes()), `"usage":{"total_tokens":3}`)
+	require.Contains(t, string(c.Reply()), `"usage":{"total_tokens":3}`)
 }
 
 func TestWholeReplyToAStream(t *testing.T) {
@@ -236,7 +236,7 @@ func TestWholeReplyToAStream(t *testing.T) {
 	u := newUpstream(t, write(200, "application/json", okReply))
 	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true}`, true)
 	require.Nil(t, c.Fault)
-	require.Equal(t, okReply, string(c.ReplyBytes()))
+	require.Equal(t, okReply, string(c.Reply()))
 	require.Empty(t, out)
 }
 
@@ -323,7 +323,7 @@ func TestChunkFilters(t *testing.T) {
 		require.Nil(t, fault)
 		back, err := chat.Assemble(end)
 		require.NoError(t, err)
-		require.JSONEq(t, string(c.ReplyBytes()), string(back))
+		require.JSONEq(t, string(c.Reply()), string(back))
 	}
 }
 
@@ -350,6 +350,6 @@ func TestEndToEndWithFollower(t *testing.T) {
 		require.Nil(t, fault)
 		back, err := chat.Assemble(append(all, end...))
 		require.NoError(t, err)
-		require.JSONEq(t, string(c.ReplyBytes()), string(back))
+		require.JSONEq(t, string(c.Reply()), string(back))
 	}
 }

@@ -23,7 +23,7 @@ func bodyFixtures() []Fixture {
 		pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 		look := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			chat.Messages(c.Request())
-			rawjson.Field(c.ReplyBytes(), "choices")
+			rawjson.Field(c.Reply(), "choices")
 			return pipeline.Continue(), nil
 		}
 		edit := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -95,7 +95,7 @@ func fidelityCases(kind messages.Kind) []Case {
 			require.Equal(t, strings.TrimSuffix(r.body, "}")+`,"edit-me":"edited"}`, replyField(t, o.Call, "got"))
 		}), bodyCase(kind, "the reply: "+r.name, string(rawjson.SetFieldString([]byte(`{}`), "reply", r.body)), func(t *testing.T, o Outcome) {
 			require.Nil(t, o.Call.Fault)
-			require.Equal(t, r.body, string(o.Call.ReplyBytes()))
+			require.Equal(t, r.body, string(o.Call.Reply()))
 		}))
 	}
 	return out
@@ -111,7 +111,7 @@ func oddCases(kind messages.Kind) []Case {
 		}))
 		out = append(out, bodyCase(kind, "odd JSON reply "+name, string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
 			require.Nil(t, o.Call.Fault)
-			require.Equal(t, body, string(o.Call.ReplyBytes()))
+			require.Equal(t, body, string(o.Call.Reply()))
 			_, isText := o.Call.ReplyText()
 			require.False(t, isText)
 		}))

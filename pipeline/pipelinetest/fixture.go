@@ -68,7 +68,7 @@ func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
 func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	require.Equal(t, w.Trace, Trace(c), "trace")
 	if w.Code != "" {
-		require.NotNil(t, c.Fault, "want the fault %s; the reply is %s", w.Code, c.ReplyBytes())
+		require.NotNil(t, c.Fault, "want the fault %s; the reply is %s", w.Code, c.Reply())
 		require.Equal(t, w.Code, c.Fault.Code, c.Fault.Message)
 		require.Equal(t, w.Origin, c.Fault.Origin, c.Fault.Message)
 		require.False(t, c.HasReply(), "a call ends with a reply or a fault, not both")
@@ -91,13 +91,13 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 }
 
 func text(c *messages.Call) string {
-	s, _ := rawjson.FieldString(c.ReplyBytes(), "text")
+	s, _ := rawjson.FieldString(c.Reply(), "text")
 	return s
 }
 
 func replyField(t *testing.T, c *messages.Call, key string) string {
 	require.Nil(t, c.Fault)
-	raw, ok := rawjson.Field(c.ReplyBytes(), key)
-	require.True(t, ok, "the reply has no %q: %s", key, c.ReplyBytes())
+	raw, ok := rawjson.Field(c.Reply(), key)
+	require.True(t, ok, "the reply has no %q: %s", key, c.Reply())
 	return string(raw)
 }

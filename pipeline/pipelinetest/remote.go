@@ -16,7 +16,7 @@ import (
 
 // Remotely returns the stages with their work in the hands of programs elsewhere, so that the cases of the Runner suite
 // hold for remote stages too: each has its own subject, its name, and asks there with ask.
-func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
+func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage {
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
 		spec := remote.Spec{
@@ -38,22 +38,22 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Asker) []pipeline.Stage {
 	return out
 }
 
-// Programs is an Asker whose programs are the stages themselves, by name, in this process.
+// Programs is a Requester whose programs are the stages themselves, by name, in this process.
 type Programs []pipeline.Stage
 
-// Ask implements pipeline.Asker.
-func (p Programs) Ask(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Asked, error) {
+// Request implements pipeline.Requester.
+func (p Programs) Request(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Response, error) {
 	for _, s := range p {
 		if s.Name == subject {
 			body, failed := Program(ctx, s, question)
-			asked := pipeline.Asked{Body: body, ErrorText: failed}
+			asked := pipeline.Response{Body: body, ErrorText: failed}
 			if ctx.Err() != nil {
 				return asked, ctx.Err()
 			}
 			return asked, nil
 		}
 	}
-	return pipeline.Asked{}, pipeline.ErrNobody
+	return pipeline.Response{}, pipeline.ErrNoResponders
 }
 
 // told is a question as a program reads it. It is written from docs/writing-a-stage.md and shares nothing with package
@@ -161,7 +161,7 @@ func (q *told) answer(v pipeline.Verdict, was, is *messages.Call) []byte {
 	_, isText := is.RequestText()
 	give("request", was.Request(), is.Request(), isText)
 	_, isText = is.ReplyText()
-	give("reply", was.ReplyBytes(), is.ReplyBytes(), isText)
+	give("reply", was.Reply(), is.Reply(), isText)
 	if r := v.Request(); r != nil {
 		out["request"] = json.RawMessage(r)
 	}

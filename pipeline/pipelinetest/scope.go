@@ -33,14 +33,14 @@ func noteFixture(kind messages.Kind) Fixture {
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				var found string
 				c.Noted("test.found", &found)
-				reply := rawjson.SetFieldString(c.ReplyBytes(), "writer", seen(c))
+				reply := rawjson.SetFieldString(c.Reply(), "writer", seen(c))
 				c.SetReply(rawjson.SetFieldString(reply, "found", found))
 				c.Unnote("test.found")
 				return pipeline.Continue(), nil
 			}},
 		{Name: "reader", Kind: kind, Order: 20, Rewrites: true,
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-				c.SetReply(rawjson.SetFieldString(c.ReplyBytes(), "reader", seen(c)))
+				c.SetReply(rawjson.SetFieldString(c.Reply(), "reader", seen(c)))
 				return pipeline.Continue(), nil
 			}},
 	}

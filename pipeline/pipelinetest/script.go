@@ -123,10 +123,10 @@ func before(ctx context.Context, c *messages.Call, letter string, act Act) (pipe
 }
 
 func after(ctx context.Context, c *messages.Call, letter string, act Act) (pipeline.Verdict, error) {
-	text, _ := rawjson.FieldString(c.ReplyBytes(), "text")
+	text, _ := rawjson.FieldString(c.Reply(), "text")
 	switch {
 	case act == ActEdit && c.HasReply():
-		c.SetReply(rawjson.SetFieldString(c.ReplyBytes(), "text", text+"+"+letter))
+		c.SetReply(rawjson.SetFieldString(c.Reply(), "text", text+"+"+letter))
 	case act == ActHalf:
 		c.SetReply([]byte(`{"text":"half made"}`))
 		return pipeline.Verdict{}, errors.New("broke half way")

@@ -26,7 +26,7 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 	}
 	before := phase == messages.Before
 	onRequest, onReply := false, false
-	base, stays := c.Request(), c.ReplyBytes()
+	base, stays := c.Request(), c.Reply()
 	switch a.verdict {
 	case "continue":
 		v, onRequest, onReply = pipeline.Continue(), before, !before

@@ -100,7 +100,7 @@ func (r *stage) question(c *messages.Call, phase messages.Phase) []byte {
 	_, text := c.RequestText()
 	add(messages.RequestBody, c.Request(), text)
 	_, text = c.ReplyText()
-	add(messages.ReplyBody, c.ReplyBytes(), text)
+	add(messages.ReplyBody, c.Reply(), text)
 	head := rawjson.Encode(q)
 	out := make([]byte, 0, len(head)+size)
 	out = append(out, head[:len(head)-1]...)

@@ -87,29 +87,29 @@ type recorder struct {
 	answer  func(n int) string
 }
 
-func (r *recorder) Ask(_ context.Context, _ string, header map[string]string, body []byte) (pipeline.Asked, error) {
+func (r *recorder) Request(_ context.Context, _ string, header map[string]string, body []byte) (pipeline.Response, error) {
 	r.bodies, r.headers = append(r.bodies, string(body)), append(r.headers, header)
 	if !json.Valid(body) {
-		return pipeline.Asked{}, errors.New("no JSON")
+		return pipeline.Response{}, errors.New("no JSON")
 	}
 	if r.answer == nil {
-		return pipeline.Asked{}, nil
+		return pipeline.Response{}, nil
 	}
-	return pipeline.Asked{Body: []byte(r.answer(len(r.bodies) - 1))}, nil
+	return pipeline.Response{Body: []byte(r.answer(len(r.bodies) - 1))}, nil
 }
 
 // Trouble with the program is not what the program said: on-error decides, by tier if it is not written.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
-	hangs := asker(func(ctx context.Context, _ map[string]json.RawMessage) (pipeline.Asked, error) {
+	hangs := requester(func(ctx context.Context, _ map[string]json.RawMessage) (pipeline.Response, error) {
 		<-ctx.Done()
-		return pipeline.Asked{}, ctx.Err()
+		return pipeline.Response{}, ctx.Err()
 	})
-	broken := asker(func(context.Context, map[string]json.RawMessage) (pipeline.Asked, error) {
-		return pipeline.Asked{}, errors.New("nats: connection closed")
+	broken := requester(func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) {
+		return pipeline.Response{}, errors.New("nats: connection closed")
 	})
-	big := asker(func(context.Context, map[string]json.RawMessage) (pipeline.Asked, error) {
-		return pipeline.Asked{}, messages.NewFault(messages.TooLarge, "the question does not fit")
+	big := requester(func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) {
+		return pipeline.Response{}, messages.NewFault(messages.TooLarge, "the question does not fit")
 	})
 	for _, r := range []struct {
 		name, onError string
@@ -126,7 +126,7 @@ func TestTrouble(t *testing.T) {
 		{"optional, named as mandatory", "auto", 20, pipeline.Optional, true, false},
 	} {
 		for _, phase := range []messages.Phase{messages.Before, messages.After} {
-			for name, ask := range map[string]asker{"hangs": hangs, "is unreachable": broken, "cannot take so much": big} {
+			for name, ask := range map[string]requester{"hangs": hangs, "is unreachable": broken, "cannot take so much": big} {
 				t.Run(fmt.Sprint(r.name, " ", phase, " ", name), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestTrouble(t *testing.T) {
 						require.NotEmpty(t, stop.Tally.Err)
 						if r.open {
 							require.Nil(t, c.Fault)
-							require.Equal(t, reply, string(c.ReplyBytes()))
+							require.Equal(t, reply, string(c.Reply()))
 							return
 						}
 						require.NotNil(t, c.Fault)
@@ -158,8 +158,8 @@ func TestTrouble(t *testing.T) {
 			}
 		}
 	}
-	c, _ := run(t, spec(), asker(func(context.Context, map[string]json.RawMessage) (pipeline.Asked, error) {
-		return pipeline.Asked{}, pipeline.ErrNobody
+	c, _ := run(t, spec(), requester(func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) {
+		return pipeline.Response{}, pipeline.ErrNoResponders
 	}))
 	require.Equal(t, messages.StageAbsent, c.Fault.Code, "without a bus nobody waits for the program")
 	require.Contains(t, c.Fault.Message, "shallot.v1.stage.model.mine")
@@ -174,12 +174,12 @@ func TestTries(t *testing.T) {
 			s.Tries, s.OnError, s.Phases = 3, remote.CloseErr, []messages.Phase{messages.Before}
 			var keys []string
 			begin := time.Now()
-			c, _ := run(t, s, asker(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+			c, _ := run(t, s, requester(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
 				if keys = append(keys, string(q["key"])); len(keys) <= dead {
 					<-ctx.Done()
-					return pipeline.Asked{}, ctx.Err()
+					return pipeline.Response{}, ctx.Err()
 				}
-				return pipeline.Asked{}, nil
+				return pipeline.Response{}, nil
 			}))
 			for _, key := range keys {
 				require.Equal(t, keys[0], key)
@@ -194,19 +194,19 @@ func TestTries(t *testing.T) {
 // A micro service error is the stage's error; its body may give a code of ours.
 func TestServiceError(t *testing.T) {
 	t.Parallel()
-	fails := func(a pipeline.Asked) asker {
-		return func(context.Context, map[string]json.RawMessage) (pipeline.Asked, error) { return a, nil }
+	fails := func(a pipeline.Response) requester {
+		return func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) { return a, nil }
 	}
 	for _, r := range []struct {
-		asked pipeline.Asked
+		asked pipeline.Response
 		code  messages.Code
 		says  string
 	}{
-		{pipeline.Asked{ErrorCode: "500", ErrorText: "broke"}, messages.StageError, "stage mine: broke"},
-		{pipeline.Asked{ErrorCode: "503"}, messages.StageError, "503"},
-		{pipeline.Asked{ErrorText: "broke", Body: []byte(`{"verdict":"continue"}`)}, messages.StageError, "broke"},
-		{pipeline.Asked{ErrorCode: "422", ErrorText: "x", Body: []byte(`{"error":{"code":"blocked","message":"not allowed"}}`)}, messages.Blocked, "not allowed"},
-		{pipeline.Asked{ErrorCode: "500", ErrorText: "broke", Body: []byte("\xff{")}, messages.StageError, "broke"},
+		{pipeline.Response{ErrorCode: "500", ErrorText: "broke"}, messages.StageError, "stage mine: broke"},
+		{pipeline.Response{ErrorCode: "503"}, messages.StageError, "503"},
+		{pipeline.Response{ErrorText: "broke", Body: []byte(`{"verdict":"continue"}`)}, messages.StageError, "broke"},
+		{pipeline.Response{ErrorCode: "422", ErrorText: "x", Body: []byte(`{"error":{"code":"blocked","message":"not allowed"}}`)}, messages.Blocked, "not allowed"},
+		{pipeline.Response{ErrorCode: "500", ErrorText: "broke", Body: []byte("\xff{")}, messages.StageError, "broke"},
 	} {
 		c, _ := run(t, spec(), fails(r.asked))
 		require.Equal(t, r.code, c.Fault.Code)
@@ -234,12 +234,12 @@ func FuzzAnswer(f *testing.F) {
 		}
 		s.Writes = []string{"request.messages", "reply.choices"}
 		n := 0
-		c, asked := run(t, s, asker(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+		c, asked := run(t, s, requester(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
 			n++
 			if string(q["phase"]) != `"`+phase+`"` || n > 5 {
-				return pipeline.Asked{}, nil
+				return pipeline.Response{}, nil
 			}
-			return pipeline.Asked{Body: []byte(answer)}, nil
+			return pipeline.Response{Body: []byte(answer)}, nil
 		}), func(c *messages.Call) { c.Deadline = time.Now().Add(20 * time.Millisecond) })
 		for _, a := range append(asked, string(c.Request())) {
 			require.True(t, json.Valid([]byte(a)))
@@ -251,7 +251,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if c.HasReply() {
 			require.Nil(t, c.Fault)
-			require.Equal(t, string(field(reply, "usage")), string(field(string(c.ReplyBytes()), "usage")))
+			require.Equal(t, string(field(reply, "usage")), string(field(string(c.Reply()), "usage")))
 		}
 		require.NotEqual(t, len(asked) > 0, string(c.Notes["executorReached"]) != "true")
 		if c.Fault != nil && c.Fault.Code != messages.DeadlineExceeded && c.Fault.Code != messages.Internal {

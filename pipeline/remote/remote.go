@@ -54,7 +54,7 @@ type Spec struct {
 // stage is the adapter of one spec.
 type stage struct {
 	Spec
-	ask    pipeline.Asker
+	ask    pipeline.Requester
 	log    *slog.Logger
 	reads  map[string]bool // bodies that are sent
 	counts struct{ asked, absent, failed, invalid atomic.Int64 }
@@ -62,7 +62,7 @@ type stage struct {
 }
 
 // Stage makes the pipeline's stage of a spec.
-func Stage(s Spec, ask pipeline.Asker, log *slog.Logger) pipeline.Stage {
+func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -103,7 +103,7 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return pipeline.Verdict{}, fmt.Errorf("no answer%s: %w", r.where(), ctx.Err())
-	case errors.Is(err, pipeline.ErrNobody):
+	case errors.Is(err, pipeline.ErrNoResponders):
 		return pipeline.Verdict{}, r.absent()
 	case errors.As(err, &f):
 		return pipeline.Verdict{}, r.trouble(c, f)
@@ -138,12 +138,12 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 
 // put puts the question, and again with the same key while there is no answer in time. late says that the last one had
 // none.
-func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Asked, late bool, err error) {
+func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Response, late bool, err error) {
 	question := r.question(c, phase)
 	for try := 1; ; try++ {
 		asking, cancel := context.WithTimeout(ctx, r.Timeout)
 		r.counts.asked.Add(1)
-		reply, err = r.ask.Ask(asking, r.Subject, r.header(asking, c, phase), question)
+		reply, err = r.ask.Request(asking, r.Subject, r.header(asking, c, phase), question)
 		late = err != nil && asking.Err() != nil
 		cancel()
 		if !late || ctx.Err() != nil || try >= r.Tries {
@@ -207,7 +207,7 @@ func (r *stage) said(c *messages.Call, phase messages.Phase, err error) error {
 }
 
 // serviceError is the error of a NATS micro service. Its body may be an error answer, with a code of ours.
-func (r *stage) serviceError(c *messages.Call, phase messages.Phase, reply pipeline.Asked) error {
+func (r *stage) serviceError(c *messages.Call, phase messages.Phase, reply pipeline.Response) error {
 	if a, err := decode(reply.Body); err == nil && a.fault != nil {
 		a.note(c)
 		return r.said(c, phase, a.fault.of(r.Name))

@@ -16,23 +16,23 @@ import (
 )
 
 // asker is a program in this process.
-type asker func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Asked, error)
+type requester func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Response, error)
 
-func (a asker) Ask(ctx context.Context, _ string, _ map[string]string, body []byte) (pipeline.Asked, error) {
+func (a requester) Request(ctx context.Context, _ string, _ map[string]string, body []byte) (pipeline.Response, error) {
 	q := map[string]json.RawMessage{}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return pipeline.Asked{}, err
+		return pipeline.Response{}, err
 	}
 	return a(ctx, q)
 }
 
 // says answers the phase with a text, and any other with nothing.
-func says(phase, answer string) asker {
-	return func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+func says(phase, answer string) requester {
+	return func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
 		if string(q["phase"]) != `"`+phase+`"` {
-			return pipeline.Asked{}, nil
+			return pipeline.Response{}, nil
 		}
-		return pipeline.Asked{Body: []byte(answer)}, nil
+		return pipeline.Response{Body: []byte(answer)}, nil
 	}
 }
 
@@ -47,7 +47,7 @@ const (
 )
 
 // run passes a call through the stage, between an outer one and a target that gives reply and notes the request.
-func run(t testing.TB, s remote.Spec, ask pipeline.Asker, change ...func(*messages.Call)) (c *messages.Call, asked []string) {
+func run(t testing.TB, s remote.Spec, ask pipeline.Requester, change ...func(*messages.Call)) (c *messages.Call, asked []string) {
 	t.Helper()
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		asked = append(asked, string(c.Request()))
@@ -118,7 +118,7 @@ func TestVerdicts(t *testing.T) {
 				require.False(t, c.Slip.Done())
 				return
 			case r.code != "":
-				require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+				require.NotNil(t, c.Fault, "%s", c.Reply())
 				require.Equal(t, r.code, c.Fault.Code, c.Fault.Message)
 				require.Equal(t, "mine", c.Fault.Origin)
 				return
@@ -126,7 +126,7 @@ func TestVerdicts(t *testing.T) {
 				r.reply = reply
 			}
 			require.Nil(t, c.Fault)
-			require.Equal(t, r.reply, string(c.ReplyBytes()), "what was not edited stays byte for byte")
+			require.Equal(t, r.reply, string(c.Reply()), "what was not edited stays byte for byte")
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestBadAnswers(t *testing.T) {
 					s = *r.spec
 				}
 				c, asked := run(t, s, says(phase, r.answer))
-				require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+				require.NotNil(t, c.Fault, "%s", c.Reply())
 				require.Equal(t, messages.StageError, c.Fault.Code)
 				require.Equal(t, "mine", c.Fault.Origin)
 				require.Contains(t, c.Fault.Message, "stage mine: ")
@@ -240,12 +240,12 @@ func TestAfterOnFaultAndOnText(t *testing.T) {
 	t.Parallel()
 	after := func(answer string, target func(c *messages.Call) error) *messages.Call {
 		var question map[string]json.RawMessage
-		s := remote.Stage(spec(), asker(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+		s := remote.Stage(spec(), requester(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
 			if string(q["phase"]) != `"after"` {
-				return pipeline.Asked{}, nil
+				return pipeline.Response{}, nil
 			}
 			question = q
-			return pipeline.Asked{Body: []byte(answer)}, nil
+			return pipeline.Response{Body: []byte(answer)}, nil
 		}), nil)
 		c := messages.NewCall(messages.Model, "acme", []byte(body))
 		c, err := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error { return target(c) })).Call(t.Context(), c)
@@ -265,7 +265,7 @@ func TestAfterOnFaultAndOnText(t *testing.T) {
 	require.NotContains(t, string(c.Notes["question"]), `"reply"`)
 	c = after(`{"verdict":"continue","reply":{"text":"stands in"},"notes":{"degraded":"mine"}}`, failing)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"text":"stands in"}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"text":"stands in"}`, string(c.Reply()))
 	require.Contains(t, after(`{"verdict":"continue","set":{"reply.x":1}}`, failing).Fault.Message, "slow down", "the fault that is there stays")
 
 	text := func(c *messages.Call) error { c.SetReply([]byte("plain text")); return nil }
@@ -286,21 +286,21 @@ func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var states []string
 		begin := time.Now()
-		c, asked := run(t, spec(), asker(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Asked, error) {
+		c, asked := run(t, spec(), requester(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
 			states = append(states, string(q["phase"])+string(q["state"]))
 			var call struct{ Attempt, Hop int }
 			if err := json.Unmarshal(q["call"], &call); err != nil {
-				return pipeline.Asked{}, err
+				return pipeline.Response{}, err
 			}
 			switch {
 			case string(q["phase"]) == `"before"`:
-				return pipeline.Asked{Body: []byte(`{"verdict":"continue","state":{"n": 1},"set":{"request.user":"u"}}`)}, nil
+				return pipeline.Response{Body: []byte(`{"verdict":"continue","state":{"n": 1},"set":{"request.user":"u"}}`)}, nil
 			case call.Attempt == 1:
-				return pipeline.Asked{Body: []byte(`{"verdict":"again","delay_ms":0.5,"state":{"n":2},"set":{"request.model":"m2"}}`)}, nil
+				return pipeline.Response{Body: []byte(`{"verdict":"again","delay_ms":0.5,"state":{"n":2},"set":{"request.model":"m2"}}`)}, nil
 			case call.Attempt == 2:
-				return pipeline.Asked{Body: []byte(`{"verdict":"again","delay_ms":60000}`)}, nil
+				return pipeline.Response{Body: []byte(`{"verdict":"again","delay_ms":60000}`)}, nil
 			}
-			return pipeline.Asked{}, nil
+			return pipeline.Response{}, nil
 		}), func(c *messages.Call) { c.Deadline = time.Time{} })
 		require.Nil(t, c.Fault)
 		user := strings.TrimSuffix(body, "}") + `,"user":"u"}`

@@ -118,7 +118,7 @@ func (s *source) admit(d pipeline.Delta, released bool) (ok, other bool) {
 // stream instead of [DONE]. After a fault no chunk is to be written. A fault before anything was released is the
 // call's own, so that it can still be an ordinary error answer; later it is stream_cut.
 func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	choices := chat.Choices(reply)
 	switch {
 	case c.Fault != nil && (!f.released || c.Fault.Code == messages.StreamCut):

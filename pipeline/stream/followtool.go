@@ -37,7 +37,7 @@ func (f *ToolFollower) Delta(d pipeline.Delta) [][]byte {
 // was shown has no chunks. A fault before anything was released is the call's own; later it is stream_cut, but for an
 // unknown outcome, which must be read as one (contracts 10).
 func (f *ToolFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
-	out, text, ok := c.ReplyOut()
+	out, text, ok := c.ReplyPlain()
 	rest, prefix := strings.CutPrefix(out, f.shown.String())
 	switch {
 	case c.Fault != nil && (!f.Released() || c.Fault.Code == messages.StreamCut || c.Fault.Code == messages.OutcomeUnknown):

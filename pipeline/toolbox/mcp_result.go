@@ -105,5 +105,5 @@ func afterTravel(content []byte) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text)
 	}
-	return c.ReplyBytes()
+	return c.Reply()
 }

@@ -140,7 +140,7 @@ func (s *resultStream) reply(c *messages.Call, content string) {
 	if !s.show && !s.shown {
 		return
 	}
-	if out, text, _ := c.ReplyOut(); !text && (out != content || out[0] != '{' && out[0] != '[') {
+	if out, text, _ := c.ReplyPlain(); !text && (out != content || out[0] != '{' && out[0] != '[') {
 		c.SetReplyText(content) // what was shown must be its beginning
 	}
 	if rest := stream.FlushText(s.filters, resultKey); s.show {

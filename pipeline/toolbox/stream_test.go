@@ -150,7 +150,7 @@ func TestHTTPStreams(t *testing.T) {
 				return
 			}
 			require.Nil(t, fault)
-			out, _, _ := c.ReplyOut()
+			out, _, _ := c.ReplyPlain()
 			require.Equal(t, row.whole, out)
 			require.Equal(t, row.isError, c.Flag(toolspec.NoteIsError))
 			if row.first != "" {
@@ -208,7 +208,7 @@ func TestRemoteChunks(t *testing.T) {
 				return
 			}
 			require.Nil(t, fault)
-			out, _, _ := c.ReplyOut()
+			out, _, _ := c.ReplyPlain()
 			require.Equal(t, row.whole, out)
 		})
 	}

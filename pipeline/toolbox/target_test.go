@@ -178,7 +178,7 @@ func TestIntent(t *testing.T) {
 	for range 3 {
 		d := c.Clone()
 		require.NoError(t, target.Do(t.Context(), d, noEmit))
-		require.Equal(t, `{"n":9007199254740993}`, string(d.ReplyBytes()), "the stored result, to the letter")
+		require.Equal(t, `{"n":9007199254740993}`, string(d.Reply()), "the stored result, to the letter")
 		require.True(t, d.Flag(toolspec.NoteIsError), "contracts 13")
 	}
 	require.EqualValues(t, 2, runs.Load(), "contracts 11: again only after proof that it did not run")
@@ -286,7 +286,7 @@ func TestDemoTools(t *testing.T) {
 	} {
 		x := call(c.tool, c.args)
 		require.NoError(t, target.Do(t.Context(), x, noEmit))
-		require.Equal(t, c.want, string(x.ReplyBytes()))
+		require.Equal(t, c.want, string(x.Reply()))
 	}
 	require.Error(t, toolbox.PoolConfig{CorePool: 65, MaxPool: 64}.Validate(), "S2-TIME-4: keys are checked")
 	require.NoError(t, toolbox.DefaultPool().Validate())

@@ -50,7 +50,7 @@ func raws(msgs []chat.Msg) []string {
 func text(t *testing.T, c *messages.Call) string {
 	t.Helper()
 	require.Nil(t, c.Fault)
-	return chat.Choices(c.ReplyBytes())[0].Message().Text()
+	return chat.Choices(c.Reply())[0].Message().Text()
 }
 
 // unpaired says what an upstream that checks the pairs of calls and results would say.

@@ -71,7 +71,7 @@ func TestDocumentedDefaults(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			s := build(t, row{with: []made{{want.stage, ""}}}, "", stages.Deps{Store: memories(), Serves: func(string) bool { return true }})[0]
-			require.Equal(t, want.class, s.Class)
+			require.Equal(t, want.class, s.Alias)
 			require.Equal(t, want.order, s.Order)
 			for _, spec := range stages.All() {
 				if spec.Name != want.stage {
@@ -211,7 +211,7 @@ func piiRows() []row {
 			script: []any{[]byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`)},
 			check: func(t *testing.T, o outcome) {
 				require.Equal(t, `{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
-					string(o.last().ReplyBytes()))
+					string(o.last().Reply()))
 			}},
 		{id: "PI-8 overlap", with: with("rules: [{type: phone}, {type: credit_card}]"), turns: ask("tel 4111 1111 1111 1111."), calls: 1, check: model("tel [REDACTED_CREDIT_CARD].")},
 		{id: "S4-PII-1 REPLACE and back", with: with(fmt.Sprintf(rules, "email", "REPLACE")), turns: ask("joe@example.com"), script: []any{"Dear <EMAIL_1>"}, calls: 1, check: func(t *testing.T, o outcome) {
@@ -269,7 +269,7 @@ func todoRows() []row {
 			}},
 		{id: "TD-14 tool calls and no text", with: with, turns: one(body), script: []any{calling}, calls: 1, check: func(t *testing.T, o outcome) {
 			require.Nil(t, o.last().Fault)
-			require.Equal(t, string(calling), string(o.last().ReplyBytes()))
+			require.Equal(t, string(calling), string(o.last().Reply()))
 		}},
 		todo("TD-15 order of fields", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: status=COMPLETED, id=1]"),
 		todo("TD-16b one valid, one not", "z", a, 1, "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z"),

@@ -282,7 +282,7 @@ func selectionRows() []row {
 		r.script = []any{reply}
 		r.turns[0].run = "r"
 		r.check = func(t *testing.T, o outcome) {
-			require.Equal(t, string(reply), string(o.last().ReplyBytes()), "the reply itself is never changed")
+			require.Equal(t, string(reply), string(o.last().Reply()), "the reply itself is never changed")
 			if strict {
 				require.Equal(t, []string{"t12"}, stages.BlockedTools(o.last()))
 			} else {

@@ -92,7 +92,7 @@ func TestStreamsThroughStages(t *testing.T) {
 				})
 				require.NoError(t, err)
 				require.Nil(t, c.Fault)
-				for i, choice := range chat.Choices(c.ReplyBytes()) {
+				for i, choice := range chat.Choices(c.Reply()) {
 					require.Equal(t, want, choice.Message().Text(), "the final reply")
 					require.Equal(t, want, shown[i], "what was shown")
 				}

@@ -57,7 +57,7 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	if !c.HasReply() {
 		return nil, false
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	if text, isText := c.ReplyText(); isText {
 		reply = []byte(text)
 	} else if IsNativeMCP(reply) {

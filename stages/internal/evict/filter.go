@@ -62,7 +62,7 @@ func (f *filter) Flush(pipeline.ChunkKey) string {
 // Largest is the result that counts. Structured content beside a text is the same result for programs; if it alone is
 // large, it is what is saved.
 func Largest(c *messages.Call) []byte {
-	raw := c.ReplyBytes()
+	raw := c.Reply()
 	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
 		return s
 	}
