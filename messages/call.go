@@ -231,32 +231,6 @@ func (c *Call) Past(now time.Time) bool { return !c.Deadline.IsZero() && !now.Be
 // letter by letter as the documents name it.
 type Notes map[string]json.RawMessage
 
-// Keys that the documents name (S0-CTX-2..4, S2-CHAIN-3).
-const (
-	NoteCacheHit        = "caching.tool.cacheHit"
-	NoteShouldRetry     = "retry.shouldRetry"
-	NoteSuggestedDelay  = "retry.suggestedDelayMs"
-	NoteIsFallback      = "CTX_IS_FALLBACK"
-	NoteExecutorReached = "executorReached"
-	// NoteDegraded says by what the reply is degraded; it becomes the header Shallot-Degraded (S2-PRIN-4).
-	NoteDegraded = "degraded"
-	// NoteStopper names the stage that ended the call before its target (CH-4).
-	NoteStopper = "stoppedBy"
-	// NoteEmptied names the stage that took the last words out of a reply which did say something (todo directives
-	// alone): such a reply is no empty reply of the target (FB-3).
-	NoteEmptied = "emptiedBy"
-	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers
-	// does with a failure: a JSON object of strings (x-ratelimit-*, x-request-id).
-	NoteUpstreamHeaders = "upstream.headers"
-	// NoteStreamShown is true where a part of this result has left for the caller: nothing may run again for it, and
-	// nothing else may stand in for it (contracts 8).
-	NoteStreamShown = "stream.shown"
-	// NoteToolFault holds the fault that a degraded result of a tool stands in for: {code, message, origin, last}.
-	NoteToolFault = "tool.fallbackFault"
-	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
-	NoteStreamTail = "stream.tail"
-)
-
 // Note sets a key of the shared context.
 func (c *Call) Note(key string, v any) {
 	raw, err := json.Marshal(v)

@@ -8,9 +8,6 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// NoteTools holds the tools that stages added to a model call: tool name -> stage name (S1-IF-3).
-const NoteTools = "stageTools"
-
 // AddTools adds the tools of the stages to a model call's request, in the order of the stages (S1-IF-3). A name that
 // the request has already is the request's own: the stage's tool is left out and reported as a clash, so a second run
 // for one call changes nothing. The note stageTools says which tool is whose.
@@ -26,7 +23,7 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 		have[toolName(e)] = true
 	}
 	owners := map[string]string{}
-	c.Noted(NoteTools, &owners)
+	c.Noted(messages.NoteStageTools, &owners)
 	if owners == nil {
 		owners = map[string]string{}
 	}
@@ -49,7 +46,7 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 	}
 	if len(elems) > n {
 		c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
-		c.Note(NoteTools, owners)
+		c.Note(messages.NoteStageTools, owners)
 	}
 	return clashes, nil
 }
@@ -58,7 +55,7 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 // caller's own tools, also where a stage has one of the same name.
 func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, stage string, ok bool) {
 	var owners map[string]string
-	c.Noted(NoteTools, &owners)
+	c.Noted(messages.NoteStageTools, &owners)
 	stage, ok = owners[name]
 	if !ok {
 		return Tool{}, "", false

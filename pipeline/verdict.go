@@ -58,16 +58,13 @@ func Hold(question json.RawMessage) Verdict { return Verdict{kind: hold, questio
 // HoldFor is Hold with a time of its own, after which the call ends with the fault blocked. 0 means [HoldTime].
 //
 // A held call's own clock stands still: once it is answered it has the time that it had left. The phase that held it
-// runs again then and finds the answer in the note [NoteAnswer], which is gone when the phase has decided.
+// runs again then and finds the answer in the note [messages.NoteAnswer], which is gone when the phase has decided.
 func HoldFor(question json.RawMessage, expires time.Duration) Verdict {
 	return Verdict{kind: hold, question: question, delay: expires}
 }
 
 // HoldTime is how long a question may wait whose stage names no time.
 const HoldTime = 72 * time.Hour
-
-// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again.
-const NoteAnswer = "hold.answer"
 
 // Jump goes to model, tool or end; only to targets that the stage declared (HK-9). Outside the agent loop end acts
 // as Answer if a reply is set and as Stop if not; the others are a stage_error (contracts 15).

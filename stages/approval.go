@@ -81,13 +81,13 @@ func (a *approval) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if err != nil {
 		return pipeline.Verdict{}, err
 	}
-	if raw, ok := c.Notes[pipeline.NoteAnswer]; ok {
+	if raw, ok := c.Notes[messages.NoteAnswer]; ok {
 		return a.decided(ctx, c, def, raw)
 	}
 	if approve.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
 		return pipeline.Continue(), nil
 	}
-	c.Unnote(approve.NoteGrant)
+	c.Unnote(messages.NoteGrant)
 	q := a.policies.Question(def, c)
 	if q == nil {
 		return pipeline.Continue(), approve.Give(c, def)
@@ -102,7 +102,7 @@ func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
 	}
-	c.Note(approve.NoteDecision, approve.Decision{Decision: d.Decision, By: d.By, At: d.At})
+	c.Note(messages.NoteDecision, approve.Decision{Decision: d.Decision, By: d.By, At: d.At})
 	if (d.Decision == approve.Approve || d.Decision == approve.Edit) && def.Fingerprint() != d.Hash {
 		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
 	}
@@ -126,7 +126,7 @@ func (a *approval) decided(ctx context.Context, c *messages.Call, def *toolspec.
 		return pipeline.Answer(), nil
 	case d.Decision == approve.Reject && c.Run != "":
 		c.SetReply(rawjson.Encode(d.Said(def.Name)))
-		c.Note(toolspec.NoteIsError, true)
+		c.Note(messages.NoteIsError, true)
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
 	case d.Decision == approve.Reject:
@@ -141,9 +141,9 @@ const RuleEdited = "edited_by_person"
 // changed puts other arguments in place, and says so beside the changes that coercion made.
 func (a *approval) changed(c *messages.Call, args *toolspec.ParsedArgs) {
 	var all []toolspec.Change
-	c.Noted(toolspec.NoteChanges, &all)
+	c.Noted(messages.NoteArgumentChanges, &all)
 	all = append(all, toolspec.Change{Path: "", Rule: RuleEdited})
-	c.Note(toolspec.NoteChanges, append(all, args.Changes...))
+	c.Note(messages.NoteArgumentChanges, append(all, args.Changes...))
 	c.SetRequest(args.Raw())
 }
 

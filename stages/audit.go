@@ -12,7 +12,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec/approve"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
@@ -127,11 +126,11 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	c.Noted(messages.NoteStopper, &r.StoppedBy)
 	c.Noted(messages.NoteDegraded, &r.Degraded)
-	c.Noted(noteModelCache, &r.Cache)
+	c.Noted(messages.NoteModelCache, &r.Cache)
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit
 	}
-	r.Approval = c.Notes[approve.NoteDecision]
+	r.Approval = c.Notes[messages.NoteDecision]
 	reached := c.Flag(messages.NoteExecutorReached)
 	r.ExecutorReached = &reached
 	r.Attempts, r.Path = c.Slip.Tries, c.Slip.Path

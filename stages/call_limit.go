@@ -51,7 +51,6 @@ func callLimitOn(config any) bool {
 const (
 	runCountTTL    = 7 * 24 * time.Hour  // since the run's last call
 	threadCountTTL = 30 * 24 * time.Hour // since the session's last call
-	noteJumpTo     = "jump_to"
 )
 
 type callLimit struct {
@@ -129,7 +128,7 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded, "%s", text).From("call-limit")
 	}
 	c.SetReply(chat.TextReply(c.ID, chat.ModelName(c.Request()), text, c.Accepted.Unix()))
-	c.Note(noteJumpTo, "end")
+	c.Note(messages.NoteJumpTo, "end")
 	return pipeline.Jump("end"), nil
 }
 

@@ -13,13 +13,6 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
-// Notes of context editing. NoteContextEditing holds a list of [Edited], one for each strategy that was over its
-// threshold. NoteCleared holds the ids of the tool results that were cleared in this call (CU-9, CU-12).
-const (
-	NoteContextEditing = "contextEditing"
-	NoteCleared        = "contextEditing.cleared"
-)
-
 // The strategies of context editing (S0-CEDIT-2..5, X-14).
 const (
 	Trim           = "TRIM"
@@ -183,8 +176,8 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
-	if _, noted := c.Notes[NoteContextEditing]; changed || len(done) > 0 && !noted {
-		c.Note(NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
+	if _, noted := c.Notes[messages.NoteContextEditing]; changed || len(done) > 0 && !noted {
+		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
 	}
 	return pipeline.Continue(), nil
 }
@@ -244,7 +237,7 @@ func (e *contextEditor) stays(ctx context.Context, tool string) bool {
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
 func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []chat.Msg) ([]chat.Msg, Edited, bool) {
 	var ids []string
-	c.Noted(NoteCleared, &ids)
+	c.Noted(messages.NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		marked[id] = true
@@ -265,7 +258,7 @@ func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model strin
 		}
 	}
 	if len(done.IDs) > 0 {
-		c.Note(NoteCleared, ids)
+		c.Note(messages.NoteCleared, ids)
 	}
 	return out, ed, true
 }

@@ -37,7 +37,7 @@ func sized(head string, tokens int) string { return head + strings.Repeat("x", t
 
 func edits(t testing.TB, c *messages.Call) []stages.Edited {
 	var out []stages.Edited
-	require.True(t, c.Noted(stages.NoteContextEditing, &out))
+	require.True(t, c.Noted(messages.NoteContextEditing, &out))
 	return out
 }
 
@@ -62,7 +62,7 @@ func TestTrim(t *testing.T) {
 		body := request(talk(20, 5)...)
 		c := edit(body)
 		require.Equal(t, string(body), string(c.Request()))
-		require.NotContains(t, c.Notes, stages.NoteContextEditing)
+		require.NotContains(t, c.Notes, messages.NoteContextEditing)
 		require.NotEqual(t, string(request(talk(20, 6)...)), string(edit(request(talk(20, 6)...)).Request()))
 	})
 	t.Run("CE-12 a cut inside five parallel results", func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestStrategyProperties(t *testing.T) {
 				if chat.NewestUser(in) >= 0 {
 					require.Equal(r, pinned, kept, "CE-10 CE-11")
 				}
-				if name == stages.Hybrid && out[0].Notes[stages.NoteContextEditing] != nil {
+				if name == stages.Hybrid && out[0].Notes[messages.NoteContextEditing] != nil {
 					e := edits(t, out[0])[0]
 					require.Equal(r, e.After > max, e.Over, "CE-9 what is over is reported")
 					least, start := 0, chat.NewestUser(in)

@@ -114,7 +114,7 @@ func TestSummarize(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(body), string(c.Request()), "unchanged")
 			require.Contains(t, edits(t, c)[0].Skipped, "no summary: failed")
-			require.NotContains(t, string(c.Notes[stages.NoteContextEditing]), "secret")
+			require.NotContains(t, string(c.Notes[messages.NoteContextEditing]), "secret")
 			keys, err := d.Store("cache").Keys(t.Context(), "")
 			require.NoError(t, err)
 			require.Empty(t, keys, "a failed summary is never kept")

@@ -53,10 +53,10 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 				h.Delays = append(h.Delays, next.Delay)
 			}
 			if next.Where != pipeline.ToHold {
-				c.Unnote(pipeline.NoteAnswer)
+				c.Unnote(messages.NoteAnswer)
 			}
 		case next.Where == pipeline.ToHold && h.Held != nil:
-			c.Note(pipeline.NoteAnswer, h.Held(next.Question, next.Expires))
+			c.Note(messages.NoteAnswer, h.Held(next.Question, next.Expires))
 			next = pipeline.Resume(c)
 		default:
 			t.Fatalf("the call is at place %d", next.Where)

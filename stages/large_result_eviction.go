@@ -31,8 +31,6 @@ func largeResultEvictionDefaults() LargeResultEvictionConfig {
 const (
 	evictToObject = "object"
 	evictToDir    = "dir"
-	// noteEvicted is true where the reply is the summary of an evicted result.
-	noteEvicted = "tool.evicted"
 	// failedSample is how many times the sample's characters are kept when the whole cannot be saved (S0-EVICT-6).
 	failedSample = 4
 )
@@ -89,9 +87,9 @@ func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.St
 
 func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	shown := 0 // characters of the text that were let pass
-	c.Noted(evict.NotePassed, &shown)
-	c.Unnote(evict.NotePassed)
-	if c.Fault != nil || !c.HasReply() || c.Flag(noteEvicted) {
+	c.Noted(messages.NoteEvictedPassed, &shown)
+	c.Unnote(messages.NoteEvictedPassed)
+	if c.Fault != nil || !c.HasReply() || c.Flag(messages.NoteEvicted) {
 		return pipeline.Continue(), nil
 	}
 	limit, raw := l.limit(ctx, c), evict.Largest(c)
@@ -120,9 +118,9 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 			sample = shown // room was kept for the lines below, not for a longer sample
 		}
 		c.SetReply([]byte(begin(sample) + evict.SavedLines(path) + size))
-		c.Note(noteEvicted, true)
+		c.Note(messages.NoteEvicted, true)
 	}
-	c.Unnote(toolspec.NoteStructured)
+	c.Unnote(messages.NoteStructured)
 	return pipeline.Continue(), nil
 }
 
@@ -155,7 +153,7 @@ func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text s
 
 // filter makes the filter; nil where nothing is evicted.
 func (l *largeResultEviction) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
-	c.Unnote(evict.NotePassed) // of an earlier attempt
+	c.Unnote(messages.NoteEvictedPassed) // of an earlier attempt
 	ctx, cancel := context.WithTimeout(context.Background(), policyTime)
 	defer cancel()
 	limit := l.limit(ctx, c)

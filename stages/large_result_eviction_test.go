@@ -22,7 +22,6 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -197,7 +196,7 @@ func TestEviction(t *testing.T) {
 		t.Run("structured content goes too", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), toolbox.Result{Content: []byte("short"), Structured: []byte(`{"v":"` + big + `"}`)}))
 			out := e.send(t, "t", "")
-			require.NotContains(t, out.Notes, toolspec.NoteStructured)
+			require.NotContains(t, out.Notes, messages.NoteStructured)
 			require.Equal(t, `{"v":"`+big+`"}`, whole(t, e.reader, "default", path(t, out)))
 		})
 	})

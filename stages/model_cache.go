@@ -26,11 +26,10 @@ type ModelCacheConfig struct {
 	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Answers that are kept."`
 }
 
-// noteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache.
+// Values of the note model cache.
 const (
-	noteModelCache = "modelCache"
-	cacheHit       = "hit"
-	cacheMiss      = "miss"
+	cacheHit  = "hit"
+	cacheMiss = "miss"
 )
 
 // cachedReply is an entry. What it is for stands in it and is checked on reading: a key is not trusted alone.
@@ -85,19 +84,19 @@ func (m *modelCache) details(context.Context) map[string]any {
 func (m *modelCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	key, ok := modelCacheKey(c)
 	if !ok || c.Cache == "off" {
-		c.Unnote(noteModelCache)
+		c.Unnote(messages.NoteModelCache)
 		return pipeline.Continue(), nil
 	}
 	if c.Cache != "refresh" {
 		if reply := m.look(ctx, c, key); reply != nil {
 			m.hits.Add(1)
 			c.SetReply(reply)
-			c.Note(noteModelCache, cacheHit)
+			c.Note(messages.NoteModelCache, cacheHit)
 			return pipeline.Answer(), nil
 		}
 	}
 	m.misses.Add(1)
-	c.Note(noteModelCache, cacheMiss)
+	c.Note(messages.NoteModelCache, cacheMiss)
 	return pipeline.Continue(), c.SetState(modelCacheState{Key: key})
 }
 

@@ -11,9 +11,6 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
-// NotePairRepair says what pair repair changed; it is absent where nothing was wrong.
-const NotePairRepair = "pairRepair"
-
 // PairRepairConfig is agent.interceptor.pair-repair.
 type PairRepairConfig struct {
 	Common `yaml:",inline"`
@@ -46,11 +43,11 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 			}
 			out, done := RepairPairs(msgs)
 			if done.none() {
-				c.Unnote(NotePairRepair)
+				c.Unnote(messages.NotePairRepair)
 				return pipeline.Continue(), nil
 			}
 			c.SetRequest(chat.WithMessages(c.Request(), out))
-			c.Note(NotePairRepair, done)
+			c.Note(messages.NotePairRepair, done)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
 				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
 			return pipeline.Continue(), nil

@@ -90,7 +90,7 @@ func TestPairRepair(t *testing.T) {
 			}
 			require.Equal(t, want, raws(got))
 			var done stages.PairRepaired
-			noted := c.Noted(stages.NotePairRepair, &done)
+			noted := c.Noted(messages.NotePairRepair, &done)
 			require.Equal(t, tc.done, done)
 			again, _ := stages.RepairPairs(got)
 			require.Equal(t, raws(got), raws(again), "a second run finds nothing to do")

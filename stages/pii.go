@@ -10,10 +10,6 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
 
-// NotePII is the shared note in which pii and tool-pii count what they found: side, type, strategy. It never holds a
-// value.
-const NotePII = "pii"
-
 // PIIConfig is agent.interceptor.pii (contracts T4).
 type PIIConfig struct {
 	Common             `yaml:",inline"`
@@ -97,13 +93,13 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 		return pipeline.Verdict{}, e.Blocked
 	}
 	note := map[string]pii.Counts{}
-	c.Noted(NotePII, &note)
+	c.Noted(messages.NotePII, &note)
 	delete(note, "input")
 	if len(e.Counts) > 0 {
 		note["input"] = e.Counts
 	}
 	if len(note) > 0 {
-		c.Note(NotePII, note)
+		c.Note(messages.NotePII, note)
 	}
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
@@ -143,13 +139,13 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	if p.output {
 		note := map[string]pii.Counts{}
-		c.Noted(NotePII, &note)
+		c.Noted(messages.NotePII, &note)
 		delete(note, "output")
 		if len(e.Counts) > 0 {
 			note["output"] = e.Counts
 		}
 		if len(note) > 0 {
-			c.Note(NotePII, note)
+			c.Note(messages.NotePII, note)
 		}
 	}
 	if changed {

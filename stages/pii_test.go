@@ -129,8 +129,8 @@ func TestPIIInput(t *testing.T) {
 		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
 		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
 		require.Equal(t, "joe@example.com", textOf(c, 0))
-		require.NotContains(t, string(c.Notes[stages.NotePII]), "joe")
-		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[stages.NotePII]))
+		require.NotContains(t, string(c.Notes[messages.NotePII]), "joe")
+		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[messages.NotePII]))
 	})
 	t.Run("PI-6 tool results", func(t *testing.T) {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.ApplyToToolResults, c.ApplyToInput = true, false })

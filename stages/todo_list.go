@@ -18,9 +18,6 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/todo"
 )
 
-// NoteTodo is the shared note in which the todo stage says what it did with a reply's directives.
-const NoteTodo = "todo"
-
 // What the stage writes at the end of the system prompt (S0-TODO-4).
 const (
 	todoHeader = "[当前任务列表]"
@@ -33,7 +30,7 @@ type TodoConfig struct {
 	Common `yaml:",inline"`
 }
 
-// TodoReport is the value of NoteTodo.
+// TodoReport is the value of messages.NoteTodo.
 type TodoReport struct {
 	Added   []int64       `json:"added,omitempty"`   // ids
 	Updated []int64       `json:"updated,omitempty"` // ids
@@ -143,7 +140,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	cleaned, first, any := todoClean(reply)
 	c.Unnote(messages.NoteEmptied)
 	if !any {
-		c.Unnote(NoteTodo)
+		c.Unnote(messages.NoteTodo)
 		return pipeline.Continue(), nil
 	}
 	r, err := t.apply(ctx, c, first)
@@ -154,7 +151,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	for _, bad := range r.Invalid {
 		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
 	}
-	c.Note(NoteTodo, r)
+	c.Note(messages.NoteTodo, r)
 	c.SetReply(cleaned)
 	if chat.EmptyReply(cleaned) {
 		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby

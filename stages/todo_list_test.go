@@ -68,7 +68,7 @@ func TestTodoDirectives(t *testing.T) {
 			}
 			var r stages.TodoReport
 			if tc.text != tc.want {
-				require.True(t, c.Noted(stages.NoteTodo, &r))
+				require.True(t, c.Noted(messages.NoteTodo, &r))
 			}
 			require.Len(t, r.Invalid, tc.invalid)
 		})
@@ -213,7 +213,7 @@ func TestTodoStore(t *testing.T) {
 		require.NoError(t, err)
 		c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)))
 		var r stages.TodoReport
-		require.True(t, c.Noted(stages.NoteTodo, &r))
+		require.True(t, c.Noted(messages.NoteTodo, &r))
 		require.Len(t, r.Added, 200)
 		require.Len(t, r.Invalid, 3)
 	})

@@ -36,12 +36,12 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		}
 		args, faults := parser.Parse(def, c.Request(), d.Arguments)
 		if faults != nil {
-			c.Note(toolspec.NoteIssues, faults.Issues)
+			c.Note(messages.NoteArgumentIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()
 		}
-		c.Note(toolspec.NoteVersion, def.Version)
+		c.Note(messages.NoteToolVersion, def.Version)
 		if len(args.Changes) > 0 {
-			c.Note(toolspec.NoteChanges, args.Changes)
+			c.Note(messages.NoteArgumentChanges, args.Changes)
 		}
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil

@@ -114,7 +114,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	if e.CacheTTL > 0 {
 		st.TTL = e.CacheTTL
 	}
-	c.Note(noteToolKey, st.Key)
+	c.Note(messages.NoteToolKey, st.Key)
 	if c.Cache == "off" {
 		return pipeline.Continue(), nil
 	}
@@ -131,7 +131,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	t.misses.Add(1)
-	c.Note(noteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
+	c.Note(messages.NoteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
 	return pipeline.Continue(), c.SetState(st)
 }
 
@@ -188,7 +188,7 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 		return nil
 	}
 	ttl := st.TTL
-	if c.Flag(noteEvicted) {
+	if c.Flag(messages.NoteEvicted) {
 		ttl = min(ttl, evictedCacheTTL)
 	}
 	store := t.store("cache")

@@ -185,7 +185,7 @@ func fails(def toolspec.Definition, times int, err error) tool {
 func metadata(t testing.TB, c *messages.Call) map[string]any {
 	t.Helper()
 	m := map[string]any{}
-	c.Noted(toolspec.NoteMetadata, &m)
+	c.Noted(messages.NoteMetadata, &m)
 	return m
 }
 

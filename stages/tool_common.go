@@ -46,7 +46,7 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *toolspec.D
 	}()
 	name := c.Tool
 	var version string
-	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
+	if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 		name = toolspec.Pin(name, version)
 	}
 	if def, err = p.tools.Get(ctx, name); err != nil {
@@ -128,7 +128,7 @@ type toolResult struct {
 func resultOf(c *messages.Call, id callIdentity, ttl time.Duration) toolResult {
 	r := toolResult{
 		callIdentity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.Reply(),
-		Structured: c.Notes[toolspec.NoteStructured], Metadata: c.Notes[toolspec.NoteMetadata],
+		Structured: c.Notes[messages.NoteStructured], Metadata: c.Notes[messages.NoteMetadata],
 	}
 	_, r.Text = c.ReplyText()
 	return r
@@ -152,26 +152,26 @@ func (r toolResult) put(c *messages.Call, key string, mark any) {
 			c.Note(note, raw)
 		}
 	}
-	restore(toolspec.NoteStructured, r.Structured)
-	restore(toolspec.NoteMetadata, r.Metadata)
-	c.Unnote(toolspec.NoteIsError)
+	restore(messages.NoteStructured, r.Structured)
+	restore(messages.NoteMetadata, r.Metadata)
+	c.Unnote(messages.NoteIsError)
 	markMetadata(c, key, mark)
 }
 
 // markMetadata sets one key of the result's metadata (S2-RES-1) and leaves the others.
 func markMetadata(c *messages.Call, key string, value any) {
-	meta := c.Notes[toolspec.NoteMetadata]
+	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		meta = json.RawMessage("{}")
 	}
-	c.Note(toolspec.NoteMetadata, json.RawMessage(rawjson.SetField(meta, key, rawjson.Encode(value))))
+	c.Note(messages.NoteMetadata, json.RawMessage(rawjson.SetField(meta, key, rawjson.Encode(value))))
 }
 
 // succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and
 // nothing that only stands in for one (F3-11).
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
-	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(toolspec.NoteIsError) && !toolspec.AsksForInput(c.Reply())
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(messages.NoteIsError) && !toolspec.AsksForInput(c.Reply())
 }
 
 // try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the

@@ -67,14 +67,6 @@ func (r FallbackRules) validate() error {
 
 const (
 	stalePrefix = "stale."
-	// MarkField is the field that a degraded result which is a JSON object gets, so that the model sees the mark too
-	// (X-34): {"fallback": "stale_cache", "stored": "<time>"}. A text gets a last line "[fallback=stale_cache]"; any
-	// other JSON value v becomes {"result": v, "_shallot": {...}}.
-	MarkField = "_shallot"
-	// NoteFallbackFault holds the fault that a degraded result stands in for: {code, message, origin, last}.
-	NoteFallbackFault = messages.NoteToolFault
-	// noteToolKey is the key of the call's identity as the cache saw it.
-	noteToolKey = "tool.key"
 )
 
 type toolFallback struct {
@@ -93,7 +85,7 @@ type toolFallback struct {
 // 8). An error result with content of its own passes unchanged (contracts 13).
 //
 // Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
-// itself; see MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
+// itself; see messages.MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
 // unset and the face decides. The stage also records successes of cacheable tools (X-37), but not cache hits, which
 // would make old results young. It fails open: without its store the other rungs stand.
 func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
@@ -119,12 +111,12 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil // half a text was shown: nothing can stand in for the rest of it
 	}
 	if fault == nil {
-		if !c.Flag(toolspec.NoteIsError) || !emptyResult(c.Reply()) {
+		if !c.Flag(messages.NoteIsError) || !emptyResult(c.Reply()) {
 			return pipeline.Continue(), t.record(ctx, c)
 		}
 		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
 	}
-	if c.Flag(toolspec.NoteStarted) && !fault.OfTarget() {
+	if c.Flag(messages.NoteToolStarted) && !fault.OfTarget() {
 		// A result was kept back, by a stage or by the time: no stand-in may invite the model to call again.
 		_, e, _ := t.tools.of(ctx, c)
 		name, _, _ := cutVersion(c.Tool)
@@ -143,7 +135,7 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil
 	}
 	t.log.WarnContext(ctx, "tool failed; a marked result stands in", "call", c.ID, "tool", c.Tool, "fallback", mark, "code", fault.Code, "err", redact(fault.Message))
-	c.Note(NoteFallbackFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
+	c.Note(messages.NoteToolFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
 	c.Note(messages.NoteDegraded, mark)
 	c.SetReply(reply)
 	return pipeline.Continue(), nil
@@ -172,7 +164,7 @@ func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messa
 			c.SetReply(toolspec.Graceful(name, class, redact(fault.Message)))
 			t.clean(c, rung)
 			if t.rules.GracefulIsError != "auto" {
-				c.Note(toolspec.NoteIsError, t.rules.GracefulIsError == "true")
+				c.Note(messages.NoteIsError, t.rules.GracefulIsError == "true")
 			}
 			return marked(c, rung, time.Time{}), rung
 		}
@@ -186,9 +178,9 @@ var mayStandIn = []messages.Code{messages.RateLimited, messages.Overloaded, mess
 
 // clean takes what a failed attempt left of itself off the call, and marks the metadata.
 func (t *toolFallback) clean(c *messages.Call, mark string) {
-	c.Unnote(toolspec.NoteIsError)
-	c.Unnote(toolspec.NoteStructured)
-	c.Unnote(toolspec.NoteMetadata)
+	c.Unnote(messages.NoteIsError)
+	c.Unnote(messages.NoteStructured)
+	c.Unnote(messages.NoteMetadata)
 	markMetadata(c, toolspec.MarkFallback, mark)
 }
 
@@ -214,7 +206,7 @@ func marked(c *messages.Call, mark string, stored time.Time) []byte {
 	if len(raw) == 0 || raw[0] != '{' {
 		raw = slices.Concat([]byte(`{"result":`), raw, []byte(`}`))
 	}
-	return rawjson.SetField(raw, MarkField, rawjson.Encode(field))
+	return rawjson.SetField(raw, messages.MarkField, rawjson.Encode(field))
 }
 
 // emptyResult reports whether a result says nothing.
@@ -225,7 +217,7 @@ func emptyResult(raw []byte) bool { return rawjson.IsNull(raw) || string(raw) ==
 func (t *toolFallback) identity(c *messages.Call, def *toolspec.Definition, e toolspec.Effective) (callIdentity, bool) {
 	id, ok := identify(c, def, e)
 	var key string
-	if ok && c.Noted(noteToolKey, &key) && key != id.key() {
+	if ok && c.Noted(messages.NoteToolKey, &key) && key != id.key() {
 		return id, false
 	}
 	return id, ok

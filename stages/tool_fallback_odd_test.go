@@ -60,7 +60,7 @@ func TestToolFallbackOddValues(t *testing.T) {
 			require.Contains(t, string(reply), "fallback", "%.200s", reply)
 			require.Contains(t, string(reply), "stale_cache", "%.200s", reply)
 			if row.value != "" {
-				plain := rawjson.DropField(reply, stages.MarkField)
+				plain := rawjson.DropField(reply, messages.MarkField)
 				if !strings.HasPrefix(row.value, "{") {
 					plain, _ = rawjson.Field(plain, "result")
 				}
@@ -95,7 +95,7 @@ func TestToolFallbackLeavesNothingBehind(t *testing.T) {
 	}})
 	out := c.Run(t, "x", `{}`)
 	require.Equal(t, `{"sample":true,"_shallot":{"fallback":"stub_data"}}`, string(out.Reply()))
-	require.False(t, out.Flag(toolspec.NoteIsError))
-	require.NotContains(t, out.Notes, toolspec.NoteStructured)
+	require.False(t, out.Flag(messages.NoteIsError))
+	require.NotContains(t, out.Notes, messages.NoteStructured)
 	require.NotContains(t, metadata(t, out), "left")
 }

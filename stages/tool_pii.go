@@ -59,7 +59,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	}
 	inReply := len(e.Counts) > 0
 	was := bareReply(c)
-	structured := piiValue(c.Notes[toolspec.NoteStructured], e.Edit)
+	structured := piiValue(c.Notes[messages.NoteStructured], e.Edit)
 	metadata, native := t.metadata(c, was, e.Edit)
 	if e.Blocked != nil {
 		return pipeline.Verdict{}, e.Blocked
@@ -67,19 +67,19 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	if len(e.Counts) == 0 {
 		return pipeline.Continue(), nil
 	}
-	c.Note(NotePII, map[string]pii.Counts{"result": e.Counts})
+	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
 	if inReply {
 		c.SetReply(out)
 	}
 	if len(structured) > 0 {
-		c.Note(toolspec.NoteStructured, json.RawMessage(structured))
+		c.Note(messages.NoteStructured, json.RawMessage(structured))
 	}
 	if len(native.Result) > 0 {
 		native.Of = toolspec.NativeHash(bareReply(c))
 		metadata = rawjson.SetField(metadata, toolspec.MetaNative, rawjson.Encode(native))
 	}
 	if len(metadata) > 0 {
-		c.Note(toolspec.NoteMetadata, json.RawMessage(metadata))
+		c.Note(messages.NoteMetadata, json.RawMessage(metadata))
 	}
 	return pipeline.Continue(), nil
 }
@@ -87,7 +87,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 // metadata edits the metadata of a result but for the native form of an MCP result, which is returned apart, if it
 // belongs to the reply; one that does not is left out.
 func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string) string) (out []byte, native toolspec.Native) {
-	meta := c.Notes[toolspec.NoteMetadata]
+	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		return piiValue(meta, edit), native
 	}
@@ -122,7 +122,7 @@ func (t toolPIIStage) fault(c *messages.Call, e *pii.Editor) {
 		f.Headers = maps.Clone(f.Headers)
 		delete(f.Headers, toolspec.HeaderMCPError)
 	}
-	c.Note(NotePII, map[string]pii.Counts{"result": e.Counts})
+	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
 	c.Fail(&f)
 }
 

@@ -29,7 +29,6 @@ type ToolRetryConfig struct {
 const (
 	retryByPipeline = "pipeline"
 	retryByCaller   = "caller"
-	noteMaxRetries  = "retry.maxRetries"
 )
 
 func (c *ToolRetryConfig) validate() error {
@@ -102,7 +101,7 @@ func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once", "call", c.ID, "tool", c.Tool, "err", err)
 		st = toolRetryState{Policy: toolspec.NoRetry()}
 	}
-	c.Note(noteMaxRetries, st.Policy.MaxAttempts-1)
+	c.Note(messages.NoteMaxRetries, st.Policy.MaxAttempts-1)
 	return pipeline.Continue(), c.SetState(st)
 }
 
@@ -136,7 +135,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return r.end(c), err
 	}
 	f := c.Fault
-	if f == nil && c.Flag(toolspec.NoteIsError) {
+	if f == nil && c.Flag(messages.NoteIsError) {
 		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
 	}
 	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) { // contracts 8
@@ -173,7 +172,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	c.Note(messages.NoteShouldRetry, true)
 	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
 	clearAttempt(c)
-	for _, note := range []string{toolspec.NoteIsError, toolspec.NoteStructured, toolspec.NoteMetadata} {
+	for _, note := range []string{messages.NoteIsError, messages.NoteStructured, messages.NoteMetadata} {
 		c.Unnote(note)
 	}
 	return pipeline.Again(delay), nil

@@ -15,14 +15,6 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
-// Notes of tool selection. NoteToolsAllowed lists the tools that the model was offered, where some were left out, in
-// the order of the request. NoteToolsBlocked lists tools that were left out and that the model called all the same;
-// only strict mode sets it.
-const (
-	NoteToolsAllowed = "toolSelection.allowed"
-	NoteToolsBlocked = "toolSelection.blocked"
-)
-
 // ToolSelectionConfig is agent.interceptor.tool-selection.
 type ToolSelectionConfig struct {
 	Common           `yaml:",inline"`
@@ -87,8 +79,8 @@ type toolSelector struct {
 }
 
 func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	c.Unnote(NoteToolsAllowed)
-	c.Unnote(NoteToolsBlocked)
+	c.Unnote(messages.NoteToolsAllowed)
+	c.Unnote(messages.NoteToolsBlocked)
 	raw, _ := rawjson.Field(c.Request(), "tools")
 	tools := readTools(raw)
 	if len(tools) == 0 {
@@ -116,7 +108,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		allowed = append(allowed, tools[at].name)
 	}
 	c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
-	c.Note(NoteToolsAllowed, allowed)
+	c.Note(messages.NoteToolsAllowed, allowed)
 	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
 	if !t.conf.Strict {
 		return pipeline.Continue(), nil
@@ -150,7 +142,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	if len(blocked) > 0 {
-		c.Note(NoteToolsBlocked, blocked)
+		c.Note(messages.NoteToolsBlocked, blocked)
 		t.log.Warn("model called tools that it was not offered", "call", c.ID, "tools", blocked)
 	}
 	return pipeline.Continue(), nil
@@ -160,7 +152,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 // out. Whoever executes the calls answers each of them with a tool error instead.
 func BlockedTools(c *messages.Call) []string {
 	var names []string
-	c.Noted(NoteToolsBlocked, &names)
+	c.Noted(messages.NoteToolsBlocked, &names)
 	return names
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -171,7 +172,7 @@ func TestToolSelectionStrict(t *testing.T) {
 			c, _ := through(t, call(offer("x", "", numbered(15)...)), reply, s)
 			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
-			require.True(t, c.Noted(stages.NoteToolsAllowed, &allowed))
+			require.True(t, c.Noted(messages.NoteToolsAllowed, &allowed))
 			require.Equal(t, numbered(10), allowed)
 			if strict {
 				require.Equal(t, []string{"t12"}, stages.BlockedTools(c))

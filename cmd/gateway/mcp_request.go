@@ -67,7 +67,7 @@ func (f *mcpFace) request(d *toolspec.Definition, req *mcp.CallToolRequest) (pip
 			r.IdempotencyKey += "." + toolspec.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
 		}
 	}
-	r.Notes = messages.Notes{toolspec.NoteMCP: rawjson.Encode(note)}
+	r.Notes = messages.Notes{messages.NoteMCP: rawjson.Encode(note)}
 	return r, nil
 }
 

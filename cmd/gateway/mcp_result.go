@@ -12,7 +12,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 // rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
@@ -64,7 +63,7 @@ func (f *mcpFace) result(d *toolspec.Definition, c *messages.Call, alone bool) (
 		return mcpFault(c.Fault, c.ID)
 	}
 	r, native := f.body(d, c, alone)
-	r.IsError = r.IsError || c.Flag(toolspec.NoteIsError)
+	r.IsError = r.IsError || c.Flag(messages.NoteIsError)
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
@@ -95,7 +94,7 @@ func (f *mcpFace) promise(d *toolspec.Definition, r *mcp.CallToolResult, standIn
 	}
 	structured, _ := r.StructuredContent.(json.RawMessage)
 	if standIn && structured != nil {
-		structured = rawjson.DropField(structured, stages.MarkField) // _meta and the text have the mark
+		structured = rawjson.DropField(structured, messages.MarkField) // _meta and the text have the mark
 		r.StructuredContent = structured
 	}
 	wrong := "it is text and no structured content"
@@ -121,7 +120,7 @@ func fromCache(c *messages.Call) bool {
 	var meta struct {
 		FromCache bool `json:"from_cache"`
 	}
-	return c.Noted(toolspec.NoteMetadata, &meta) && meta.FromCache
+	return c.Noted(messages.NoteMetadata, &meta) && meta.FromCache
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
@@ -133,7 +132,7 @@ func degraded(c *messages.Call) string {
 	var meta struct {
 		Fallback any `json:"fallback"`
 	}
-	if c.Noted(toolspec.NoteMetadata, &meta) {
+	if c.Noted(messages.NoteMetadata, &meta) {
 		if s, ok := meta.Fallback.(string); ok {
 			return s
 		}
@@ -162,7 +161,7 @@ func (f *mcpFace) body(d *toolspec.Definition, c *messages.Call, alone bool) (r 
 	}
 	r = mcpText(text, nil)
 	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
-	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(toolspec.NoteIsError) {
+	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(messages.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
 	return r, false

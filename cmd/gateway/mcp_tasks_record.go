@@ -168,7 +168,7 @@ func (t *task) open(q *asked) map[string]json.RawMessage {
 // the middle: the idempotency key makes it one call.
 func (f *mcpFace) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
 	note := toolspec.MCPCall{}
-	c.Noted(toolspec.NoteMCP, &note)
+	c.Noted(messages.NoteMCP, &note)
 	note.Progress, note.LogLevel, note.RequestState, note.InputResponses = false, "", q.state, nil
 	answers := map[string]json.RawMessage{}
 	for _, name := range q.names {
@@ -189,7 +189,7 @@ func (f *mcpFace) nextRound(ctx context.Context, t *task, c *messages.Call, q *a
 		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
-		Trace: c.Trace, Notes: messages.Notes{toolspec.NoteMCP: rawjson.Encode(note)},
+		Trace: c.Trace, Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(note)},
 	})
 	if err != nil {
 		return err

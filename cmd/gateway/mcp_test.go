@@ -102,10 +102,10 @@ func TestMCPCall(t *testing.T) {
 			c.Note(messages.NoteDegraded, "stale_cache")
 		case `{"n":6}`:
 			c.SetReply([]byte("no such city"))
-			c.Note(toolspec.NoteIsError, true)
+			c.Note(messages.NoteIsError, true)
 		case `{"n":7}`:
 			c.SetReply([]byte(`{"sum":7}`))
-			c.Note(toolspec.NoteMetadata, map[string]any{"from_cache": true})
+			c.Note(messages.NoteMetadata, map[string]any{"from_cache": true})
 		case `{"n":9007199254740993}`:
 			c.SetReply([]byte(`[1,2]`))
 		}

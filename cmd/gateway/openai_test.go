@@ -16,7 +16,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/intake"
 )
 
 func TestBodiesPassVerbatim(t *testing.T) {
@@ -41,7 +40,7 @@ func TestAnswerHeaders(t *testing.T) {
 	mark := pipeline.Stage{Name: "mark", Kind: messages.Model, Order: 10,
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Note(messages.NoteDegraded, "model-fallback;model=m2")
-			c.Note(intake.NoteModelCache, "miss")
+			c.Note(messages.NoteModelCache, "miss")
 			c.Note(messages.NoteUpstreamHeaders, map[string]string{"X-RateLimit-Remaining-Tokens": "7", "x-request-id": "up"})
 			return pipeline.Continue(), nil
 		}}

@@ -79,7 +79,7 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	w := newWorld(t, bus.Config{})
 	ask := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		var answer string
-		if !c.Noted(bus.NoteAnswer, &answer) {
+		if !c.Noted(messages.NoteAnswer, &answer) {
 			return pipeline.Hold([]byte(`"may I?"`)), nil
 		}
 		if answer != "yes" {

@@ -152,7 +152,7 @@ func (n *Node) answerCaller(c *messages.Call) {
 		_ = n.nc.PublishMsg(answer(c.Return.Caller, c))
 		return
 	}
-	if c.Flag(noteEmitted) && c.Fault == nil {
+	if c.Flag(messages.NoteStreamEmitted) && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}
 	for _, m := range streamEnd(c.Return.Caller, followerOf(c.Kind, c.Request()), c, n.largest()) {

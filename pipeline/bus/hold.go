@@ -19,9 +19,6 @@ import (
 // hdrHeld tells the accepting process that its call is parked.
 const hdrHeld = "Shallot-Held"
 
-// NoteAnswer is [pipeline.NoteAnswer].
-const NoteAnswer = pipeline.NoteAnswer
-
 // Parked is a call that waits for somebody's answer: line 1 of its record; the call itself follows.
 //
 // The record is made once for each hold, by its generation: a second delivery of the lease finds it and asks nobody
@@ -201,9 +198,6 @@ func (n *Node) wasHeld(ctx context.Context, tenant, id string) bool {
 	return ok
 }
 
-// noteResumed marks a call that goes on after its hold, until it is claimed; its value is the generation of the hold.
-const noteResumed = "hold.resumed"
-
 // tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.
 func (n *Node) tell(what string, p Parked) {
 	type event struct {
@@ -273,9 +267,9 @@ func (n *Node) goOn(ctx context.Context, p Parked, wire []byte) error {
 	if p.Decided.Fault != nil {
 		pipeline.FailHold(c, p.Decided.Fault)
 	} else {
-		c.Note(NoteAnswer, p.Decided.Answer)
+		c.Note(messages.NoteAnswer, p.Decided.Answer)
 	}
-	c.Note(noteResumed, p.Generation)
+	c.Note(messages.NoteResumed, p.Generation)
 	return n.storeNext(c, n.subj.Route(c.Kind), nil)
 }
 

@@ -51,7 +51,7 @@ func TestHeldCallCrashPoints(t *testing.T) {
 		generation := c.Generation
 		c.Generation++
 		c.Note("hold.resumed", generation)
-		c.Note(pipeline.NoteAnswer, "yes")
+		c.Note(messages.NoteAnswer, "yes")
 		again, err := c.Marshal()
 		require.NoError(t, err)
 		for range 3 { // after the time in which the server knows duplicates

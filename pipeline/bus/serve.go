@@ -178,7 +178,7 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 			return next, true
 		}
 	}
-	h.c.Unnote(noteWaiting)
+	h.c.Unnote(messages.NoteWaiting)
 	next, r := pipeline.Step(ctx, s, h.c)
 	if errors.Is(context.Cause(ctx), errHandBack) && r.Err != nil {
 		h.c = before
@@ -191,7 +191,7 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 		return next, true
 	}
 	if next.Where != pipeline.ToHold {
-		h.c.Unnote(NoteAnswer) // it is for the phase that asked
+		h.c.Unnote(messages.NoteAnswer) // it is for the phase that asked
 	}
 	n.report(h, r)
 	return next, false

@@ -209,7 +209,7 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 			count++
 			if _, text := chat.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
 				noted = true // a tool's sign of life shows nothing
-				h.c.Note(noteEmitted, true)
+				h.c.Note(messages.NoteStreamEmitted, true)
 			}
 			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for
 			// goes on.
@@ -224,6 +224,3 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 		return nil
 	}
 }
-
-// noteEmitted says that at least one chunk left for the caller.
-const noteEmitted = "stream.emitted"

@@ -116,7 +116,7 @@ func TestStageTools(t *testing.T) {
 		own := `{"model":"demo/tools","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function","function":{"name":"write_note","x":1}}]}`
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Run: "r2", Body: []byte(own)})
 		require.Nil(t, c.Fault)
-		require.NotContains(t, c.Notes, pipeline.NoteTools)
+		require.NotContains(t, c.Notes, messages.NoteStageTools)
 	})
 	t.Run("S1-IF-3 an ordinary tool is served as before", func(t *testing.T) {
 		t.Parallel()

@@ -84,7 +84,7 @@ tool:
 	for _, tool := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
 			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
-				Notes: messages.Notes{toolspec.NoteMCP: rawjson.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
+				Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(toolspec.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -105,7 +105,7 @@ tool:
 			ends[tool] = c
 		}
 	}
-	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[toolspec.NoteStructured]))
+	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[messages.NoteStructured]))
 	native, ok := toolspec.NativeMCP(ends["native"])
 	require.True(t, ok)
 	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`, string(native))

@@ -10,9 +10,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// NoteModelCache is the note of the stage model-cache: hit or miss.
-const NoteModelCache = "modelCache"
-
 // AnswerFacts are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
 // text that others wrote; whoever sends them cleans them for his transport.
 func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
@@ -39,12 +36,12 @@ func AnswerFacts(c *messages.Call, now time.Time) map[string]string {
 		h["Shallot-Stopped-By"] = text
 	}
 	switch text = ""; {
-	case c.Flag(messages.NoteCacheHit) || c.Noted(NoteModelCache, &text) && text == "hit":
+	case c.Flag(messages.NoteCacheHit) || c.Noted(messages.NoteModelCache, &text) && text == "hit":
 		h["Shallot-Cache"] = "hit"
 	case text == "miss":
 		h["Shallot-Cache"] = "miss"
 	}
-	if c.Flag(noteToolError) && c.HasReply() {
+	if c.Flag(messages.NoteIsError) && c.HasReply() {
 		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
 	}
 	if c.Fault != nil {

@@ -108,7 +108,7 @@ func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 // stream go into the note stream.tail. Faults are those of contracts T2; when ctx ends, its error is returned.
 func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	c.Unnote(messages.NoteStreamTail) // of an earlier attempt
-	c.Unnote(NoteHeaders)
+	c.Unnote(messages.NoteUpstreamHeaders)
 	body := c.Request()
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
 		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
@@ -175,7 +175,7 @@ func (r *run) do(ctx context.Context) error {
 	}
 	defer func() { _ = res.Body.Close() }()
 	if kept := r.provider.keptHeaders(res.Header); kept != nil {
-		r.call.Note(NoteHeaders, kept)
+		r.call.Note(messages.NoteUpstreamHeaders, kept)
 	}
 	if res.StatusCode != http.StatusOK {
 		b, _ := readAll(res.Body, maxError)
@@ -190,10 +190,6 @@ func (r *run) do(ctx context.Context) error {
 	clock.halt()
 	return r.readWhole(ctx, res)
 }
-
-// NoteHeaders holds the answer headers of the provider that are worth passing on: x-ratelimit-*, retry-after-ms and
-// x-upstream-request-id, by lower-case name.
-const NoteHeaders = messages.NoteUpstreamHeaders
 
 func (r *run) timeout(what string, d time.Duration, key string) *messages.Fault {
 	return messages.NewFault(messages.ProviderTimeout, "provider %s: %s within %s (models.timeouts.%s)", r.provider.Name, what, d, key)

@@ -119,7 +119,7 @@ func TestEveryByteBothWays(t *testing.T) {
 	require.Equal(t, "a=b", h.Get("Tracestate"))
 	require.Equal(t, "application/json", h.Get("Content-Type"))
 	var kept map[string]string
-	require.True(t, c.Noted(model.NoteHeaders, &kept))
+	require.True(t, c.Noted(messages.NoteUpstreamHeaders, &kept))
 	require.Equal(t, map[string]string{"x-upstream-request-id": "up-7", "x-ratelimit-remaining-requests": "9"}, kept)
 }
 

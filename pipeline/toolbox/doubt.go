@@ -38,7 +38,7 @@ func (t *Target) Doubt(ctx context.Context, c *messages.Call, f *messages.Fault)
 		}
 		return f
 	}
-	if c.Flag(toolspec.NoteStarted) {
+	if c.Flag(messages.NoteToolStarted) {
 		return toolspec.AfterStart(d.Name, f, e.Check)
 	}
 	old, err := t.Intents.read(ctx, intentKey(c))

@@ -182,7 +182,7 @@ func TestMCPProgramThatHangs(t *testing.T) {
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	limited := func(tool, args string) error {
 		c := call(tool, args)
-		c.Note(toolspec.NoteTimeout, 100)
+		c.Note(messages.NoteToolTimeout, 100)
 		return target.Do(t.Context(), c, noEmit)
 	}
 	require.Error(t, limited("stop", `{}`))

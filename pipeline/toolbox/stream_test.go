@@ -152,7 +152,7 @@ func TestHTTPStreams(t *testing.T) {
 			require.Nil(t, fault)
 			out, _, _ := c.ReplyPlain()
 			require.Equal(t, row.whole, out)
-			require.Equal(t, row.isError, c.Flag(toolspec.NoteIsError))
+			require.Equal(t, row.isError, c.Flag(messages.NoteIsError))
 			if row.first != "" {
 				require.Equal(t, row.whole, text)
 			}

@@ -66,7 +66,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: arguments(c)}
 	a.limit = a.e.Timeout
 	var ms int64
-	if c.Noted(toolspec.NoteTimeout, &ms) && ms > 0 {
+	if c.Noted(messages.NoteToolTimeout, &ms) && ms > 0 {
 		a.limit = time.Duration(ms) * time.Millisecond
 	}
 	if err := t.Pool.acquire(ctx); err != nil {
@@ -94,7 +94,7 @@ func notGranted(c *messages.Call, d *toolspec.Definition) *messages.Fault {
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
 func (t *Target) name(c *messages.Call) string {
 	var version string
-	if c.Noted(toolspec.NoteVersion, &version) && version != "" {
+	if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 		return toolspec.Pin(c.Tool, version)
 	}
 	return c.Tool
@@ -126,7 +126,7 @@ type attempt struct {
 func (a *attempt) open() {
 	a.c.Unnote(messages.NoteStreamShown)
 	var said toolspec.MCPCall
-	if a.c.Noted(toolspec.NoteMCP, &said) {
+	if a.c.Noted(messages.NoteMCP, &said) {
 		a.said = &said
 	}
 	a.out = &resultStream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
@@ -222,7 +222,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 		f.Unsent = true
 		return f
 	}
-	a.c.Note(toolspec.NoteStarted, true)
+	a.c.Note(messages.NoteToolStarted, true)
 	if old != nil {
 		free()
 		return a.before(*old, n.Fingerprint)
@@ -235,7 +235,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	case err == nil:
 		n.Result = &stored{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
 	case errors.As(err, &f) && toolspec.NotExecuted(f):
-		a.c.Unnote(toolspec.NoteStarted)
+		a.c.Unnote(messages.NoteToolStarted)
 		if err := a.t.Intents.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
@@ -287,15 +287,15 @@ func (a *attempt) reply(r Result, err error) error {
 	if len(content) == 0 {
 		content = []byte(`""`) // null becomes empty (S2-MCP-1)
 	}
-	a.c.Unnote(toolspec.NoteIsError)
+	a.c.Unnote(messages.NoteIsError)
 	if r.IsError {
-		a.c.Note(toolspec.NoteIsError, true)
+		a.c.Note(messages.NoteIsError, true)
 	}
 	if len(r.Structured) > 0 {
-		a.c.Note(toolspec.NoteStructured, r.Structured)
+		a.c.Note(messages.NoteStructured, r.Structured)
 	}
 	if len(r.Metadata) > 0 {
-		a.c.Note(toolspec.NoteMetadata, r.Metadata)
+		a.c.Note(messages.NoteMetadata, r.Metadata)
 	}
 	if r.streamed {
 		a.out.reply(a.c, string(content))

@@ -89,7 +89,7 @@ func TestTimeout(t *testing.T) {
 		require.Zero(t, pool.Running(), "TO-4: no slot is lost")
 
 		c := call("x", `{}`)
-		c.Note(toolspec.NoteTimeout, 7)
+		c.Note(messages.NoteToolTimeout, 7)
 		require.Equal(t, "Tool 'x' timed out after 7ms", faultOf(t, target.Do(t.Context(), c, noEmit)).Message, "what the timeout stage noted wins")
 	})
 }
@@ -179,7 +179,7 @@ func TestIntent(t *testing.T) {
 		d := c.Clone()
 		require.NoError(t, target.Do(t.Context(), d, noEmit))
 		require.Equal(t, `{"n":9007199254740993}`, string(d.Reply()), "the stored result, to the letter")
-		require.True(t, d.Flag(toolspec.NoteIsError), "contracts 13")
+		require.True(t, d.Flag(messages.NoteIsError), "contracts 13")
 	}
 	require.EqualValues(t, 2, runs.Load(), "contracts 11: again only after proof that it did not run")
 }

@@ -134,7 +134,7 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, text(t, c))
 			var report stages.TodoReport
-			require.True(t, c.Noted(stages.NoteTodo, &report))
+			require.True(t, c.Noted(messages.NoteTodo, &report))
 			require.Len(t, report.Added, 1)
 		}
 		l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", "s")

@@ -11,11 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/evicted"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/toolspec"
 )
-
-// NotePassed is how many characters of a streamed result the filter let pass. The after begins its reply with them.
-const NotePassed = "tool.evictedPassed"
 
 // filter lets the beginning of a streamed result pass and holds the rest back until its size is known: a small
 // one then goes on whole, of a large one the after saves all and replaces what did not pass. So what the caller saw is
@@ -55,7 +51,7 @@ func (f *filter) Flush(pipeline.ChunkKey) string {
 		rest = "" // the after replaces it, because of the structured content
 	}
 	f.passed += utf8.RuneCountInString(rest)
-	f.c.Note(NotePassed, f.passed)
+	f.c.Note(messages.NoteEvictedPassed, f.passed)
 	return rest
 }
 
@@ -63,7 +59,7 @@ func (f *filter) Flush(pipeline.ChunkKey) string {
 // large, it is what is saved.
 func Largest(c *messages.Call) []byte {
 	raw := c.Reply()
-	if s := c.Notes[toolspec.NoteStructured]; len(s) > len(raw) {
+	if s := c.Notes[messages.NoteStructured]; len(s) > len(raw) {
 		return s
 	}
 	return raw
