@@ -58,6 +58,10 @@ type callLimit struct {
 	store func(string) pipeline.Store
 }
 
+func defaultCallLimit() CallLimitConfig {
+	return CallLimitConfig{ExitBehavior: exitEnd}
+}
+
 // newCallLimit makes the stage that limits the model calls of a run and of a session (S4-LIMIT-1..4). A call is
 // counted once, after it, whatever was retried further in (LM-6) and however often it is delivered; until then it
 // holds a reservation, so that parallel calls cannot pass the limit together. A call that never reached its model and

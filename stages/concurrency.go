@@ -65,6 +65,10 @@ type concurrency struct {
 	waiting chan struct{}
 }
 
+func defaultConcurrency() ConcurrencyConfig {
+	return ConcurrencyConfig{Wait: 5 * time.Second}
+}
+
 // newConcurrency makes the stage that bounds how many calls of a group of tools run at once. It stands inner to retry,
 // so no slot is held during a back-off. A slot ends by itself a little after the call's deadline: what a dead process
 // held comes back when its call goes on elsewhere, and then at the latest. When none is free a call waits for a bounded time, then it is refused as overloaded with

@@ -53,6 +53,10 @@ type modelCacheState struct {
 	Key string `json:"key"`
 }
 
+func defaultModelCache() ModelCacheConfig {
+	return ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}
+}
+
 // newModelCache makes the exact cache of model replies. Two requests are the same if their tenant, model and whole
 // body are (canonical JSON), but for stream and stream_options: the face replays a cached reply to a streaming caller.
 // Only a whole, successful, non-empty reply that is not degraded is stored. The caller's wish (Shallot-Cache): use is

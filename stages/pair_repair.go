@@ -30,6 +30,10 @@ func (r PairRepaired) none() bool {
 	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Matched)+len(r.Renamed) == 0
 }
 
+func defaultPairRepair() PairRepairConfig {
+	return PairRepairConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent}}}
+}
+
 // newPairRepair makes the stage that puts tool calls and tool results together again before anything edits the
 // history (CU-13). Afterwards every assistant message with tool calls is followed at once by exactly one result for
 // each id, which is what upstreams check. A history that is right already keeps every byte.

@@ -44,6 +44,10 @@ type piiStage struct {
 	input, output, tools bool
 }
 
+func defaultPII() PIIConfig {
+	return PIIConfig{ApplyToInput: true, HashKeyEnv: "SHALLOT_PII_KEY"}
+}
+
 func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 	rules, key, err := pii.Compile(c.Rules, c.HashKeyEnv, d.Log)
 	if err != nil {

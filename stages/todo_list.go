@@ -58,6 +58,10 @@ type todoStage struct {
 	log   *slog.Logger
 }
 
+func defaultTodo() TodoConfig {
+	return TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}
+}
+
 func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 	t := todoStage{store: d.Store("todo"), log: d.Log}
 	if t.log == nil {

@@ -49,6 +49,10 @@ type toolCacheState struct {
 	Flight bool          `json:"flight,omitempty"` // this call runs the tool for all equal ones
 }
 
+func defaultToolCache() ToolCacheConfig {
+	return ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}
+}
+
 // newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
 // are cached (X-25), only successes are stored, never what stands in for one (F3-11), and never across tenants unless
 // the tool is declared shared (CA-15). A hit answers at once with the stored result, the note caching.tool.cacheHit and

@@ -64,6 +64,10 @@ type toolRetryState struct {
 	Unguarded bool                 `json:"unguarded,omitempty"` // may run twice
 }
 
+func defaultToolRetry() ToolRetryConfig {
+	return ToolRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second, ExecutedBy: retryByPipeline}
+}
+
 // newToolRetry makes the stage that lets a failed tool run again. What fails is the tool itself: its faults and its
 // error results, never a stage, a held call, a cancelled one, bad arguments or an unknown outcome (contracts 7, RT-10).
 // The tool's own policy decides, else the stage's keys (S2-RETRY-6); a tool that may not run twice is only tried again

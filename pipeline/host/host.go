@@ -90,8 +90,8 @@ type Host struct {
 func Sections() map[string]any {
 	out := map[string]any{"tool-limit": &config.ToolLimit{ExitBehavior: "continue"}} // of the agent loop, no stage
 	for _, s := range stages.All() {
-		if out[s.Section] == nil {
-			out[s.Section] = s.Config()
+		if out[s.Name] == nil {
+			out[s.Name] = s.Config()
 		}
 	}
 	return out
@@ -239,7 +239,7 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	var faults []error
 	var own []pipeline.Stage
 	for _, spec := range stages.All() {
-		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
+		s, on, err := spec.Make(o.Config.Sections[spec.Name], deps)
 		if i := slices.IndexFunc(o.Stages, func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }); i >= 0 {
 			s, on, err = inPlaceOf(spec, o.Stages[i]), true, nil
 			own = append(own, s)

@@ -54,7 +54,7 @@ func CheckChains(l *config.Loaded) error {
 	}
 	var faults []error
 	for _, spec := range stages.All() {
-		s, on, err := spec.Make(l.Sections[spec.Section], deps)
+		s, on, err := spec.Make(l.Sections[spec.Name], deps)
 		if err == nil {
 			err = h.Manager.Register(s, on)
 		}
