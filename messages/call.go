@@ -105,8 +105,8 @@ func (c *Call) Request() []byte { return c.bodies.get(RequestBody) }
 // SetRequest puts a new request in place. What other names kept stays as it was.
 func (c *Call) SetRequest(b []byte) { c.bodies.set(RequestBody, b) }
 
-// ReplyBytes returns the reply body as compact JSON, or nil if there is none yet.
-func (c *Call) ReplyBytes() []byte { return c.bodies.get(ReplyBody) }
+// Reply returns the reply body as compact JSON, or nil if there is none yet.
+func (c *Call) Reply() []byte { return c.bodies.get(ReplyBody) }
 
 // HasReply reports whether a reply is set.
 func (c *Call) HasReply() bool { return c.bodies.has(ReplyBody) }
@@ -124,12 +124,12 @@ func (c *Call) SetReplyText(text string) {
 	c.Fault = nil
 }
 
-// ReplyOut returns the reply as a caller gets it: the bytes of a text, else the JSON. ok is false without a reply.
-func (c *Call) ReplyOut() (out string, text, ok bool) {
+// ReplyPlain returns the reply as a caller gets it: the bytes of a text, else the JSON. ok is false without a reply.
+func (c *Call) ReplyPlain() (out string, text, ok bool) {
 	if s, isText := c.ReplyText(); isText {
 		return s, true, true
 	}
-	return string(c.ReplyBytes()), false, c.HasReply()
+	return string(c.Reply()), false, c.HasReply()
 }
 
 // DropReply removes the reply.
@@ -230,32 +230,6 @@ func (c *Call) Past(now time.Time) bool { return !c.Deadline.IsZero() && !now.Be
 // Notes are the documents' InterceptorContext: keys shared by all stages of one call (S0-CTX-1). A key is written
 // letter by letter as the documents name it.
 type Notes map[string]json.RawMessage
-
-// Keys that the documents name (S0-CTX-2..4, S2-CHAIN-3).
-const (
-	NoteCacheHit        = "caching.tool.cacheHit"
-	NoteShouldRetry     = "retry.shouldRetry"
-	NoteSuggestedDelay  = "retry.suggestedDelayMs"
-	NoteIsFallback      = "CTX_IS_FALLBACK"
-	NoteExecutorReached = "executorReached"
-	// NoteDegraded says by what the reply is degraded; it becomes the header Shallot-Degraded (S2-PRIN-4).
-	NoteDegraded = "degraded"
-	// NoteStopper names the stage that ended the call before its target (CH-4).
-	NoteStopper = "stoppedBy"
-	// NoteEmptied names the stage that took the last words out of a reply which did say something (todo directives
-	// alone): such a reply is no empty reply of the target (FB-3).
-	NoteEmptied = "emptiedBy"
-	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers
-	// does with a failure: a JSON object of strings (x-ratelimit-*, x-request-id).
-	NoteUpstreamHeaders = "upstream.headers"
-	// NoteStreamShown is true where a part of this result has left for the caller: nothing may run again for it, and
-	// nothing else may stand in for it (contracts 8).
-	NoteStreamShown = "stream.shown"
-	// NoteToolFault holds the fault that a degraded result of a tool stands in for: {code, message, origin, last}.
-	NoteToolFault = "tool.fallbackFault"
-	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage (contracts 8).
-	NoteStreamTail = "stream.tail"
-)
 
 // Note sets a key of the shared context.
 func (c *Call) Note(key string, v any) {

@@ -1,5 +1,5 @@
-// Package messages is what crosses the wire: the call, its route (the slip), its faults, light views over
-// model and tool bodies, the subjects, and the one token encoder.
+// Package messages is what crosses the wire: the call, its route (the slip), its faults, its notes,
+// the subjects, and the one token encoder. JSON as bytes is package rawjson, the views over bodies are package chat.
 //
 // A [Call] is one exchange on its way through the onion. On the bus it is one NATS message whose body is lines of
 // compact JSON: line 1 is the call itself, and each further line is one distinct body, kept byte for byte as the

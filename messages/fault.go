@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Code is one of the closed list of fault codes (contracts T2). Faults are told apart by code, never by words.
@@ -227,7 +229,7 @@ func (f *Fault) Body() []byte {
 		}
 		return s
 	}
-	return Encode(struct {
+	return rawjson.Encode(struct {
 		Error any `json:"error"`
 	}{struct {
 		Message string `json:"message"`

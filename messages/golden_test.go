@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -42,9 +43,9 @@ func golden() map[string]*messages.Call {
 	kept.Return = messages.Return{Inbox: "_INBOX.a.1", Caller: "_INBOX.b.2", Record: true}
 	kept.Trace = messages.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=1"}
 	kept.Keep("model-fallback")
-	kept.SetRequest(messages.SetFieldString(kept.Request(), "model", "m2"))
+	kept.SetRequest(rawjson.SetFieldString(kept.Request(), "model", "m2"))
 	kept.Keep("model-retry")
-	kept.SetRequest(messages.SetFieldString(kept.Request(), "user", "u1"))
+	kept.SetRequest(rawjson.SetFieldString(kept.Request(), "user", "u1"))
 	kept.Slip.At, kept.Slip.Hops, kept.Slip.Tries = 3, 5, 1
 	kept.Slip.Path = []string{"audit.beforeModel", "model"}
 	kept.Slip.Frames = []messages.Frame{

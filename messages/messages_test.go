@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func TestWireKeepsEveryByteOfMeaning(t *testing.T) {
@@ -15,7 +16,7 @@ func TestWireKeepsEveryByteOfMeaning(t *testing.T) {
 	c := messages.NewCall(messages.Model, "default", []byte(" "+strings.ReplaceAll(body, ",\"", ", \n\"")))
 	c.Keep("fallback")
 	require.Equal(t, body, string(c.Request()))
-	c.SetRequest(messages.SetFieldString(c.Request(), "model", "m2"))
+	c.SetRequest(rawjson.SetFieldString(c.Request(), "model", "m2"))
 	wire, err := c.Marshal()
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(wire), "\n"))
@@ -42,35 +43,6 @@ func TestTextBodies(t *testing.T) {
 	text, ok = d.RequestText()
 	require.True(t, ok)
 	require.Equal(t, "not json\nat all", text)
-}
-
-func TestRawEdits(t *testing.T) {
-	t.Parallel()
-	obj := []byte(`{"a":1,"b":[1,"x",{"c":2.50}],"a":3}`)
-	raw, ok := messages.Field(obj, "a")
-	require.True(t, ok)
-	require.Equal(t, "3", string(raw), "the last of two counts")
-	require.Equal(t, `{"a":1,"b":[1,"x",{"c":2.50}],"a":"n"}`, string(messages.SetFieldString(obj, "a", "n")))
-	require.Equal(t, `{"b":[1,"x",{"c":2.50}]}`, string(messages.DropField(obj, "a")))
-	require.Equal(t, `{"k":1}`, string(messages.SetField([]byte(`{}`), "k", []byte("1"))))
-	raw, _ = messages.Field(obj, "b")
-	elems := messages.Elements(raw)
-	require.Len(t, elems, 3)
-	require.Equal(t, `{"c":2.50}`, string(elems[2]))
-	require.Equal(t, string(raw), string(messages.Array(elems)))
-	require.Equal(t, `{}`, string(messages.DropField([]byte(`{"x":1}`), "x")))
-}
-
-func TestAppendSystem(t *testing.T) {
-	t.Parallel()
-	req := []byte(`{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hi"}]}`)
-	require.Equal(t, "be kind\n\nhint", messages.SystemText(messages.AppendSystem(req, "hint")))
-	req = []byte(`{"messages":[{"role":"user","content":"hi"}]}`)
-	require.Equal(t, "hint", messages.SystemText(messages.AppendSystem(req, "hint")))
-	req = []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"p","cache_control":{"type":"e"}}]}]}`)
-	out := messages.AppendSystem(req, "hint")
-	require.Contains(t, string(out), `"cache_control":{"type":"e"}`)
-	require.Equal(t, "p\nhint", messages.SystemText(out))
 }
 
 func FuzzToken(f *testing.F) {

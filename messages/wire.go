@@ -215,14 +215,3 @@ func strictKeys(line []byte) error {
 	})
 	return err
 }
-
-// Encode is json.Marshal without the HTML escapes and for values that cannot fail.
-func Encode(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return []byte("null")
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
-}

@@ -58,7 +58,7 @@ func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 			return c, ErrHeld
 		case ToTarget:
 			if ctx.Err() != nil {
-				next = Return(c, endFault(ctx, c))
+				next = TurnBack(c, endFault(ctx, c))
 				continue
 			}
 			next = RunTarget(ctx, l.Target, c, emit)

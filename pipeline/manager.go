@@ -120,12 +120,12 @@ type Route struct {
 	Only []string
 	// Skip names stages to leave out whatever else: a summary call does not pass the stage that made it.
 	Skip []string
-	// Own are the stages that the call's tool names for itself. Its mandatory ones stay whatever Only says.
-	Own Own
+	// ToolStages are the stages that the call's tool names for itself. Its mandatory ones stay whatever Only says.
+	ToolStages ToolStages
 }
 
 // Build makes a fresh slip of the stages that are on, in the order of the chain: order first, registration second.
-// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19). One in Own
+// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19). One in ToolStages
 // is the fault misconfigured.
 func (m *Manager) Build(r Route) (messages.Slip, error) {
 	begin := time.Now()
@@ -143,7 +143,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		}
 		only[stages[i].Name] = true
 	}
-	own, err := m.places(r.Kind, r.Own)
+	own, err := m.places(r.Kind, r.ToolStages)
 	if err != nil {
 		return messages.Slip{}, err
 	}
@@ -156,7 +156,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		case named:
 			slip.Stops = append(slip.Stops, place.stop(s))
 		case !s.enabled.Load():
-		case s.OnDemand && !r.Own.demands(s):
+		case s.OnDemand && !r.ToolStages.demands(s):
 		case slices.Contains(r.Skip, s.Name):
 		case r.Only != nil && !only[s.Name] && s.Tier == Optional:
 		case len(s.ApplyTo) > 0 && r.Apply != "" && !slices.Contains(s.ApplyTo, r.Apply):
@@ -226,7 +226,7 @@ func (m *Manager) Stats() []Stat {
 	var out []Stat
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 		for _, s := range m.Stages(kind) {
-			name := s.Class
+			name := s.Alias
 			if name == "" {
 				name = s.Name
 			}
@@ -265,7 +265,7 @@ func (m *Manager) Conflicts() []OrderConflict {
 			if j-i > 1 {
 				c := OrderConflict{Type: kind, Order: stages[i].Order}
 				for _, s := range stages[i:j] {
-					name := s.Class
+					name := s.Alias
 					if name == "" {
 						name = s.Name
 					}

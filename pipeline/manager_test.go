@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
@@ -65,7 +66,7 @@ func TestManagerOrder(t *testing.T) {
 	t.Run("OC-2 three at one order", func(t *testing.T) {
 		t.Parallel()
 		classed := plain(messages.Tool, "b", 40)
-		classed.Class = "BInterceptor"
+		classed.Alias = "BInterceptor"
 		m := manager(t, plain(messages.Tool, "a", 40), classed, plain(messages.Tool, "c", 40), plain(messages.Tool, "d", 50))
 		require.Equal(t, []pipeline.OrderConflict{{Type: messages.Tool, Order: 40, Names: []string{"a", "BInterceptor", "c"}}}, m.Conflicts())
 	})
@@ -89,7 +90,7 @@ func TestManagerOnly(t *testing.T) {
 	audit, fixed := plain(messages.Model, "audit", 1), plain(messages.Model, "fixed", 15)
 	audit.Tier, fixed.Tier = pipeline.Mandatory, pipeline.Fixed
 	b := plain(messages.Model, "b", 20)
-	b.Class = "BInterceptor"
+	b.Alias = "BInterceptor"
 	m := manager(t, audit, fixed, b, plain(messages.Model, "c", 30), plain(messages.Model, "d", 40), plain(messages.Tool, "t", 40))
 	require.True(t, m.Switch(messages.Model, "d", false))
 	for want, only := range map[string][]string{
@@ -221,7 +222,7 @@ func TestManagerStatistics(t *testing.T) {
 	stages := pipelinetest.Stages(messages.Model, shapes...)
 	m := manager(t, stages...)
 	run := func(script pipelinetest.Script) *messages.Call {
-		c := pipelinetest.NewCall(messages.Model, messages.SetField([]byte(`{}`), "script", messages.Encode(script)))
+		c := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{}`), "script", rawjson.Encode(script)))
 		var err error
 		c.Slip, err = m.Build(pipeline.Route{Kind: messages.Model})
 		require.NoError(t, err)

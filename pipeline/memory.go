@@ -16,22 +16,22 @@ type Memory struct {
 }
 
 type memEntry struct {
-	Entry
+	StoreEntry
 	until time.Time
 }
 
 var _ Store = (*Memory)(nil)
 
 // Get returns the entry, or ErrNotFound. An entry whose age is its ttl is gone (CA-6).
-func (m *Memory) Get(_ context.Context, key string) (Entry, error) {
+func (m *Memory) Get(_ context.Context, key string) (StoreEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.live(key)
 	if !ok {
-		return Entry{}, ErrNotFound
+		return StoreEntry{}, ErrNotFound
 	}
 	e.Value = bytes.Clone(e.Value) // the caller may change what it gets
-	return e.Entry, nil
+	return e.StoreEntry, nil
 }
 
 // Put writes the value if the condition holds.
@@ -49,7 +49,7 @@ func (m *Memory) Put(_ context.Context, key string, value []byte, ttl time.Durat
 		m.data = map[string]memEntry{}
 	}
 	m.rev++
-	n := memEntry{Entry: Entry{Value: append([]byte(nil), value...), Revision: m.rev, Created: time.Now()}}
+	n := memEntry{StoreEntry: StoreEntry{Value: append([]byte(nil), value...), Revision: m.rev, Created: time.Now()}}
 	if ttl > 0 {
 		n.until = n.Created.Add(ttl)
 	}

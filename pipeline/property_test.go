@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
@@ -29,7 +30,7 @@ func TestAnyScriptObeysTheLawOfTheOnion(t *testing.T) {
 		script := pipelinetest.RandomScript(shapes, rapid.Uint64().Draw(t, "script"))
 		want := pipelinetest.Expect(shapes, script)
 		stages := pipelinetest.Stages(messages.Model, shapes...)
-		call := pipelinetest.NewCall(messages.Model, messages.SetField([]byte(`{"model":"m1"}`), "script", messages.Encode(script)))
+		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script", rawjson.Encode(script)))
 
 		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(), call.Clone())
 		require.NoError(t, err)
@@ -133,7 +134,7 @@ func TestStepReports(t *testing.T) {
 			return pipeline.Jump("end"), nil
 		}, "end")
 		require.Equal(t, "Answer", r.Verdict.String())
-		require.Equal(t, `"r"`, string(c.ReplyBytes()))
+		require.Equal(t, `"r"`, string(c.Reply()))
 	})
 	t.Run("contracts 7 the fault of a stage's own call is no failure of the target", func(t *testing.T) {
 		t.Parallel()

@@ -42,9 +42,9 @@ const (
 // Stage is one interceptor: a value with up to two phases. It knows no neighbour, no subject, and not whether it
 // runs here or elsewhere.
 type Stage struct {
-	// Name is unique within the kind and made of [a-z0-9-]. Class is the documents' class name, if there is one.
+	// Name is unique within the kind and made of [a-z0-9-]. Alias is the documents' class name, if there is one.
 	Name  string
-	Class string
+	Alias string
 	Kind  messages.Kind
 	Order int
 	Tier  Tier
@@ -82,7 +82,7 @@ type Stage struct {
 	Durable bool
 	// SkipAbsent lets a call pass the stage when nobody serves it; otherwise the call waits until its deadline.
 	SkipAbsent bool
-	// OnDemand says that the stage is on the route only of calls that need it ([Own.Demand]), while its switch is on.
+	// OnDemand says that the stage is on the route only of calls that need it ([ToolStages.Demand]), while its switch is on.
 	OnDemand bool
 	// Details adds counters of the stage's own to the statistics (cacheStats, retryStats); may be nil.
 	Details func(ctx context.Context) map[string]any
@@ -142,7 +142,7 @@ func (s Stage) validate() error {
 
 // named reports whether a name means the stage: its own or the documents' class name. Most stages have no class, so
 // the empty name means none.
-func (s Stage) named(name string) bool { return name != "" && (s.Name == name || s.Class == name) }
+func (s Stage) named(name string) bool { return name != "" && (s.Name == name || s.Alias == name) }
 
 // of reports whether the stage is one of the kind. A stage value without a kind, as tests make them, is of every kind.
 func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == kind }
@@ -163,86 +163,6 @@ func (s Stage) rewrites() bool {
 		slices.ContainsFunc(s.Writes, isReply)
 }
 
-// Verdict is what a phase decides. The constructors below are the whole vocabulary; the zero value is no verdict and
-// becomes a stage_error (CH-21).
-type Verdict struct {
-	kind     verdictKind
-	delay    time.Duration
-	request  []byte
-	question json.RawMessage
-	target   string
-}
-
-type verdictKind int
-
-const (
-	unknown verdictKind = iota
-	goOn
-	answer
-	stop
-	again
-	hold
-	jump
-	failed // made by Step, never by a stage
-)
-
-var verdictNames = [...]string{"unknown", "Continue", "Answer", "Stop", "Again", "Hold", "Jump", "error"}
-
-// String returns the verdict's name as design.md writes it.
-func (v Verdict) String() string { return verdictNames[v.kind] }
-
-// Continue passes the call on: inward from before, outward from after.
-func Continue() Verdict { return Verdict{kind: goOn} }
-
-// Answer turns the call round; the stage has set a reply. Only from before. The afters of the stages already passed
-// run, its own does not.
-func Answer() Verdict { return Verdict{kind: answer} }
-
-// Stop is the documents' null (S0-CHAIN-6): the call turns round with no reply and the fault stopped.
-func Stop() Verdict { return Verdict{kind: stop} }
-
-// Again re-enters the inner stages after delay with the request as it was when this stage passed it (only from an
-// after whose stage declares Keep). The delay is held by the server, never slept.
-func Again(delay time.Duration) Verdict { return Verdict{kind: again, delay: delay} }
-
-// AgainWith is Again with another request for this one attempt. What was kept stays as it is.
-func AgainWith(delay time.Duration, request []byte) Verdict {
-	return Verdict{kind: again, delay: delay, request: request}
-}
-
-// Hold parks the call durably until somebody answers the question, at most for [HoldTime].
-func Hold(question json.RawMessage) Verdict { return Verdict{kind: hold, question: question} }
-
-// HoldFor is Hold with a time of its own, after which the call ends with the fault blocked. 0 means [HoldTime].
-//
-// A held call's own clock stands still: once it is answered it has the time that it had left. The phase that held it
-// runs again then and finds the answer in the note [NoteAnswer], which is gone when the phase has decided.
-func HoldFor(question json.RawMessage, expires time.Duration) Verdict {
-	return Verdict{kind: hold, question: question, delay: expires}
-}
-
-// HoldTime is how long a question may wait whose stage names no time.
-const HoldTime = 72 * time.Hour
-
-// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again.
-const NoteAnswer = "hold.answer"
-
-// Jump goes to model, tool or end; only to targets that the stage declared (HK-9). Outside the agent loop end acts
-// as Answer if a reply is set and as Stop if not; the others are a stage_error (contracts 15).
-func Jump(target string) Verdict { return Verdict{kind: jump, target: target} }
-
-// Question is what a Hold asks.
-func (v Verdict) Question() json.RawMessage { return v.question }
-
-// Target is where a Jump goes.
-func (v Verdict) Target() string { return v.target }
-
-// Delay is how long an Again waits.
-func (v Verdict) Delay() time.Duration { return v.delay }
-
-// Request is the request of an AgainWith; nil otherwise.
-func (v Verdict) Request() []byte { return v.request }
-
 // Target is what the stages surround: a model, a tool, the agent loop.
 type Target interface {
 	// Do runs the call's request and sets its reply, or returns an error: a *messages.Fault, or any error, which
@@ -260,12 +180,4 @@ type TargetFunc func(ctx context.Context, c *messages.Call, emit Emit) error
 // Do calls f.
 func (f TargetFunc) Do(ctx context.Context, c *messages.Call, emit Emit) error {
 	return f(ctx, c, emit)
-}
-
-// Caller makes whole calls: the bus client and the in-process runner are Callers. Stages that need a model call of
-// their own are handed one; such a call has a lease and a slip of its own.
-type Caller interface {
-	// Call runs the call to its end and returns it with reply or fault set. The error is for failures to run it at
-	// all; a *messages.Fault in the returned call is an ordinary end.
-	Call(ctx context.Context, c *messages.Call) (*messages.Call, error)
 }

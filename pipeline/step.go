@@ -54,7 +54,7 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	c.Slip.Spend(r.Took, text)
 	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
 	if !marked || !own.open {
-		settle(ctx, s, phase, c, v, err, thrown == nil || marked)
+		applyVerdict(ctx, s, phase, c, v, err, thrown == nil || marked)
 	}
 	r.Question = v.question
 	next := move(c, v)
@@ -157,8 +157,8 @@ func refuse(s Stage, format string, args ...any) (Verdict, error) {
 	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
 }
 
-// settle writes what the verdict means for fault, reply and notes. refused says that err is judge's, not the stage's.
-func settle(ctx context.Context, s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error, refused bool) {
+// applyVerdict writes what the verdict means for fault, reply and notes. refused says that err is judge's, not the stage's.
+func applyVerdict(ctx context.Context, s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error, refused bool) {
 	switch {
 	case err != nil && phase == messages.Before:
 		c.Fail(stageFault(ctx, s.Name, phase, err))
@@ -246,14 +246,14 @@ func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next 
 	return move(c, Continue())
 }
 
-// Return turns a call that is at its target round without running it: the fault is why.
-func Return(c *messages.Call, f *messages.Fault) Next {
+// TurnBack turns a call that is at its target round without running it: the fault is why.
+func TurnBack(c *messages.Call, f *messages.Fault) Next {
 	c.Fail(f)
 	return move(c, Continue())
 }
 
-// GiveUp ends the hold of a call that nobody answered: it goes on as if the phase that held it had failed with f.
-func GiveUp(c *messages.Call, f *messages.Fault) Next {
+// FailHold ends the hold of a call that nobody answered: it goes on as if the phase that held it had failed with f.
+func FailHold(c *messages.Call, f *messages.Fault) Next {
 	name, phase := c.Slip.Stage()
 	if f.Origin == "" {
 		f.Origin = name

@@ -15,8 +15,8 @@ var (
 	ErrChanged  = errors.New("changed meanwhile")
 )
 
-// Entry is a stored value and its revision.
-type Entry struct {
+// StoreEntry is a stored value and its revision.
+type StoreEntry struct {
 	Value    []byte
 	Revision uint64
 	Created  time.Time
@@ -26,7 +26,7 @@ type Entry struct {
 // An error that is none of the three above means that the store did not answer.
 type Store interface {
 	// Get returns the entry, or ErrNotFound.
-	Get(ctx context.Context, key string) (Entry, error)
+	Get(ctx context.Context, key string) (StoreEntry, error)
 	// Put writes the value under the condition and returns its revision. ttl 0 means for good. It returns ErrExists
 	// or ErrChanged if the condition does not hold; then nothing was written.
 	Put(ctx context.Context, key string, value []byte, ttl time.Duration, when Condition) (uint64, error)

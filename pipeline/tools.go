@@ -5,10 +5,8 @@ import (
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
-
-// NoteTools holds the tools that stages added to a model call: tool name -> stage name (S1-IF-3).
-const NoteTools = "stageTools"
 
 // AddTools adds the tools of the stages to a model call's request, in the order of the stages (S1-IF-3). A name that
 // the request has already is the request's own: the stage's tool is left out and reported as a clash, so a second run
@@ -18,14 +16,14 @@ const NoteTools = "stageTools"
 // so only Do counts). A tool that nobody executes is the fault misconfigured, before the model is called (CH-22); the
 // request is not changed then.
 func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (clashes []string, err error) {
-	raw, _ := messages.Field(c.Request(), "tools")
-	elems := messages.Elements(raw)
+	raw, _ := rawjson.Field(c.Request(), "tools")
+	elems := rawjson.Elements(raw)
 	have := map[string]bool{}
 	for _, e := range elems {
 		have[toolName(e)] = true
 	}
 	owners := map[string]string{}
-	c.Noted(NoteTools, &owners)
+	c.Noted(messages.NoteStageTools, &owners)
 	if owners == nil {
 		owners = map[string]string{}
 	}
@@ -47,8 +45,8 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 		}
 	}
 	if len(elems) > n {
-		c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
-		c.Note(NoteTools, owners)
+		c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
+		c.Note(messages.NoteStageTools, owners)
 	}
 	return clashes, nil
 }
@@ -57,7 +55,7 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 // caller's own tools, also where a stage has one of the same name.
 func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, stage string, ok bool) {
 	var owners map[string]string
-	c.Noted(NoteTools, &owners)
+	c.Noted(messages.NoteStageTools, &owners)
 	stage, ok = owners[name]
 	if !ok {
 		return Tool{}, "", false
@@ -77,12 +75,12 @@ func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, 
 // wrote in by itself and nobody executes (CH-22). Call it for stages that write request.tools.
 func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string) bool) error {
 	had := map[string]bool{}
-	raw, _ := messages.Field(before, "tools")
-	for _, e := range messages.Elements(raw) {
+	raw, _ := rawjson.Field(before, "tools")
+	for _, e := range rawjson.Elements(raw) {
 		had[toolName(e)] = true
 	}
-	raw, _ = messages.Field(after, "tools")
-	for _, e := range messages.Elements(raw) {
+	raw, _ = rawjson.Field(after, "tools")
+	for _, e := range rawjson.Elements(raw) {
 		name := toolName(e)
 		if name == "" || had[name] {
 			continue
@@ -130,23 +128,23 @@ func executable(s Stage, t Tool, serves func(string) bool) error {
 
 func toolName(e []byte) string {
 	for _, key := range []string{"function", "custom"} {
-		if inner, ok := messages.Field(e, key); ok {
+		if inner, ok := rawjson.Field(e, key); ok {
 			e = inner
 			break
 		}
 	}
-	name, _ := messages.FieldString(e, "name")
+	name, _ := rawjson.FieldString(e, "name")
 	return name
 }
 
 // definition is the tool as an element of an OpenAI tools array.
 func (t Tool) definition() []byte {
-	f := messages.Encode(struct {
+	f := rawjson.Encode(struct {
 		Name        string `json:"name"`
 		Description string `json:"description,omitempty"`
 	}{t.Name, t.Description})
 	if len(t.Parameters) > 0 {
-		f = messages.SetField(f, "parameters", t.Parameters)
+		f = rawjson.SetField(f, "parameters", t.Parameters)
 	}
-	return messages.SetField([]byte(`{"type":"function"}`), "function", f)
+	return rawjson.SetField([]byte(`{"type":"function"}`), "function", f)
 }

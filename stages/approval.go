@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
@@ -81,19 +82,19 @@ func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.
 	if err != nil {
 		return pipeline.Verdict{}, err
 	}
-	if raw, ok := c.Notes[pipeline.NoteAnswer]; ok {
+	if raw, ok := c.Notes[messages.NoteAnswer]; ok {
 		return a.decided(ctx, c, def, raw)
 	}
 	if approval.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
 		return pipeline.Continue(), nil
 	}
-	c.Unnote(approval.NoteGrant)
+	c.Unnote(messages.NoteGrant)
 	q := a.policies.Question(def, c)
 	if q == nil {
 		return pipeline.Continue(), approval.Give(c, def)
 	}
 	a.record(ctx, c, ApprovalRecord{Event: "asked", Policy: q.Policy, Arguments: digest(q.Arguments)})
-	return pipeline.HoldFor(messages.Encode(q), q.Expires), nil
+	return pipeline.HoldFor(rawjson.Encode(q), q.Expires), nil
 }
 
 // decided carries out what a person decided.
@@ -102,7 +103,7 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
 	}
-	c.Note(approval.NoteDecision, approval.Decision{Decision: d.Decision, By: d.By, At: d.At})
+	c.Note(messages.NoteDecision, approval.Decision{Decision: d.Decision, By: d.By, At: d.At})
 	if (d.Decision == approval.Approve || d.Decision == approval.Edit) && def.Fingerprint() != d.Hash {
 		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
 	}
@@ -125,8 +126,8 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
 	case d.Decision == approval.Reject && c.Run != "":
-		c.SetReply(messages.Encode(d.Said(def.Name)))
-		c.Note(tool.NoteIsError, true)
+		c.SetReply(rawjson.Encode(d.Said(def.Name)))
+		c.Note(messages.NoteIsError, true)
 		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
 		return pipeline.Answer(), nil
 	case d.Decision == approval.Reject:
@@ -141,9 +142,9 @@ const RuleEdited = "edited_by_person"
 // changed puts other arguments in place, and says so beside the changes that coercion made.
 func (a *approvalStage) changed(c *messages.Call, parsed *args.Parsed) {
 	var all []args.Change
-	c.Noted(tool.NoteChanges, &all)
+	c.Noted(messages.NoteArgumentChanges, &all)
 	all = append(all, args.Change{Path: "", Rule: RuleEdited})
-	c.Note(tool.NoteChanges, append(all, parsed.Changes...))
+	c.Note(messages.NoteArgumentChanges, append(all, parsed.Changes...))
 	c.SetRequest(parsed.Raw())
 }
 
@@ -217,5 +218,5 @@ func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMess
 		return nil, err
 	}
 	d.By, d.At = by, time.Now().UTC()
-	return messages.Encode(d), nil
+	return rawjson.Encode(d), nil
 }

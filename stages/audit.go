@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool/approval"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // AuditConfig is agent.interceptor.audit; it serves model, tool and agent calls alike.
@@ -103,7 +104,7 @@ type auditState struct {
 func (a *audit) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	st := auditState{Request: digest(c.Request())}
 	if c.Kind == messages.Model {
-		st.Model = messages.ModelName(c.Request())
+		st.Model = chat.ModelName(c.Request())
 	}
 	if err := c.SetState(st); err != nil {
 		return pipeline.Verdict{}, err
@@ -121,15 +122,15 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Fault != nil {
 		r.Outcome, r.Code, r.Origin = "fault", c.Fault.Code, c.Fault.Origin
 	} else if c.HasReply() {
-		r.Reply = digest(c.ReplyBytes())
+		r.Reply = digest(c.Reply())
 	}
 	c.Noted(messages.NoteStopper, &r.StoppedBy)
 	c.Noted(messages.NoteDegraded, &r.Degraded)
-	c.Noted(noteModelCache, &r.Cache)
+	c.Noted(messages.NoteModelCache, &r.Cache)
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit
 	}
-	r.Approval = c.Notes[approval.NoteDecision]
+	r.Approval = c.Notes[messages.NoteDecision]
 	reached := c.Flag(messages.NoteExecutorReached)
 	r.ExecutorReached = &reached
 	r.Attempts, r.Path = c.Slip.Tries, c.Slip.Path
@@ -140,7 +141,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	r.DurationMs = r.Time.Sub(c.Accepted).Milliseconds()
 	// The record of an end matters most when the caller has left, so it does not end with the call's context.
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	return pipeline.Continue(), a.write(ctx, r)
 }

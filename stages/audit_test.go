@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -31,7 +32,7 @@ func (r *records) Publish(_ context.Context, what string, record any) error {
 	if r.Err != nil {
 		return r.Err
 	}
-	raw := messages.Encode(record)
+	raw := rawjson.Encode(record)
 	var m map[string]any
 	if err := json.Unmarshal(raw, &m); err != nil || what != "audit" {
 		return errors.New("not an audit record")

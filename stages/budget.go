@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null is none.
@@ -74,8 +77,8 @@ type budget struct {
 // budgetState is the reservation of one call; the day is kept so that a call over midnight is settled where it was
 // reserved.
 type budgetState struct {
-	Day      string `json:"day"`
-	Estimate amount `json:"estimate"`
+	Day      string       `json:"day"`
+	Estimate quota.Amount `json:"estimate"`
 }
 
 // newBudget makes the stage that limits what a tenant uses a day. A call is refused when what was used and what calls
@@ -100,9 +103,9 @@ func (b *budget) before(ctx context.Context, c *messages.Call) (pipeline.Verdict
 		return pipeline.Continue(), nil
 	}
 	st := budgetState{Day: time.Now().UTC().Format(time.DateOnly), Estimate: b.estimate(c.Request())}
-	used, ok, err := reserve(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, st.Estimate, false, func(a amount) bool { return b.over(a) != "" })
+	used, ok, err := quota.Reserve(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, st.Estimate, false, func(a quota.Amount) bool { return b.over(a) != "" })
 	if err != nil {
-		return pipeline.Verdict{}, storeFault("budget", "day's usage", err)
+		return pipeline.Verdict{}, quota.StoreFault("budget", "day's usage", err)
 	}
 	if !ok {
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded,
@@ -113,7 +116,7 @@ func (b *budget) before(ctx context.Context, c *messages.Call) (pipeline.Verdict
 }
 
 // over says which limit is reached, or nothing.
-func (b *budget) over(a amount) string {
+func (b *budget) over(a quota.Amount) string {
 	switch {
 	case b.cfg.TokensPerDay != nil && a.Tokens >= *b.cfg.TokensPerDay:
 		return fmt.Sprintf("%d of %d tokens", a.Tokens, *b.cfg.TokensPerDay)
@@ -128,34 +131,34 @@ func (b *budget) after(ctx context.Context, c *messages.Call) (pipeline.Verdict,
 	if ok, err := c.State(&st); err != nil || !ok {
 		return pipeline.Continue(), err
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
-	if err := settle(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, b.cost(c, st.Estimate)); err != nil {
-		return pipeline.Continue(), storeFault("budget", "day's usage", err)
+	if err := quota.Book(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, b.cost(c, st.Estimate)); err != nil {
+		return pipeline.Continue(), quota.StoreFault("budget", "day's usage", err)
 	}
 	return pipeline.Continue(), nil
 }
 
 // cost is what the call used in the end.
-func (b *budget) cost(c *messages.Call, estimate amount) amount {
+func (b *budget) cost(c *messages.Call, estimate quota.Amount) quota.Amount {
 	if c.Fault != nil {
 		if c.Fault.Code == messages.StreamCut {
 			return estimate
 		}
-		return amount{}
+		return quota.Amount{}
 	}
 	if _, byStage := c.Notes[messages.NoteStopper]; byStage {
-		return amount{}
+		return quota.Amount{}
 	}
-	usage, _ := messages.Field(c.ReplyBytes(), "usage")
+	usage, _ := rawjson.Field(c.Reply(), "usage")
 	in, out := usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
 	total := max(usageInt(usage, "total_tokens"), in+out)
 	if total == 0 { // a provider that reports nothing is not free
-		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.ReplyBytes())/bytesPerToken)
+		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.Reply())/bytesPerToken)
 		total = in + out
 	}
-	spent := amount{Calls: 1, Tokens: total, Micros: b.price(messages.ModelName(c.Request()), in, total-in)}
-	if cost, ok := messages.Field(usage, "cost"); ok {
+	spent := quota.Amount{Calls: 1, Tokens: total, Micros: b.price(chat.ModelName(c.Request()), in, total-in)}
+	if cost, ok := rawjson.Field(usage, "cost"); ok {
 		if usd, ok := number(cost); ok && usd >= 0 {
 			spent.Micros = micros(usd)
 		}
@@ -163,20 +166,20 @@ func (b *budget) cost(c *messages.Call, estimate amount) amount {
 	return spent
 }
 
-func (b *budget) estimate(request []byte) amount {
+func (b *budget) estimate(request []byte) quota.Amount {
 	in := int64(len(request) / bytesPerToken)
 	out := int64(reservedOutput)
 	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
-		raw, _ := messages.Field(request, key)
-		if n, ok := messages.Int(raw); ok && n > 0 {
+		raw, _ := rawjson.Field(request, key)
+		if n, ok := rawjson.Int(raw); ok && n > 0 {
 			out = min(n, 1<<20)
 		}
 	}
-	raw, _ := messages.Field(request, "n")
-	if n, ok := messages.Int(raw); ok && n > 1 {
+	raw, _ := rawjson.Field(request, "n")
+	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		out *= min(n, 1<<10)
 	}
-	return amount{Calls: 1, Tokens: in + out, Micros: b.price(messages.ModelName(request), in, out)}
+	return quota.Amount{Calls: 1, Tokens: in + out, Micros: b.price(chat.ModelName(request), in, out)}
 }
 
 func (b *budget) price(model string, in, out int64) int64 {
@@ -194,7 +197,7 @@ func (b *budget) price(model string, in, out int64) int64 {
 func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }
 
 func usageInt(usage []byte, key string) int64 {
-	raw, _ := messages.Field(usage, key)
+	raw, _ := rawjson.Field(usage, key)
 	n, ok := number(raw)
 	if !ok || n < 0 || n > 1e12 {
 		return 0

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // CallLimitConfig is agent.interceptor.call-limit. A limit that is null is no limit; 0 allows no call (LM-5).
@@ -49,12 +51,15 @@ func callLimitOn(config any) bool {
 const (
 	runCountTTL    = 7 * 24 * time.Hour  // since the run's last call
 	threadCountTTL = 30 * 24 * time.Hour // since the session's last call
-	noteJumpTo     = "jump_to"
 )
 
 type callLimit struct {
 	cfg   CallLimitConfig
 	store func(string) pipeline.Store
+}
+
+func defaultCallLimit() CallLimitConfig {
+	return CallLimitConfig{ExitBehavior: exitEnd}
 }
 
 // newCallLimit makes the stage that limits the model calls of a run and of a session (S4-LIMIT-1..4). A call is
@@ -101,12 +106,12 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	var exceeded []string
 	var reserved []callCounter
 	for _, n := range l.counters(c) {
-		count, ok := amount{}, n.limit > 0
+		count, ok := quota.Amount{}, n.limit > 0
 		if n.key != "" {
 			var err error
-			count, ok, err = reserve(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1}, true, func(a amount) bool { return a.Calls >= n.limit })
+			count, ok, err = quota.Reserve(ctx, l.store("limits"), n.key, n.ttl, c, quota.Amount{Calls: 1}, true, func(a quota.Amount) bool { return a.Calls >= n.limit })
 			if err != nil {
-				return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+				return pipeline.Verdict{}, quota.StoreFault("call-limit", "call counters", err)
 			}
 			reserved = append(reserved, n)
 		}
@@ -118,21 +123,21 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), nil
 	}
 	for _, n := range reserved {
-		if err := release(ctx, l.store("limits"), n.key, n.ttl, c); err != nil {
-			return pipeline.Verdict{}, storeFault("call-limit", "call counters", err)
+		if err := quota.Release(ctx, l.store("limits"), n.key, n.ttl, c); err != nil {
+			return pipeline.Verdict{}, quota.StoreFault("call-limit", "call counters", err)
 		}
 	}
 	text := "Model call limits exceeded: " + strings.Join(exceeded, ", ")
 	if l.cfg.ExitBehavior == exitError {
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded, "%s", text).From("call-limit")
 	}
-	c.SetReply(messages.TextReply(c.ID, messages.ModelName(c.Request()), text, c.Accepted.Unix()))
-	c.Note(noteJumpTo, "end")
+	c.SetReply(chat.TextReply(c.ID, chat.ModelName(c.Request()), text, c.Accepted.Unix()))
+	c.Note(messages.NoteJumpTo, "end")
 	return pipeline.Jump("end"), nil
 }
 
 func (l *callLimit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	called := c.Fault == nil || c.Flag(messages.NoteExecutorReached)
 	for _, n := range l.counters(c) {
@@ -141,12 +146,12 @@ func (l *callLimit) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		}
 		var err error
 		if called {
-			err = settle(ctx, l.store("limits"), n.key, n.ttl, c, amount{Calls: 1})
+			err = quota.Book(ctx, l.store("limits"), n.key, n.ttl, c, quota.Amount{Calls: 1})
 		} else {
-			err = release(ctx, l.store("limits"), n.key, n.ttl, c)
+			err = quota.Release(ctx, l.store("limits"), n.key, n.ttl, c)
 		}
 		if err != nil {
-			return pipeline.Continue(), storeFault("call-limit", "call counters", err)
+			return pipeline.Continue(), quota.StoreFault("call-limit", "call counters", err)
 		}
 	}
 	return pipeline.Continue(), nil

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -137,7 +138,7 @@ func TestCallLimitCounting(t *testing.T) {
 		var calls atomic.Int64
 		target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 			calls.Add(1)
-			c.SetReply(messages.TextReply(c.ID, "p", "ok", 1))
+			c.SetReply(chat.TextReply(c.ID, "p", "ok", 1))
 			return nil
 		})
 		var wg sync.WaitGroup

@@ -4,8 +4,15 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
+
+// TokenCounter estimates how many tokens messages cost a model.
+type TokenCounter = conversation.TokenCounter
+
+// Chars is the TokenCounter that holds where none is given: one token for four characters.
+type Chars = conversation.Chars
 
 // clearedArguments is what cleared tool-call arguments become: a placeholder text would be no JSON (X-17).
 const clearedArguments = "{}"
@@ -59,7 +66,7 @@ type Cleared struct {
 // stage restored the request for another attempt, is one again. Calls without a result are left alone (CU-13).
 //
 // Only the latest Keep candidates are safe from it; excluded and already cleared results take no place among them.
-func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[string]bool) ([]messages.Msg, Cleared) {
+func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bool) ([]chat.Msg, Cleared) {
 	counter := e.Counter
 	if counter == nil {
 		counter = Chars{}
@@ -70,13 +77,13 @@ func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[strin
 		done.Why = "not over the trigger"
 		return msgs, done
 	}
-	p := pair(msgs)
+	p := conversation.Pair(msgs)
 	all := e.candidates(msgs, p, marked)
 	if len(all) <= e.Keep {
 		done.Why = "no candidate"
 		return msgs, done
 	}
-	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]messages.ToolCall{}}
+	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]chat.ToolCall{}}
 	for _, i := range all[:len(all)-e.Keep] {
 		if e.ClearAtLeast > 0 && done.Freed >= e.ClearAtLeast {
 			break
@@ -97,17 +104,17 @@ func (e ClearToolUses) Apply(model string, msgs []messages.Msg, marked map[strin
 }
 
 // candidates are the results that may be cleared, oldest first.
-func (e ClearToolUses) candidates(msgs []messages.Msg, p *pairing, marked map[string]bool) []int {
+func (e ClearToolUses) candidates(msgs []chat.Msg, p *conversation.Pairing, marked map[string]bool) []int {
 	excluded := make(map[string]bool, len(e.ExcludeTools))
 	for _, name := range e.ExcludeTools {
 		excluded[name] = true
 	}
 	var out []int
 	for i, m := range msgs {
-		if r := p.roles[i]; r != "tool" && r != "function" {
+		if r := p.Roles[i]; r != "tool" && r != "function" {
 			continue
 		}
-		tool := p.tool(i, m)
+		tool := p.Tool(i, m)
 		if _, asked := excluded[tool]; !asked && e.Excludes != nil {
 			excluded[tool] = e.Excludes(tool)
 		}
@@ -124,12 +131,12 @@ type clearing struct {
 	e       ClearToolUses
 	counter TokenCounter
 	model   string
-	p       *pairing
-	out     []messages.Msg
-	calls   map[int][]messages.ToolCall // edited calls by message, written back once at the end
+	p       *conversation.Pairing
+	out     []chat.Msg
+	calls   map[int][]chat.ToolCall // edited calls by message, written back once at the end
 }
 
-func (w *clearing) cost(m messages.Msg) int { return w.counter.Count(w.model, []messages.Msg{m}) }
+func (w *clearing) cost(m chat.Msg) int { return w.counter.Count(w.model, []chat.Msg{m}) }
 
 // result puts the placeholder into a result and returns the tokens that it frees.
 func (w *clearing) result(i int) int {
@@ -141,7 +148,7 @@ func (w *clearing) result(i int) int {
 // arguments clears the arguments of the call that a result answers, if that is wanted (X-16), and returns the tokens
 // that it frees. Ids and names stay (CU-8).
 func (w *clearing) arguments(i int) int {
-	msg, at := w.p.owner[i], w.p.slot[i]
+	msg, at := w.p.Owner[i], w.p.Slot[i]
 	if !w.e.ClearToolInputs || msg < 0 || at < 0 {
 		return 0
 	}
@@ -153,7 +160,7 @@ func (w *clearing) arguments(i int) int {
 		return 0
 	}
 	alone := func() int {
-		return w.cost(messages.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
+		return w.cost(chat.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
 	}
 	before := alone()
 	calls[at] = calls[at].WithArguments(clearedArguments)

@@ -9,13 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // uses is a history of tool results of 100 tokens, one for each tool name.
-func uses(tools ...string) []messages.Msg {
-	in := []messages.Msg{msg("user", sized("", 10))}
+func uses(tools ...string) []chat.Msg {
+	in := []chat.Msg{msg("user", sized("", 10))}
 	for i, tool := range tools {
 		id := fmt.Sprint("c", i+1)
 		in = append(in, calling(id+" "+tool+` {"q":"`+sized("", 20)+`"}`), result(id, sized(id, 100)))
@@ -23,7 +25,7 @@ func uses(tools ...string) []messages.Msg {
 	return append(in, msg("assistant", "done"))
 }
 
-func cleared(msgs []messages.Msg, placeholder string) (ids []string) {
+func cleared(msgs []chat.Msg, placeholder string) (ids []string) {
 	for _, m := range msgs {
 		if m.Role() == "tool" && m.Text() == placeholder {
 			ids = append(ids, m.ToolCallID())
@@ -35,7 +37,7 @@ func cleared(msgs []messages.Msg, placeholder string) (ids []string) {
 func TestClearToolUses(t *testing.T) {
 	t.Parallel()
 	in := uses("k", "x", "y", "z", "x")
-	total := stages.Chars{}.Count("", in)
+	total := conversation.Chars{}.Count("", in)
 	for name, tc := range map[string]struct {
 		set  func(*stages.ClearToolUses)
 		want []string
@@ -79,7 +81,7 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-8 X-16 X-17 arguments", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Keep: 1, Placeholder: "[cleared]"}
-		in := []messages.Msg{msg("user", "u"), calling(`a f {"q":"long long long"}`, `b g {"q":2}`), result("b", "2"), result("a", "1")}
+		in := []chat.Msg{msg("user", "u"), calling(`a f {"q":"long long long"}`, `b g {"q":2}`), result("b", "2"), result("a", "1")}
 		out, _ := e.Apply("", in, nil)
 		require.Equal(t, string(in[1].Raw), string(out[1].Raw), "false: arguments untouched")
 		e.ClearToolInputs = true
@@ -98,7 +100,7 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-13 a call without result", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Placeholder: "X", ClearToolInputs: true}
-		in := []messages.Msg{calling("a f", `b g {"x":1}`), result("a", "1"), msg("user", "u")}
+		in := []chat.Msg{calling("a f", `b g {"x":1}`), result("a", "1"), msg("user", "u")}
 		out, done := e.Apply("", in, nil)
 		require.Len(t, out, 3)
 		require.Equal(t, []string{"a"}, done.IDs)
@@ -107,8 +109,8 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-14 a counter of one's own", func(t *testing.T) {
 		t.Parallel()
 		counted := 0
-		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2, Counter: stages.TokenCounterFunc(
-			func(model string, msgs []messages.Msg) int {
+		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2, Counter: conversation.TokenCounterFunc(
+			func(model string, msgs []chat.Msg) int {
 				require.Equal(t, "m", model)
 				counted++
 				n := 0
@@ -129,8 +131,8 @@ func TestClearToolUses(t *testing.T) {
 	})
 	t.Run("content parts become the placeholder", func(t *testing.T) {
 		t.Parallel()
-		parts := messages.Msg{Raw: []byte(`{"role":"tool","tool_call_id":"a","content":[{"type":"text","text":"long"}],"extra":1}`)}
-		out, _ := stages.ClearToolUses{Placeholder: "X"}.Apply("", []messages.Msg{calling("a f"), parts}, nil)
+		parts := chat.Msg{Raw: []byte(`{"role":"tool","tool_call_id":"a","content":[{"type":"text","text":"long"}],"extra":1}`)}
+		out, _ := stages.ClearToolUses{Placeholder: "X"}.Apply("", []chat.Msg{calling("a f"), parts}, nil)
 		require.Equal(t, `{"role":"tool","tool_call_id":"a","content":"X","extra":1}`, string(out[1].Raw))
 	})
 }
@@ -152,7 +154,7 @@ func TestClearToolUsesStage(t *testing.T) {
 		return string(c.Request())
 	}
 	first := run()
-	require.Equal(t, []string{"c1", "c2"}, cleared(messages.Messages(c.Request()), "[cleared]"))
+	require.Equal(t, []string{"c1", "c2"}, cleared(chat.Messages(c.Request()), "[cleared]"))
 	note := edits(t, c)
 	require.Equal(t, 2, note[0].Cleared)
 	require.Contains(t, log.String(), "strategy=CLEAR_TOOL_USES", "S3-CLEAR-10")
@@ -161,10 +163,10 @@ func TestClearToolUsesStage(t *testing.T) {
 	require.Equal(t, first, run(), "CU-9 second pass")
 	require.Equal(t, note, edits(t, c), "CU-9 not counted again")
 
-	c.SetRequest(messages.WithMessages(c.Request(), append(messages.Messages(c.Request()),
+	c.SetRequest(chat.WithMessages(c.Request(), append(chat.Messages(c.Request()),
 		calling("n1 x"), result("n1", "[cleared]"), calling("n2 x"), result("n2", "tail"))))
 	run()
-	require.Equal(t, []string{"c1", "c2", "c3", "n1"}, cleared(messages.Messages(c.Request()), "[cleared]"))
+	require.Equal(t, []string{"c1", "c2", "c3", "n1"}, cleared(chat.Messages(c.Request()), "[cleared]"))
 	require.Equal(t, 2, edits(t, c)[0].Cleared, "CU-12 the fresh result is a candidate: c3 and n1 were cleared, n2 kept")
 
 	require.True(t, c.Restore("outer"))
@@ -195,5 +197,5 @@ func TestClearableIsTheToolsToSay(t *testing.T) {
 	c := call(request(uses("x", "y", "z")...))
 	_, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
-	require.Equal(t, []string{"c2", "c3"}, cleared(messages.Messages(c.Request()), "[cleared]"))
+	require.Equal(t, []string{"c2", "c3"}, cleared(chat.Messages(c.Request()), "[cleared]"))
 }

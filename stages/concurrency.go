@@ -8,6 +8,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ConcurrencyConfig is agent.interceptor.concurrency.
@@ -64,6 +65,10 @@ type concurrency struct {
 	waiting chan struct{}
 }
 
+func defaultConcurrency() ConcurrencyConfig {
+	return ConcurrencyConfig{Wait: 5 * time.Second}
+}
+
 // newConcurrency makes the stage that bounds how many calls of a group of tools run at once. It stands inner to retry,
 // so no slot is held during a back-off. A slot ends by itself a little after the call's deadline: what a dead process
 // held comes back when its call goes on elsewhere, and then at the latest. When none is free a call waits for a bounded time, then it is refused as overloaded with
@@ -76,7 +81,7 @@ func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	s := &concurrency{cfg: *cfg, tools: tools, store: d.Store, waiting: make(chan struct{}, mostWaiting)}
+	s := &concurrency{cfg: *cfg, tools: tools, store: d.Store, waiting: make(chan struct{}, maxWaiting)}
 	return pipeline.Stage{Before: s.before, After: s.after, Blind: true, Reads: []string{"tool"}}, nil
 }
 
@@ -112,7 +117,7 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 	case ctx.Err() != nil && !free:
 		return pipeline.Verdict{}, context.Cause(ctx)
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
-		return pipeline.Verdict{}, storeFault("concurrency", "slots of group "+st.Group, err)
+		return pipeline.Verdict{}, quota.StoreFault("concurrency", "slots of group "+st.Group, err)
 	case !free:
 		f := messages.NewFault(messages.Overloaded, "all %d slots of the concurrency group %s are taken; the tool '%s' was not run; try again later",
 			most, st.Group, def.Name).From("concurrency")
@@ -152,7 +157,7 @@ func (s *concurrency) after(ctx context.Context, c *messages.Call) (pipeline.Ver
 	if ok, err := c.State(&st); err != nil || !ok {
 		return pipeline.Continue(), err
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	_, err := pipeline.Change(ctx, s.store("limits"), slotKey(st.Group), time.Hour, func(t *slotTable) (bool, error) {
 		_, has := t.Held[st.Slot]

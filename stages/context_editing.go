@@ -8,14 +8,9 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
-)
-
-// Notes of context editing. NoteContextEditing holds a list of [Edited], one for each strategy that was over its
-// threshold. NoteCleared holds the ids of the tool results that were cleared in this call (CU-9, CU-12).
-const (
-	NoteContextEditing = "contextEditing"
-	NoteCleared        = "contextEditing.cleared"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // The strategies of context editing (S0-CEDIT-2..5, X-14).
@@ -133,17 +128,17 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	if err := conf.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	counter, err := newTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
+	counter, err := conversation.NewTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
 	e := &contextEditor{conf: *conf, counter: counter, deps: d}
 	e.conf.ClearToolUses.Counter = counter
 	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
-	if l, ok := counter.(learner); ok {
+	if l, ok := counter.(conversation.Learner); ok {
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.HasReply() {
-				l.Learn(c.Request(), c.ReplyBytes())
+				l.Learn(c.Request(), c.Reply())
 			}
 			return pipeline.Continue(), nil
 		}
@@ -153,16 +148,16 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 
 type contextEditor struct {
 	conf    ContextEditingConfig
-	counter TokenCounter
+	counter conversation.TokenCounter
 	deps    Deps
 }
 
 func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs, ok := chat(c.Request())
+	msgs, ok := conversation.Messages(c.Request())
 	if !ok {
 		return pipeline.Continue(), nil
 	}
-	model := messages.ModelName(c.Request())
+	model := chat.ModelName(c.Request())
 	var done []Edited
 	changed := false
 	for _, s := range e.conf.Strategy {
@@ -179,16 +174,16 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
 	}
 	if changed {
-		c.SetRequest(messages.WithMessages(c.Request(), msgs))
+		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
-	if _, noted := c.Notes[NoteContextEditing]; changed || len(done) > 0 && !noted {
-		c.Note(NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
+	if _, noted := c.Notes[messages.NoteContextEditing]; changed || len(done) > 0 && !noted {
+		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
 	}
 	return pipeline.Continue(), nil
 }
 
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).
-func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []messages.Msg) (out []messages.Msg, ed Edited, acted bool) {
+func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []chat.Msg) (out []chat.Msg, ed Edited, acted bool) {
 	if strategy == ClearToolUsing {
 		return e.clear(ctx, c, model, msgs)
 	}
@@ -202,8 +197,8 @@ func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, mod
 		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", strategy, "tokens", ed.Before, "limit", limit)
 		return msgs, ed, false
 	}
-	h := readHistory(msgs)
-	h.count(model, e.counter)
+	h := conversation.ReadHistory(msgs)
+	h.Count(model, e.counter)
 	out = msgs
 	switch strategy {
 	case Trim:
@@ -240,9 +235,9 @@ func (e *contextEditor) stays(ctx context.Context, tool string) bool {
 }
 
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
-func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []messages.Msg) ([]messages.Msg, Edited, bool) {
+func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []chat.Msg) ([]chat.Msg, Edited, bool) {
 	var ids []string
-	c.Noted(NoteCleared, &ids)
+	c.Noted(messages.NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		marked[id] = true
@@ -263,7 +258,7 @@ func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model strin
 		}
 	}
 	if len(done.IDs) > 0 {
-		c.Note(NoteCleared, ids)
+		c.Note(messages.NoteCleared, ids)
 	}
 	return out, ed, true
 }

@@ -11,7 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 type editing = stages.ContextEditingConfig
@@ -22,8 +24,8 @@ func editor(t testing.TB, d stages.Deps, set func(*editing)) func(body []byte) *
 }
 
 // talk is n messages, user and assistant in turn, of so many tokens each.
-func talk(n, tokens int) []messages.Msg {
-	out := make([]messages.Msg, n)
+func talk(n, tokens int) []chat.Msg {
+	out := make([]chat.Msg, n)
 	for i := range out {
 		role := []string{"user", "assistant"}[i%2]
 		out[i] = msg(role, sized(fmt.Sprintf("%d ", i+1), tokens))
@@ -35,7 +37,7 @@ func sized(head string, tokens int) string { return head + strings.Repeat("x", t
 
 func edits(t testing.TB, c *messages.Call) []stages.Edited {
 	var out []stages.Edited
-	require.True(t, c.Noted(stages.NoteContextEditing, &out))
+	require.True(t, c.Noted(messages.NoteContextEditing, &out))
 	return out
 }
 
@@ -60,7 +62,7 @@ func TestTrim(t *testing.T) {
 		body := request(talk(20, 5)...)
 		c := edit(body)
 		require.Equal(t, string(body), string(c.Request()))
-		require.NotContains(t, c.Notes, stages.NoteContextEditing)
+		require.NotContains(t, c.Notes, messages.NoteContextEditing)
 		require.NotEqual(t, string(request(talk(20, 6)...)), string(edit(request(talk(20, 6)...)).Request()))
 	})
 	t.Run("CE-12 a cut inside five parallel results", func(t *testing.T) {
@@ -87,7 +89,7 @@ func TestTrim(t *testing.T) {
 
 func TestSlidingWindow(t *testing.T) {
 	t.Parallel()
-	var in []messages.Msg
+	var in []chat.Msg
 	in = append(in, msg("system", "be kind"))
 	for i := range 5 {
 		id := fmt.Sprint("c", i)
@@ -119,10 +121,10 @@ func TestStrategyLists(t *testing.T) {
 			c.Strategy = stages.Strategies{stages.ClearToolUsing, stages.Trim}
 			c.MaxTokens, c.ClearToolUses.Trigger, c.ClearToolUses.Keep = 500, 500, 0
 		})
-		in := []messages.Msg{msg("user", "go"), calling("a f"), result("a", sized("", 1000)), msg("user", "and")}
+		in := []chat.Msg{msg("user", "go"), calling("a f"), result("a", sized("", 1000)), msg("user", "and")}
 		c := edit(request(in...))
 		require.Len(t, lines(c), 4)
-		require.Equal(t, "[cleared]", messages.Messages(c.Request())[2].Text())
+		require.Equal(t, "[cleared]", chat.Messages(c.Request())[2].Text())
 		require.Len(t, edits(t, c), 1, "trim was within its limit then")
 	})
 	for name, set := range map[string]func(*editing){
@@ -174,34 +176,34 @@ func TestStrategyProperties(t *testing.T) {
 					require.NoError(r, err)
 				}
 				require.Equal(r, string(out[0].Request()), string(out[1].Request()), "CE-13")
-				got := messages.Messages(out[0].Request())
+				got := chat.Messages(out[0].Request())
 				require.Empty(r, unpaired(got), "CE-12")
 				var pinned, kept []string
-				newest := messages.NewestUser(in)
+				newest := chat.NewestUser(in)
 				for i, m := range in {
 					if m.System() || i == newest {
 						pinned = append(pinned, string(m.Raw))
 					}
 				}
-				newest = messages.NewestUser(got)
+				newest = chat.NewestUser(got)
 				for i, m := range got {
 					if m.System() || i == newest && len(kept) < len(pinned) {
 						kept = append(kept, string(m.Raw))
 					}
 				}
-				if messages.NewestUser(in) >= 0 {
+				if chat.NewestUser(in) >= 0 {
 					require.Equal(r, pinned, kept, "CE-10 CE-11")
 				}
-				if name == stages.Hybrid && out[0].Notes[stages.NoteContextEditing] != nil {
+				if name == stages.Hybrid && out[0].Notes[messages.NoteContextEditing] != nil {
 					e := edits(t, out[0])[0]
 					require.Equal(r, e.After > max, e.Over, "CE-9 what is over is reported")
-					least, start := 0, messages.NewestUser(in)
+					least, start := 0, chat.NewestUser(in)
 					if start == firstUser(in) {
 						start = 0 // what stands before the first user message belongs to the first round
 					}
 					for i, m := range in {
 						if i >= start || m.System() {
-							least += stages.Chars{}.Count("", in[i:i+1])
+							least += conversation.Chars{}.Count("", in[i:i+1])
 						}
 					}
 					if least <= max {
@@ -213,13 +215,13 @@ func TestStrategyProperties(t *testing.T) {
 	}
 }
 
-func firstUser(msgs []messages.Msg) int {
-	return slices.IndexFunc(msgs, func(m messages.Msg) bool { return m.Role() == "user" })
+func firstUser(msgs []chat.Msg) int {
+	return slices.IndexFunc(msgs, func(m chat.Msg) bool { return m.Role() == "user" })
 }
 
 // long is a history of 200 messages and about 300 KB with parallel tool calls.
-func long(n int) []messages.Msg {
-	in := []messages.Msg{msg("system", "be kind")}
+func long(n int) []chat.Msg {
+	in := []chat.Msg{msg("system", "be kind")}
 	for i := 0; len(in) < n-1; i++ {
 		in = append(in, msg("user", sized(fmt.Sprint("question 中 ", i), 200)))
 		a, b, c := fmt.Sprint("a", i), fmt.Sprint("b", i), fmt.Sprint("c", i)
@@ -249,7 +251,7 @@ func TestLongHistoryThroughAllStages(t *testing.T) {
 			hint := mustShape(t, "sub-agent", d, func(c *stages.SubAgentConfig) { c.Agents = reviewers })
 			pick := mustShape(t, "tool-selection", d, func(c *stages.ToolSelectionConfig) { c.Strict = true })
 			_, got := through(t, call(request(in...)), "", repair, edit, hint, pick)
-			msgs := messages.Messages(got)
+			msgs := chat.Messages(got)
 			paired(t, msgs)
 			require.Equal(t, "be kind", msgs[0].Text())
 			require.Equal(t, "and now?", msgs[len(msgs)-1].Text())

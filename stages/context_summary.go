@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -36,13 +38,13 @@ const (
 // hold or count. Budget, PII, fallback, retry and the logs see it like any other model call.
 var summarySkip = []string{"approval", "call-limit", "pair-repair", "context-editing", "sub-agent", "tool-selection", "todo-list"}
 
-func summaryMessage(text string) messages.Msg { return messages.NewMsg("user", summaryHead+text) }
+func summaryMessage(text string) chat.Msg { return chat.NewMsg("user", summaryHead+text) }
 
 // summary returns a summary of the messages and "made" or "cached"; or no text and why. What was summarised once is
 // kept in the store cache under tenant, content and the configured summary-model, so that a redelivery or the next
 // attempt of a fallback pays nothing. The model of the call is no part of it: a standby gets the summary that the
 // primary wrote. A failed or empty summary is never kept and never enters the history.
-func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model string, old []messages.Msg) (text, how string) {
+func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model string, old []chat.Msg) (text, how string) {
 	if e.conf.SummaryModel != "" {
 		model = e.conf.SummaryModel
 	}
@@ -60,7 +62,7 @@ func (e *contextEditor) summary(ctx context.Context, c *messages.Call, model str
 		return "", how
 	}
 	if store != nil {
-		if _, err := store.Put(ctx, key, messages.Encode(text), summaryTTL, pipeline.Always()); err != nil {
+		if _, err := store.Put(ctx, key, rawjson.Encode(text), summaryTTL, pipeline.Always()); err != nil {
 			e.deps.Log.Warn("context editing: summary not kept", "call", c.ID, "err", err)
 		}
 	}
@@ -75,7 +77,7 @@ func (e *contextEditor) store() pipeline.Store {
 }
 
 // ask makes the model call. Half of the time that the outer call has left is its own.
-func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum string, old []messages.Msg) (text, how string) {
+func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum string, old []chat.Msg) (text, how string) {
 	if e.deps.Caller == nil {
 		return "", "failed: model calls are not possible here yet"
 	}
@@ -87,11 +89,11 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 	if wait < summaryLeast {
 		return "", "failed: too little time is left for it"
 	}
-	call := messages.NewCall(messages.Model, c.Tenant, messages.Encode(struct {
+	call := messages.NewCall(messages.Model, c.Tenant, rawjson.Encode(struct {
 		Model    string            `json:"model"`
 		Messages []json.RawMessage `json:"messages"`
 	}{model, []json.RawMessage{
-		messages.NewMsg("system", summaryOrder).Raw, messages.NewMsg("user", writeOut(old)).Raw,
+		chat.NewMsg("system", summaryOrder).Raw, chat.NewMsg("user", writeOut(old)).Raw,
 	}}))
 	call.Role, call.Session, call.Run, call.User, call.Agent = c.Role, c.Session, c.Run, c.User, c.Agent
 	call.Parent, call.RequestID, call.Trace = c.ID, c.RequestID, c.Trace
@@ -111,8 +113,8 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 	case done.Fault != nil:
 		return "", "failed: " + string(done.Fault.Code)
 	}
-	for _, choice := range messages.Choices(done.ReplyBytes()) {
-		if why, _ := messages.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
+	for _, choice := range chat.Choices(done.Reply()) {
+		if why, _ := rawjson.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
 			continue
 		}
 		if s := strings.TrimSpace(choice.Message().Text()); s != "" {
@@ -123,7 +125,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 }
 
 // summarySum is the identity of a summary: whose, by which model and instruction, and of what.
-func summarySum(tenant, model string, old []messages.Msg) string {
+func summarySum(tenant, model string, old []chat.Msg) string {
 	h := sha256.New()
 	part := func(b []byte) {
 		var n [8]byte
@@ -141,7 +143,7 @@ func summarySum(tenant, model string, old []messages.Msg) string {
 }
 
 // writeOut is the conversation as text. Long messages are cut in their middle, so that the call fits a model.
-func writeOut(old []messages.Msg) string {
+func writeOut(old []chat.Msg) string {
 	limit := max(transcript/len(old), leastClip)
 	var b strings.Builder
 	line := func(who, text string) {
@@ -157,9 +159,9 @@ func writeOut(old []messages.Msg) string {
 		default:
 			line(role, m.Text())
 		}
-		raw, _ := messages.Field(m.Raw, "content")
-		for _, p := range messages.Elements(raw) {
-			if kind, _ := messages.FieldString(p, "type"); kind != "text" {
+		raw, _ := rawjson.Field(m.Raw, "content")
+		for _, p := range rawjson.Elements(raw) {
+			if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
 				line(role, "("+kind+")")
 			}
 		}
@@ -182,7 +184,7 @@ func clipMiddle(s string, limit int) string {
 
 // clip shortens a summary so that its message costs at most the given tokens.
 func (e *contextEditor) clip(model, text string, tokens int) string {
-	cost := func(s string) int { return e.counter.Count(model, []messages.Msg{summaryMessage(s)}) }
+	cost := func(s string) int { return e.counter.Count(model, []chat.Msg{summaryMessage(s)}) }
 	if cost(text) <= tokens {
 		return text
 	}

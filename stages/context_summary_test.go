@@ -11,8 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // summaryStage makes a context-editing stage with a summariser.
@@ -29,8 +32,8 @@ func summaryStage(t *testing.T, who pipeline.Caller, strategy string, set func(*
 func TestSummarize(t *testing.T) {
 	t.Parallel()
 	// exact is [system 10, user, assistant, ..., user] with the given total.
-	exact := func(total int) []messages.Msg {
-		in := append([]messages.Msg{msg("system", sized("be kind ", 10))}, talk(18, 200)...)
+	exact := func(total int) []chat.Msg {
+		in := append([]chat.Msg{msg("system", sized("be kind ", 10))}, talk(18, 200)...)
 		return append(in, msg("user", sized("now ", total-3610)))
 	}
 	t.Run("CE-3 CE-5 exactly the threshold", func(t *testing.T) {
@@ -51,7 +54,7 @@ func TestSummarize(t *testing.T) {
 		_, err := s.Before(t.Context(), c)
 		require.NoError(t, err)
 		require.Len(t, who.calls, 1)
-		got := messages.Messages(c.Request())
+		got := chat.Messages(c.Request())
 		require.Equal(t, string(in[0].Raw), string(got[0].Raw), "nothing before the system prompt")
 		require.Equal(t, "user", got[1].Role())
 		require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
@@ -66,7 +69,7 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"}, [...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
 		require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
 		require.WithinDuration(t, time.Now().Add(time.Minute), k.Deadline, 10*time.Second)
-		require.Equal(t, "m", messages.ModelName(k.Request()))
+		require.Equal(t, "m", chat.ModelName(k.Request()))
 		require.Contains(t, string(k.Request()), "user: 1 xxx")
 		require.NotContains(t, string(k.Request()), "be kind")
 
@@ -77,7 +80,7 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
 		require.Equal(t, "cached", edits(t, again)[0].Summary)
 
-		standby := call(messages.SetFieldString(request(in...), "model", "standby"))
+		standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
 		_, err = s.Before(t.Context(), standby)
 		require.NoError(t, err)
 		require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")
@@ -111,7 +114,7 @@ func TestSummarize(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(body), string(c.Request()), "unchanged")
 			require.Contains(t, edits(t, c)[0].Skipped, "no summary: failed")
-			require.NotContains(t, string(c.Notes[stages.NoteContextEditing]), "secret")
+			require.NotContains(t, string(c.Notes[messages.NoteContextEditing]), "secret")
 			keys, err := d.Store("cache").Keys(t.Context(), "")
 			require.NoError(t, err)
 			require.Empty(t, keys, "a failed summary is never kept")
@@ -126,7 +129,7 @@ func TestSummarize(t *testing.T) {
 		_, err := s.Before(t.Context(), c)
 		require.NoError(t, err)
 		require.Equal(t, "made", edits(t, c)[0].Summary)
-		require.Equal(t, "small", messages.ModelName(who.calls[0].Request()))
+		require.Equal(t, "small", chat.ModelName(who.calls[0].Request()))
 	})
 }
 
@@ -134,7 +137,9 @@ type down struct{}
 
 var errDown = errors.New("down")
 
-func (down) Get(context.Context, string) (pipeline.Entry, error) { return pipeline.Entry{}, errDown }
+func (down) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errDown
+}
 func (down) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
 	return 0, errDown
 }
@@ -143,7 +148,7 @@ func (down) Keys(context.Context, string) ([]string, error) { return nil, errDow
 
 func TestHybrid(t *testing.T) {
 	t.Parallel()
-	in := []messages.Msg{msg("system", sized("be kind ", 100))}
+	in := []chat.Msg{msg("system", sized("be kind ", 100))}
 	for i := range 20 {
 		id := fmt.Sprint("c", i)
 		in = append(in, msg("user", sized(id, 100)), calling(id+" f"), result(id, sized(id, 600)), msg("assistant", sized(id, 100)))
@@ -152,8 +157,8 @@ func TestHybrid(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: strings.Repeat("many words ", 5000)}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))
-		got := messages.Messages(c.Request())
-		require.LessOrEqual(t, stages.Chars{}.Count("", got), 8000)
+		got := chat.Messages(c.Request())
+		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 8000)
 		require.Equal(t, string(in[0].Raw), string(got[0].Raw))
 		require.Contains(t, got[1].Text(), "many words")
 		require.Equal(t, raws(in[len(in)-7*4:]), raws(got[2:]), "seven rounds of 800 fit beside a quarter for the summary")
@@ -162,7 +167,7 @@ func TestHybrid(t *testing.T) {
 	t.Run("CE-9 at most window-rounds", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "S"}, stages.Hybrid, func(c *editing) { c.WindowRounds = 3 })
-		got := messages.Messages(shape(t, s, request(in...)).Request())
+		got := chat.Messages(shape(t, s, request(in...)).Request())
 		require.Equal(t, raws(in[len(in)-3*4:]), raws(got[2:]))
 	})
 	t.Run("CE-9 the newest round alone exceeds the budget", func(t *testing.T) {
@@ -170,7 +175,7 @@ func TestHybrid(t *testing.T) {
 		who := &summariser{text: "S"}
 		s, _ := summaryStage(t, who, stages.Hybrid, func(c *editing) { c.MaxTokens = 500 })
 		c := shape(t, s, request(in...))
-		got := messages.Messages(c.Request())
+		got := chat.Messages(c.Request())
 		require.Equal(t, raws(in[len(in)-4:]), raws(got[len(got)-4:]))
 		require.True(t, edits(t, c)[0].Over, "reported")
 		alone := shape(t, s, request(in[len(in)-4:]...))
@@ -183,10 +188,10 @@ func TestHybrid(t *testing.T) {
 		s, _ := summaryStage(t, &summariser{text: "they met in Oslo"}, stages.Hybrid, func(c *editing) { c.MaxTokens = 100 })
 		in := talk(10, 20)
 		c := shape(t, s, request(in...))
-		got := messages.Messages(c.Request())
+		got := chat.Messages(c.Request())
 		require.Contains(t, got[0].Text(), "they met in Oslo")
 		require.Equal(t, raws(in[len(in)-len(got)+1:]), raws(got[1:]))
-		require.LessOrEqual(t, stages.Chars{}.Count("", got), 100)
+		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 100)
 	})
 	t.Run("CE-9 no summary to be had: the window alone", func(t *testing.T) {
 		t.Parallel()

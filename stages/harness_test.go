@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -52,10 +53,10 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 				h.Delays = append(h.Delays, next.Delay)
 			}
 			if next.Where != pipeline.ToHold {
-				c.Unnote(pipeline.NoteAnswer)
+				c.Unnote(messages.NoteAnswer)
 			}
 		case next.Where == pipeline.ToHold && h.Held != nil:
-			c.Note(pipeline.NoteAnswer, h.Held(next.Question, next.Expires))
+			c.Note(messages.NoteAnswer, h.Held(next.Question, next.Expires))
 			next = pipeline.Resume(c)
 		default:
 			t.Fatalf("the call is at place %d", next.Where)
@@ -132,7 +133,7 @@ type harnessScript struct {
 func (s *harnessScript) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	model := messages.ModelName(c.Request())
+	model := chat.ModelName(c.Request())
 	n := 0
 	for _, m := range s.Asked {
 		if m == model {
@@ -151,7 +152,7 @@ func (s *harnessScript) Do(_ context.Context, c *messages.Call, _ pipeline.Emit)
 	case []byte:
 		c.SetReply(line)
 	case string:
-		c.SetReply(messages.TextReply("x", model, line, 1))
+		c.SetReply(chat.TextReply("x", model, line, 1))
 	}
 	return nil
 }
@@ -175,8 +176,8 @@ func harnessCall(body string) *messages.Call {
 func harnessText(t testing.TB, c *messages.Call) string {
 	t.Helper()
 	require.Nil(t, c.Fault)
-	require.True(t, json.Valid(c.ReplyBytes()))
-	choices := messages.Choices(c.ReplyBytes())
+	require.True(t, json.Valid(c.Reply()))
+	choices := chat.Choices(c.Reply())
 	require.NotEmpty(t, choices)
 	return choices[0].Message().Text()
 }
@@ -186,8 +187,8 @@ type harnessDown struct{}
 
 var errHarnessDown = errors.New("store is down")
 
-func (harnessDown) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errHarnessDown
+func (harnessDown) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errHarnessDown
 }
 func (harnessDown) Put(context.Context, string, []byte, time.Duration, pipeline.Condition) (uint64, error) {
 	return 0, errHarnessDown

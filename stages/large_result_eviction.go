@@ -9,7 +9,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/stages/internal/evict"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
@@ -28,10 +31,6 @@ func largeResultEvictionDefaults() LargeResultEvictionConfig {
 const (
 	evictToObject = "object"
 	evictToDir    = "dir"
-	// noteEvicted is true where the reply is the summary of an evicted result.
-	noteEvicted = "tool.evicted"
-	// notePassed is how many characters of a streamed result the filter let pass. The after begins its reply with them.
-	notePassed = "tool.evictedPassed"
 	// failedSample is how many times the sample's characters are kept when the whole cannot be saved (S0-EVICT-6).
 	failedSample = 4
 )
@@ -53,7 +52,7 @@ func (c *LargeResultEvictionConfig) validate() error {
 type largeResultEviction struct {
 	cfg   LargeResultEvictionConfig
 	tools toolPolicies
-	keep  evictionStore
+	keep  evicted.Keeper
 	log   *slog.Logger
 }
 
@@ -78,37 +77,37 @@ func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.St
 	l := &largeResultEviction{cfg: *cfg, tools: tools, log: d.Log}
 	s := pipeline.Stage{After: l.after, Filter: l.filter, Reads: []string{"reply"}, Writes: []string{"reply"}}
 	if cfg.EvictionStore == evictToDir {
-		dir := evictedDir{cfg.EvictionDir}
-		l.keep, s.Sweep, s.SweepEvery = dir, dir.sweep, time.Hour
+		dir := evicted.InDir{Dir: cfg.EvictionDir}
+		l.keep, s.Sweep, s.SweepEvery = dir, dir.Sweep, time.Hour
 	} else {
-		l.keep = evictedObjects{d.Objects, d.Store}
+		l.keep = evicted.InObjects{Objects: d.Objects, Store: d.Store}
 	}
 	return s, nil
 }
 
 func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	shown := 0 // characters of the text that were let pass
-	c.Noted(notePassed, &shown)
-	c.Unnote(notePassed)
-	if c.Fault != nil || !c.HasReply() || c.Flag(noteEvicted) {
+	c.Noted(messages.NoteEvictedPassed, &shown)
+	c.Unnote(messages.NoteEvictedPassed)
+	if c.Fault != nil || !c.HasReply() || c.Flag(messages.NoteEvicted) {
 		return pipeline.Continue(), nil
 	}
-	limit, raw := l.limit(ctx, c), largest(c)
+	limit, raw := l.limit(ctx, c), evict.Largest(c)
 	if limit < 0 || len(raw)/4 <= limit {
 		return pipeline.Continue(), nil // no more characters than bytes
 	}
-	text := textOf(raw)
+	text := evict.Text(raw)
 	chars := utf8.RuneCountInString(text)
 	if chars/4 <= limit {
 		return pipeline.Continue(), nil
 	}
 	begin := func(n int) string {
 		if shown > 0 {
-			return prefix(textOf(c.ReplyBytes()), max(n, shown))
+			return evicted.Prefix(evict.Text(c.Reply()), max(n, shown))
 		}
-		return prefix(text, n)
+		return evicted.Prefix(text, n)
 	}
-	size := sizeLine(chars)
+	size := evict.SizeLine(chars)
 	path, err := l.save(ctx, c, text)
 	if err != nil {
 		l.log.WarnContext(ctx, "large result not saved; it is cut", "call", c.ID, "tool", c.Tool, "chars", chars, "err", err)
@@ -118,34 +117,11 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 		if shown > 0 {
 			sample = shown // room was kept for the lines below, not for a longer sample
 		}
-		c.SetReply([]byte(begin(sample) + savedLines(path) + size))
-		c.Note(noteEvicted, true)
+		c.SetReply([]byte(begin(sample) + evict.SavedLines(path) + size))
+		c.Note(messages.NoteEvicted, true)
 	}
-	c.Unnote(tool.NoteStructured)
+	c.Unnote(messages.NoteStructured)
 	return pipeline.Continue(), nil
-}
-
-// largest is the result that counts. Structured content beside a text is the same result for programs; if it alone is
-// large, it is what is saved.
-func largest(c *messages.Call) []byte {
-	raw := c.ReplyBytes()
-	if s := c.Notes[tool.NoteStructured]; len(s) > len(raw) {
-		return s
-	}
-	return raw
-}
-
-func textOf(raw []byte) string {
-	if text, ok := messages.IsString(raw); ok {
-		return text
-	}
-	return string(raw)
-}
-
-func savedLines(path string) string { return "...\n[完整结果已保存至: " + path + "]\n" }
-
-func sizeLine(chars int) string {
-	return fmt.Sprintf("[原始大小: %d chars, Token≈%d]", chars, chars/4)
 }
 
 // limit is the tool's own, else the stage's; -1 is none.
@@ -157,17 +133,17 @@ func (l *largeResultEviction) limit(ctx context.Context, c *messages.Call) int {
 }
 
 func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text string) (path string, err error) {
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	base, _, _ := cutVersion(c.Tool)
 	_, e, err := l.tools.of(ctx, c)
 	shared := err == nil && e.CacheScope == tool.ScopeShared // a hit of another tenant names the same path
 	for n := range 1000 {
-		name := evictedName(c.Tenant, c.Agent, base, time.Now().UnixMilli(), n)
+		name := evicted.Name(c.Tenant, c.Agent, base, time.Now().UnixMilli(), n)
 		if shared {
-			name = sharedName(base, time.Now().UnixMilli(), n)
+			name = evicted.SharedName(base, time.Now().UnixMilli(), n)
 		}
-		path, taken, err := l.keep.save(ctx, name, c.ID, []byte(text))
+		path, taken, err := l.keep.Save(ctx, name, c.ID, []byte(text))
 		if !taken || err != nil {
 			return path, err
 		}
@@ -175,13 +151,33 @@ func (l *largeResultEviction) save(ctx context.Context, c *messages.Call, text s
 	return "", fmt.Errorf("no free name for a result of %s", base)
 }
 
-// prefix is the first n characters.
-func prefix(s string, n int) string {
-	for i := range s {
-		if n == 0 {
-			return s[:i]
-		}
-		n--
+// filter makes the filter; nil where nothing is evicted.
+func (l *largeResultEviction) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
+	c.Unnote(messages.NoteEvictedPassed) // of an earlier attempt
+	ctx, cancel := context.WithTimeout(context.Background(), policyTime)
+	defer cancel()
+	limit := l.limit(ctx, c)
+	if limit < 0 {
+		return nil, nil
 	}
-	return s
+	most := 4*limit + 3 // a quarter of them is no more than the limit
+	return evict.NewFilter(c, most, l.reserve(c)), nil
 }
+
+// policyTime is how long the tool's definition may take to be found.
+const policyTime = 5 * time.Second
+
+// reserve is the room of the lines that stand after what was let pass, with the longest numbers.
+func (l *largeResultEviction) reserve(c *messages.Call) int {
+	base, _, _ := cutVersion(c.Tool)
+	longest := 0
+	for _, name := range []string{evicted.Name(c.Tenant, c.Agent, base, longestMs, longestSuffix), evicted.SharedName(base, longestMs, longestSuffix)} {
+		longest = max(longest, utf8.RuneCountInString(evict.SavedLines(l.keep.Path(name))+evict.SizeLine(longestMs)))
+	}
+	return longest
+}
+
+const (
+	longestMs     = 9_999_999_999_999 // of the year 2286; as many characters do not fit into a reply either
+	longestSuffix = 1000
+)

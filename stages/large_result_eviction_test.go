@@ -18,8 +18,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -57,7 +58,7 @@ func (m *memoryObjects) Get(_ context.Context, name string) ([]byte, error) {
 type evictions struct {
 	*toolChain
 	objects *memoryObjects
-	reader  stages.EvictedReader
+	reader  evicted.Reader
 }
 
 func bothEvictions(t *testing.T, test func(t *testing.T, make func(config string, tools ...chainTool) evictions)) {
@@ -66,11 +67,11 @@ func bothEvictions(t *testing.T, test func(t *testing.T, make func(config string
 			t.Parallel()
 			test(t, func(config string, tools ...chainTool) evictions {
 				o := &memoryObjects{}
-				e := evictions{objects: o, reader: stages.EvictedReader{Objects: o}}
+				e := evictions{objects: o, reader: evicted.Reader{Objects: o}}
 				yaml := "{eviction-store: object, " + config + "}"
 				if where == "dir" {
 					dir := t.TempDir()
-					e.reader = stages.EvictedReader{Dir: dir}
+					e.reader = evicted.Reader{Dir: dir}
 					yaml = fmt.Sprintf("{eviction-store: dir, eviction-dir: %q, %s}", dir, config)
 				}
 				e.toolChain = newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": yaml}, tools...)
@@ -98,11 +99,11 @@ func path(t testing.TB, c *messages.Call) string {
 	return p
 }
 
-func whole(t testing.TB, r stages.EvictedReader, tenant, at string) string {
+func whole(t testing.TB, r evicted.Reader, tenant, at string) string {
 	t.Helper()
 	var all strings.Builder
 	for next := 0; ; {
-		p, err := stages.ReadEvicted(t.Context(), r, tenant, at, next, 7777)
+		p, err := evicted.Read(t.Context(), r, tenant, at, next, 7777)
 		require.NoError(t, err)
 		require.Equal(t, next, p.Offset)
 		all.WriteString(p.Text)
@@ -126,7 +127,7 @@ func TestEviction(t *testing.T) {
 			path(t, e.send(t, "v", ""))
 		})
 		t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
-			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big), gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(messages.Encode(big))))
+			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big), gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(rawjson.Encode(big))))
 			out := e.send(t, "t", "g1")
 			at := path(t, out)
 			text, _ := out.ReplyText()
@@ -153,7 +154,7 @@ func TestEviction(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), big))
 			first, second := e.send(t, "t", ""), e.send(t, "t", "")
 			require.True(t, second.Flag(messages.NoteCacheHit))
-			require.Equal(t, first.ReplyBytes(), second.ReplyBytes())
+			require.Equal(t, first.Reply(), second.Reply())
 			require.Equal(t, 1, e.Runs("t"))
 		})
 		t.Run("EV-9", func(t *testing.T) {
@@ -173,7 +174,7 @@ func TestEviction(t *testing.T) {
 		t.Run("EV-11 max-result", func(t *testing.T) {
 			never, low := reading("never"), reading("low")
 			never.MaxResult, low.MaxResult = -1, 10
-			part := gives(stages.EvictedTool(), big)
+			part := gives(evicted.Tool(), big)
 			e := make("enabled: true", gives(never, big), gives(low, strings.Repeat("a", 44)), part)
 			for _, name := range []string{"never", part.Name} {
 				c := toolCall(name, `{"path":"x"}`)
@@ -195,7 +196,7 @@ func TestEviction(t *testing.T) {
 		t.Run("structured content goes too", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), toolbox.Result{Content: []byte("short"), Structured: []byte(`{"v":"` + big + `"}`)}))
 			out := e.send(t, "t", "")
-			require.NotContains(t, out.Notes, tool.NoteStructured)
+			require.NotContains(t, out.Notes, messages.NoteStructured)
 			require.Equal(t, `{"v":"`+big+`"}`, whole(t, e.reader, "default", path(t, out)))
 		})
 	})
@@ -212,7 +213,7 @@ func TestEvictionCollision(t *testing.T) {
 				c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{
 					"large-result-eviction": fmt.Sprintf("{eviction-store: %s, eviction-dir: %q}", where, dir), "tool-cache": "off",
 				}, chainTool{reading("t"), numberedText})
-				r := stages.EvictedReader{Objects: o, Dir: dir}
+				r := evicted.Reader{Objects: o, Dir: dir}
 				one, two := c.Plain(t, toolCall("t", `{}`)), c.Plain(t, toolCall("t", `{}`))
 				require.NotEqual(t, path(t, one), path(t, two))
 				require.Equal(t, "1"+strings.Repeat("b", 90000), whole(t, r, "t1", path(t, one)))
@@ -223,7 +224,7 @@ func TestEvictionCollision(t *testing.T) {
 }
 
 func numberedText(_ context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
-	return toolbox.Result{Content: messages.Encode(fmt.Sprint(n) + strings.Repeat("b", 90000))}, nil
+	return toolbox.Result{Content: rawjson.Encode(fmt.Sprint(n) + strings.Repeat("b", 90000))}, nil
 }
 
 func TestEvictionFailure(t *testing.T) {
@@ -261,7 +262,7 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "a"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "t_1.txt"), []byte("file"), 0o600))
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "a", "p_1.txt")))
-	r := stages.EvictedReader{Objects: o, Dir: dir}
+	r := evicted.Reader{Objects: o, Dir: dir}
 	for _, row := range []struct{ tenant, path, want string }{
 		{"default", "shallot-evicted/g1/t_1.txt", "default's"}, {"default", "g1/t_1.txt", "default's"}, {"", "g1/t_1.txt", "default's"},
 		{"t1", "shallot-evicted/t1/g1/t_1.txt", "t1's"}, {"default", filepath.Join(dir, "a", "t_1.txt"), "file"},
@@ -269,7 +270,7 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 		{"default", "t1/g1/t_1.txt", ""}, {"t1", "g1/t_1.txt", ""}, {"t2", "t1/g1/t_1.txt", ""}, {"default", "secret", ""},
 		{"default", "../a/t_1.txt", ""}, {"default", "a/../a/t_1.txt", ""}, {"default", "/etc/passwd", ""}, {"default", "a/p_1.txt", ""}, {"default", "", ""},
 	} {
-		p, err := stages.ReadEvicted(ctx, r, row.tenant, row.path, 0, 0)
+		p, err := evicted.Read(ctx, r, row.tenant, row.path, 0, 0)
 		if row.want == "" {
 			var f *messages.Fault
 			require.ErrorAs(t, err, &f, row.path)
@@ -279,11 +280,11 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 		require.NoError(t, err, row.path)
 		require.Equal(t, row.want, p.Text)
 	}
-	_, err := stages.ReadEvicted(ctx, r, "", "g1/t_1.txt", -1, 0)
+	_, err := evicted.Read(ctx, r, "", "g1/t_1.txt", -1, 0)
 	require.Error(t, err)
-	p, err := stages.ReadEvicted(ctx, r, "", "g1/t_1.txt", 99, 5)
+	p, err := evicted.Read(ctx, r, "", "g1/t_1.txt", 99, 5)
 	require.NoError(t, err)
-	require.Equal(t, stages.EvictedPart{Offset: 99, Total: 9}, p)
+	require.Equal(t, evicted.Part{Offset: 99, Total: 9}, p)
 }
 
 func TestEvictionSweepsItsDirectory(t *testing.T) {
@@ -304,20 +305,20 @@ func TestEvictionProperty(t *testing.T) {
 		text := rapid.StringN(0, 400, -1).Draw(rt, "text") + "."
 		agent := rapid.String().Draw(rt, "agent")
 		o := &memoryObjects{}
-		c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"}, gives(reading("t"), string(messages.Encode(text))))
+		c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"}, gives(reading("t"), string(rawjson.Encode(text))))
 		call := toolCall("t", `{}`)
 		call.Agent = agent
 		out := c.Call(t, t.Context(), call)
 		got, _ := out.ReplyText()
 		if utf8.RuneCountInString(text)/4 <= 20 {
-			raw, _ := messages.IsString(out.ReplyBytes())
+			raw, _ := rawjson.IsString(out.Reply())
 			require.Equal(rt, text, raw)
 			return
 		}
 		require.True(rt, utf8.ValidString(got))
 		_, rest, _ := strings.Cut(got, "[完整结果已保存至: ")
 		at, _, _ := strings.Cut(rest, "]")
-		p, err := stages.ReadEvicted(t.Context(), stages.EvictedReader{Objects: o}, "t1", at, 0, 0)
+		p, err := evicted.Read(t.Context(), evicted.Reader{Objects: o}, "t1", at, 0, 0)
 		require.NoError(rt, err)
 		require.Equal(rt, text, p.Text)
 	})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -79,7 +81,7 @@ func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	attrs := []slog.Attr{
 		slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
-		slog.String("model", messages.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+		slog.String("model", chat.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
 	}
 	if l.cfg.Bodies {
 		attrs = append(attrs, slog.String("body", string(c.Request())))
@@ -123,10 +125,10 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	r := LogRecord{
 		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
-		Model: messages.ModelName(c.Request()), Messages: len(messages.Messages(c.Request())), Request: digest(c.Request()),
+		Model: chat.ModelName(c.Request()), Messages: len(chat.Messages(c.Request())), Request: digest(c.Request()),
 	}
-	tools, _ := messages.Field(c.Request(), "tools")
-	r.Tools = len(messages.Elements(tools))
+	tools, _ := rawjson.Field(c.Request(), "tools")
+	r.Tools = len(rawjson.Elements(tools))
 	var st loggingState
 	if ok, err := c.State(&st); ok && err == nil {
 		r.DurationMs = r.Time.Sub(st.Begin).Milliseconds()
@@ -138,18 +140,18 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		r.Code, r.Origin = c.Fault.Code, c.Fault.Origin
 		return r
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	r.Reply = digest(reply)
 	if l.cfg.Bodies {
 		r.ReplyBody = reply
 	}
-	r.AnsweredBy = messages.ModelName(reply)
-	for _, ch := range messages.Choices(reply) {
-		finish, _ := messages.FieldString(ch.Raw, "finish_reason")
+	r.AnsweredBy = chat.ModelName(reply)
+	for _, ch := range chat.Choices(reply) {
+		finish, _ := rawjson.FieldString(ch.Raw, "finish_reason")
 		r.Finish = append(r.Finish, finish)
 		r.ToolCalls += len(ch.Message().ToolCalls())
 	}
-	usage, _ := messages.Field(reply, "usage")
+	usage, _ := rawjson.Field(reply, "usage")
 	r.InputTokens, r.OutputTokens = usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
 	return r
 }

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ModelCacheConfig is agent.interceptor.model-cache.
@@ -23,11 +26,10 @@ type ModelCacheConfig struct {
 	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Answers that are kept."`
 }
 
-// noteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache.
+// Values of the note model cache.
 const (
-	noteModelCache = "modelCache"
-	cacheHit       = "hit"
-	cacheMiss      = "miss"
+	cacheHit  = "hit"
+	cacheMiss = "miss"
 )
 
 // cachedReply is an entry. What it is for stands in it and is checked on reading: a key is not trusted alone.
@@ -42,13 +44,17 @@ type modelCache struct {
 	cfg    ModelCacheConfig
 	store  func(string) pipeline.Store
 	log    *slog.Logger
-	bound  *storeBound
+	bound  *quota.StoreBound
 	hits   atomic.Int64
 	misses atomic.Int64
 }
 
 type modelCacheState struct {
 	Key string `json:"key"`
+}
+
+func defaultModelCache() ModelCacheConfig {
+	return ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}
 }
 
 // newModelCache makes the exact cache of model replies. Two requests are the same if their tenant, model and whole
@@ -62,7 +68,7 @@ func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	case cfg.MaxEntries < 1:
 		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
 	}
-	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: newStoreBound(modelCachePrefix, cfg.MaxEntries)}
+	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: quota.NewStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
 		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply", "cache"}, Details: m.details,
 	}, nil
@@ -82,19 +88,19 @@ func (m *modelCache) details(context.Context) map[string]any {
 func (m *modelCache) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	key, ok := modelCacheKey(c)
 	if !ok || c.Cache == "off" {
-		c.Unnote(noteModelCache)
+		c.Unnote(messages.NoteModelCache)
 		return pipeline.Continue(), nil
 	}
 	if c.Cache != "refresh" {
 		if reply := m.look(ctx, c, key); reply != nil {
 			m.hits.Add(1)
 			c.SetReply(reply)
-			c.Note(noteModelCache, cacheHit)
+			c.Note(messages.NoteModelCache, cacheHit)
 			return pipeline.Answer(), nil
 		}
 	}
 	m.misses.Add(1)
-	c.Note(noteModelCache, cacheMiss)
+	c.Note(messages.NoteModelCache, cacheMiss)
 	return pipeline.Continue(), c.SetState(modelCacheState{Key: key})
 }
 
@@ -124,14 +130,14 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), err
 	}
 	_, degraded := c.Notes[messages.NoteDegraded]
-	if c.Fault != nil || degraded || !storable(c.ReplyBytes()) {
+	if c.Fault != nil || degraded || !storable(c.Reply()) {
 		return pipeline.Continue(), nil
 	}
-	v := messages.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.ReplyBytes()})
+	v := rawjson.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.Reply()})
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store := m.store("cache")
-	if err := m.bound.room(ctx, store); err != nil {
+	if err := m.bound.Room(ctx, store); err != nil {
 		return pipeline.Continue(), fmt.Errorf("model cache: not stored: %w", err)
 	}
 	if _, err := store.Put(ctx, st.Key, v, m.cfg.TTL, pipeline.Always()); err != nil {
@@ -142,11 +148,11 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 
 // storable reports whether a reply is whole: a chat reply that says something and whose every choice came to its end.
 func storable(reply []byte) bool {
-	if messages.EmptyReply(reply) {
+	if chat.EmptyReply(reply) {
 		return false
 	}
-	for _, ch := range messages.Choices(reply) {
-		switch finish, _ := messages.FieldString(ch.Raw, "finish_reason"); finish {
+	for _, ch := range chat.Choices(reply) {
+		switch finish, _ := rawjson.FieldString(ch.Raw, "finish_reason"); finish {
 		case "", "length", "content_filter", "error":
 			return false
 		}
@@ -161,13 +167,13 @@ func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	if len(request) == 0 || request[0] != '{' {
 		return "", false
 	}
-	request = messages.DropField(messages.DropField(request, "stream"), "stream_options")
-	body, err := messages.Canonical(request)
+	request = rawjson.DropField(rawjson.DropField(request, "stream"), "stream_options")
+	body, err := rawjson.Canonical(request)
 	if err != nil {
 		return "", false
 	}
 	h := sha256.New()
-	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(messages.ModelName(request)), body} {
+	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(chat.ModelName(request)), body} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}

@@ -45,7 +45,7 @@ func TestModelCacheKey(t *testing.T) {
 			second := messages.NewCall(messages.Model, tc.tenant, []byte(tc.second))
 			c = h.Call(t, context.Background(), second)
 			require.Len(t, script.Asked, tc.calls)
-			require.Equal(t, string(reply), string(c.ReplyBytes()), "byte for byte")
+			require.Equal(t, string(reply), string(c.Reply()), "byte for byte")
 			if tc.calls == 1 {
 				require.Equal(t, `"hit"`, string(c.Notes["modelCache"]))
 				require.False(t, c.Flag(messages.NoteExecutorReached))

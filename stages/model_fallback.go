@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -136,7 +138,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
-	empty := c.Fault == nil && !emptied && messages.EmptyReply(c.ReplyBytes())
+	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.Reply())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
@@ -161,7 +163,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
-	primary := messages.ModelName(kept)
+	primary := chat.ModelName(kept)
 	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary })
 	if len(kept) == 0 || kept[0] != '{' || st.Tried >= len(standbys)*m.tries {
 		if ours {
@@ -174,7 +176,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 		last = c.Fault.Code
 	}
 	if !ours {
-		st.Fault, st.Reply = c.Fault, c.ReplyBytes()
+		st.Fault, st.Reply = c.Fault, c.Reply()
 		if text, ok := c.ReplyText(); ok {
 			st.Reply = []byte(text)
 		}
@@ -193,7 +195,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 }
 
 func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
-	out := messages.SetFieldString(kept, "model", standby)
+	out := rawjson.SetFieldString(kept, "model", standby)
 	if p := m.deps.Provider; p != nil && p(primary) != "" && p(primary) == p(standby) {
 		return out
 	}
@@ -241,9 +243,9 @@ func dropCacheMarks(request []byte) []byte {
 	})
 	return eachElement(out, "tools", func(t []byte) []byte {
 		t = dropMarks(t)
-		if f, ok := messages.Field(t, "function"); ok {
+		if f, ok := rawjson.Field(t, "function"); ok {
 			if g := dropMarks(f); len(g) != len(f) {
-				t = messages.SetField(t, "function", g)
+				t = rawjson.SetField(t, "function", g)
 			}
 		}
 		return t
@@ -252,15 +254,15 @@ func dropCacheMarks(request []byte) []byte {
 
 func dropMarks(obj []byte) []byte {
 	for _, mark := range cacheMarks {
-		obj = messages.DropField(obj, mark)
+		obj = rawjson.DropField(obj, mark)
 	}
 	return obj
 }
 
 // eachElement edits the elements of an array field; the field is only written if one changed.
 func eachElement(obj []byte, key string, edit func([]byte) []byte) []byte {
-	raw, _ := messages.Field(obj, key)
-	elems := messages.Elements(raw)
+	raw, _ := rawjson.Field(obj, key)
+	elems := rawjson.Elements(raw)
 	out := make([][]byte, 0, len(elems))
 	changed := false
 	for _, e := range elems {
@@ -276,5 +278,5 @@ func eachElement(obj []byte, key string, edit func([]byte) []byte) []byte {
 	if !changed {
 		return obj
 	}
-	return messages.SetField(obj, key, messages.Array(out))
+	return rawjson.SetField(obj, key, rawjson.Array(out))
 }

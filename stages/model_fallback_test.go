@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -86,7 +88,7 @@ func TestModelFallback(t *testing.T) {
 				require.NotNil(t, c.Fault)
 				require.Equal(t, tc.code, c.Fault.Code)
 			case tc.reply != nil:
-				require.Equal(t, string(tc.reply), string(c.ReplyBytes()))
+				require.Equal(t, string(tc.reply), string(c.Reply()))
 			default:
 				require.Equal(t, tc.text, harnessText(t, c))
 			}
@@ -115,7 +117,7 @@ func TestModelFallbackFlag(t *testing.T) {
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 		var mine []string
 		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			mine = append(mine, messages.ModelName(c.Request())+" "+string(c.Notes[messages.NoteIsFallback]))
+			mine = append(mine, chat.ModelName(c.Request())+" "+string(c.Notes[messages.NoteIsFallback]))
 			return pipeline.Continue(), nil
 		}}
 		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()), inner}, Target: script}
@@ -171,7 +173,7 @@ func TestModelFallbackTime(t *testing.T) {
 		c := harnessCall(`{"model":"p"}`)
 		c.Deadline = time.Now().Add(time.Hour)
 		target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-			asked = append(asked, messages.ModelName(c.Request()))
+			asked = append(asked, chat.ModelName(c.Request()))
 			c.Deadline = time.Now().Add(-time.Second)
 			return providerFault(messages.ProviderError)
 		})
@@ -285,7 +287,7 @@ func TestModelFallbackRecord(t *testing.T) {
 
 func mustField(t *testing.T, raw []byte, key string) []byte {
 	t.Helper()
-	v, ok := messages.Field(raw, key)
+	v, ok := rawjson.Field(raw, key)
 	require.True(t, ok, "%s has no %s", raw, key)
 	return v
 }
@@ -306,8 +308,8 @@ func FuzzModelFallbackRequest(f *testing.F) {
 		h := &harness{Stages: []pipeline.Stage{s}, Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 			if calls++; calls > 1 {
 				require.True(t, json.Valid(c.Request()), "%s", c.Request())
-				require.Equal(t, "standby", messages.ModelName(c.Request()))
-				_, marked := messages.Field(c.Request(), "cache_control")
+				require.Equal(t, "standby", chat.ModelName(c.Request()))
+				_, marked := rawjson.Field(c.Request(), "cache_control")
 				require.False(t, marked)
 			}
 			return providerFault(messages.ProviderError)
@@ -319,7 +321,7 @@ func FuzzModelFallbackRequest(f *testing.F) {
 
 func BenchmarkModelFallbackPass(b *testing.B) {
 	s := harnessModel(b, "model-fallback", "fallback-models: [m1]", harnessDeps())
-	reply := messages.TextReply("x", "p", "hello", 1)
+	reply := chat.TextReply("x", "p", "hello", 1)
 	l := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		c.SetReply(reply)
 		return nil

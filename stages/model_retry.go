@@ -40,6 +40,10 @@ type modelRetry struct {
 	exhausted atomic.Int64
 }
 
+func defaultModelRetry() ModelRetryConfig {
+	return ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}
+}
+
 // newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
 // contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
 // (stream_cut is not retryable). A provider's Retry-After is kept to; if it asks for more than max-delay, or if the

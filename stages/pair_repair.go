@@ -5,11 +5,11 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
-
-// NotePairRepair says what pair repair changed; it is absent where nothing was wrong.
-const NotePairRepair = "pairRepair"
 
 // PairRepairConfig is agent.interceptor.pair-repair.
 type PairRepairConfig struct {
@@ -30,6 +30,10 @@ func (r PairRepaired) none() bool {
 	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Matched)+len(r.Renamed) == 0
 }
 
+func defaultPairRepair() PairRepairConfig {
+	return PairRepairConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent}}}
+}
+
 // newPairRepair makes the stage that puts tool calls and tool results together again before anything edits the
 // history (CU-13). Afterwards every assistant message with tool calls is followed at once by exactly one result for
 // each id, which is what upstreams check. A history that is right already keeps every byte.
@@ -37,17 +41,17 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.messages"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			msgs, ok := chat(c.Request())
+			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}
 			out, done := RepairPairs(msgs)
 			if done.none() {
-				c.Unnote(NotePairRepair)
+				c.Unnote(messages.NotePairRepair)
 				return pipeline.Continue(), nil
 			}
-			c.SetRequest(messages.WithMessages(c.Request(), out))
-			c.Note(NotePairRepair, done)
+			c.SetRequest(chat.WithMessages(c.Request(), out))
+			c.Note(messages.NotePairRepair, done)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
 				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
 			return pipeline.Continue(), nil
@@ -57,21 +61,21 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 
 // RepairPairs returns the messages with calls and results paired, and what was done for it. The input is not changed.
 // It is deterministic, and a second run finds nothing to do.
-func RepairPairs(msgs []messages.Msg) ([]messages.Msg, PairRepaired) {
-	p := pair(msgs)
-	r := &repair{msgs: msgs, p: p, out: make([]messages.Msg, 0, len(msgs))}
+func RepairPairs(msgs []chat.Msg) ([]chat.Msg, PairRepaired) {
+	p := conversation.Pair(msgs)
+	r := &repair{msgs: msgs, p: p, out: make([]chat.Msg, 0, len(msgs))}
 	for i, m := range msgs {
-		switch p.roles[i] {
+		switch p.Roles[i] {
 		case "tool":
 			switch {
-			case p.slot[i] >= 0: // stands with its call
-			case p.owner[i] >= 0:
+			case p.Slot[i] >= 0: // stands with its call
+			case p.Owner[i] >= 0:
 				r.done.Duplicates = append(r.done.Duplicates, m.ToolCallID())
 			default:
 				r.done.Dropped = append(r.done.Dropped, m.ToolCallID())
 			}
 		case "assistant":
-			if len(p.calls[i]) > 0 {
+			if len(p.Calls[i]) > 0 {
 				r.group(i)
 				continue
 			}
@@ -84,68 +88,68 @@ func RepairPairs(msgs []messages.Msg) ([]messages.Msg, PairRepaired) {
 }
 
 type repair struct {
-	msgs []messages.Msg
-	p    *pairing
+	msgs []chat.Msg
+	p    *conversation.Pairing
 	used map[string]bool
-	out  []messages.Msg
+	out  []chat.Msg
 	done PairRepaired
 }
 
 // group writes one assistant message with its results: those that exist in their order, then the missing ones.
 func (r *repair) group(i int) {
-	slots := r.p.calls[i]
+	slots := r.p.Calls[i]
 	ids := r.ids(i)
 	results := make(map[int]int, len(slots)) // message -> slot
 	for j, s := range slots {
-		if s.result >= 0 {
-			results[s.result] = j
+		if s.Result >= 0 {
+			results[s.Result] = j
 		}
 	}
 	// An intact group stands right behind its call; the order of its results is left as it is.
 	r.out = append(r.out, r.head(i, ids))
 	done := make([]bool, len(slots))
 	next := i + 1
-	for ; next < len(r.msgs) && r.p.roles[next] == "tool"; next++ {
+	for ; next < len(r.msgs) && r.p.Roles[next] == "tool"; next++ {
 		if j, ok := results[next]; ok {
 			r.result(next, slots[j], ids[j])
 			done[j] = true
-		} else if r.p.slot[next] >= 0 {
+		} else if r.p.Slot[next] >= 0 {
 			break // a result of another group
 		}
 	}
 	for j, s := range slots {
 		switch {
 		case done[j]:
-		case s.result >= 0:
-			r.result(s.result, s, ids[j])
+		case s.Result >= 0:
+			r.result(s.Result, s, ids[j])
 			r.done.Moved = append(r.done.Moved, ids[j])
 		default:
-			r.out = append(r.out, toolMsg(ids[j], notCompleted))
+			r.out = append(r.out, toolMsg(ids[j], conversation.NotCompleted))
 			r.done.Made = append(r.done.Made, ids[j])
 		}
 	}
 }
 
-func (r *repair) result(at int, s slot, id string) {
+func (r *repair) result(at int, s conversation.Slot, id string) {
 	m := r.msgs[at]
-	if m.ToolCallID() != s.id {
+	if m.ToolCallID() != s.ID {
 		r.done.Matched = append(r.done.Matched, id)
 	}
 	if m.ToolCallID() != id {
-		m = messages.Msg{Raw: messages.SetFieldString(m.Raw, "tool_call_id", id)}
+		m = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, "tool_call_id", id)}
 	}
 	r.out = append(r.out, m)
 }
 
 // ids returns the ids of a group's calls, each of them set and single.
 func (r *repair) ids(i int) []string {
-	slots := r.p.calls[i]
+	slots := r.p.Calls[i]
 	ids := make([]string, len(slots))
 	seen := make(map[string]bool, len(slots))
 	for j, s := range slots {
-		if s.id != "" && !seen[s.id] {
-			ids[j] = s.id
-			seen[s.id] = true
+		if s.ID != "" && !seen[s.ID] {
+			ids[j] = s.ID
+			seen[s.ID] = true
 		}
 	}
 	for j, s := range slots {
@@ -153,12 +157,12 @@ func (r *repair) ids(i int) []string {
 			continue
 		}
 		r.load()
-		base := s.id
+		base := s.ID
 		if base == "" {
 			base = fmt.Sprintf("call_%d", i)
 		}
 		id := base
-		for n := j + 1; id == s.id || seen[id] || r.used[id]; n++ {
+		for n := j + 1; id == s.ID || seen[id] || r.used[id]; n++ {
 			id = fmt.Sprintf("%s_%d", base, n)
 		}
 		ids[j] = id
@@ -175,21 +179,21 @@ func (r *repair) load() {
 		return
 	}
 	r.used = map[string]bool{}
-	for _, slots := range r.p.calls {
+	for _, slots := range r.p.Calls {
 		for _, s := range slots {
-			r.used[s.id] = true
+			r.used[s.ID] = true
 		}
 	}
 }
 
 // head is the assistant message, with the new ids written in.
-func (r *repair) head(i int, ids []string) messages.Msg {
+func (r *repair) head(i int, ids []string) chat.Msg {
 	m := r.msgs[i]
 	calls := m.ToolCalls()
 	changed := false
 	for j := range calls {
 		if calls[j].ID() != ids[j] {
-			calls[j] = messages.ToolCall{Raw: messages.SetFieldString(calls[j].Raw, "id", ids[j])}
+			calls[j] = chat.ToolCall{Raw: rawjson.SetFieldString(calls[j].Raw, "id", ids[j])}
 			changed = true
 		}
 	}
@@ -199,8 +203,8 @@ func (r *repair) head(i int, ids []string) messages.Msg {
 	return m.WithToolCalls(calls)
 }
 
-func toolMsg(id, text string) messages.Msg {
-	return messages.Msg{Raw: messages.Encode(struct {
+func toolMsg(id, text string) chat.Msg {
+	return chat.Msg{Raw: rawjson.Encode(struct {
 		Role    string `json:"role"`
 		ID      string `json:"tool_call_id"`
 		Content string `json:"content"`

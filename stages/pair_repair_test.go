@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -16,7 +17,7 @@ func TestPairRepair(t *testing.T) {
 	t.Parallel()
 	s := mustShape[stages.PairRepairConfig](t, "pair-repair", stages.Deps{}, nil)
 	require.Equal(t, []string{"agent"}, s.ApplyTo)
-	type M = []messages.Msg
+	type M = []chat.Msg
 	u := msg("user", "hi")
 	for name, tc := range map[string]struct {
 		in, want M
@@ -78,7 +79,7 @@ func TestPairRepair(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := shape(t, s, request(tc.in...))
-			got := messages.Messages(c.Request())
+			got := chat.Messages(c.Request())
 			paired(t, got)
 			want := raws(tc.want)
 			for i, w := range want {
@@ -89,7 +90,7 @@ func TestPairRepair(t *testing.T) {
 			}
 			require.Equal(t, want, raws(got))
 			var done stages.PairRepaired
-			noted := c.Noted(stages.NotePairRepair, &done)
+			noted := c.Noted(messages.NotePairRepair, &done)
 			require.Equal(t, tc.done, done)
 			again, _ := stages.RepairPairs(got)
 			require.Equal(t, raws(got), raws(again), "a second run finds nothing to do")
@@ -134,8 +135,8 @@ func TestShapingStagesLeaveOddBodiesAlone(t *testing.T) {
 }
 
 // anyHistory draws histories with every fault of pairing.
-func anyHistory(t *rapid.T, valid bool) []messages.Msg {
-	var msgs []messages.Msg
+func anyHistory(t *rapid.T, valid bool) []chat.Msg {
+	var msgs []chat.Msg
 	text := rapid.StringMatching(`[a-z 中文]{0,40}`)
 	if rapid.Bool().Draw(t, "system") {
 		msgs = append(msgs, msg("system", text.Draw(t, "prompt")))
@@ -152,7 +153,7 @@ func anyHistory(t *rapid.T, valid bool) []messages.Msg {
 			for _, id := range ids {
 				calls = append(calls, id+" tool"+id+` {"q":"`+text.Draw(t, "args")+`"}`)
 			}
-			group := []messages.Msg{calling(calls...)}
+			group := []chat.Msg{calling(calls...)}
 			for _, id := range ids {
 				group = append(group, result(id, text.Draw(t, "r")))
 			}

@@ -9,6 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -30,10 +32,10 @@ func rule(kind, strategy string) []stages.PIIRule {
 }
 
 func userSays(text string) *messages.Call {
-	return callIn("", string(messages.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
+	return callIn("", string(rawjson.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
 }
 
-func sawText(request []byte, i int) string { return messages.Messages(request)[i].Text() }
+func sawText(request []byte, i int) string { return chat.Messages(request)[i].Text() }
 
 func TestPIIStrategies(t *testing.T) {
 	t.Parallel()
@@ -120,15 +122,15 @@ const history = `{"temperature":0,"messages":[{"role":"system","content":"help"}
 func TestPIIInput(t *testing.T) {
 	t.Parallel()
 	_, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
-	msgs := messages.Messages(saw)
+	msgs := chat.Messages(saw)
 	require.Contains(t, string(msgs[1].Raw), `{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
 	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`, msgs[2].ToolCalls()[0].Arguments())
 	t.Run("PI-6 defaults", func(t *testing.T) {
 		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
 		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
 		require.Equal(t, "joe@example.com", textOf(c, 0))
-		require.NotContains(t, string(c.Notes[stages.NotePII]), "joe")
-		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[stages.NotePII]))
+		require.NotContains(t, string(c.Notes[messages.NotePII]), "joe")
+		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[messages.NotePII]))
 	})
 	t.Run("PI-6 tool results", func(t *testing.T) {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.ApplyToToolResults, c.ApplyToInput = true, false })
@@ -152,7 +154,7 @@ func TestPIIOutput(t *testing.T) {
 		t.Parallel()
 		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},{"index":1,"message":{"content":null,"refusal":null}}]}`
 		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
-		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.ReplyBytes()))
+		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.Reply()))
 	})
 	t.Run("PI-4 block in output", func(t *testing.T) {
 		t.Parallel()
@@ -171,7 +173,7 @@ func TestPIIReplace(t *testing.T) {
 	require.Equal(t, "<EMAIL_1>, <EMAIL_3>, <EMAIL_1>, <PHONE_1>; <EMAIL_2> is mine", sawText(saw, 0))
 	require.Equal(t, "Dear eve@example.com, <EMAIL_2> <EMAIL_9> <EMAIL_1", textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
-	args := messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments()
+	args := chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments()
 	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_1>"}`, args)
 }
 
@@ -206,11 +208,11 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 		got := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: -1}, text, sizes)
 		args := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: 0}, text, sizes)
 		choice := map[string]any{"message": map[string]any{"content": text, "tool_calls": []any{map[string]any{"function": map[string]any{"name": "f", "arguments": text}}}}}
-		c.SetReply(messages.Encode(map[string]any{"choices": []any{choice}}))
+		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{choice}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, textOf(c, 0), got)
-		require.Equal(rt, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments(), args)
+		require.Equal(rt, chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments(), args)
 	})
 }
 
@@ -221,18 +223,18 @@ func TestPIIRestoreUndoesReplace(t *testing.T) {
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		text := piiText(rt, "text")
-		args := string(messages.Encode(map[string]string{"k": piiText(rt, "args")}))
-		c := callIn("", string(messages.Encode(map[string]any{"messages": []any{
+		args := string(rawjson.Encode(map[string]string{"k": piiText(rt, "args")}))
+		c := callIn("", string(rawjson.Encode(map[string]any{"messages": []any{
 			map[string]any{"role": "user", "content": text},
 			map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
 		_, err := s.Before(t.Context(), c)
 		require.NoError(rt, err)
-		msgs := messages.Messages(c.Request())
+		msgs := chat.Messages(c.Request())
 		call := msgs[1].ToolCalls()[0]
-		c.SetReply(messages.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
+		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, text, textOf(c, 0))
-		require.JSONEq(rt, args, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
+		require.JSONEq(rt, args, chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments())
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // RateLimitConfig is agent.interceptor.rate-limit.
@@ -78,8 +79,8 @@ type bucket struct {
 	Taken map[string]time.Time `json:"taken,omitempty"`
 }
 
-// mostTaken bounds the attempts that a bucket remembers.
-const mostTaken = 256
+// maxTaken bounds the attempts that a bucket remembers.
+const maxTaken = 256
 
 // newRateLimit makes the stage that limits how often a tool runs for a tenant. It stands inner to cache and retry: a
 // hit uses no quota, each attempt does. A call over the limit gets the fault rate_limited with Retry-After; it is not
@@ -96,7 +97,7 @@ func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
 		}
 		wait, err := takeToken(ctx, d.Store("limits"), messages.Key("rate-limit", c.Tenant, tool), r, c.ID+"/"+try(c))
 		if err != nil {
-			return pipeline.Verdict{}, storeFault("rate-limit", "tool quotas", err)
+			return pipeline.Verdict{}, quota.StoreFault("rate-limit", "tool quotas", err)
 		}
 		if wait > 0 {
 			f := messages.NewFault(messages.RateLimited, "tool '%s' may run %d times in %s for tenant %s; try again in %s",
@@ -140,7 +141,7 @@ func (b *bucket) remember(attempt string, now time.Time) {
 			delete(b.Taken, a)
 		}
 	}
-	for len(b.Taken) >= mostTaken {
+	for len(b.Taken) >= maxTaken {
 		oldest := ""
 		for a, at := range b.Taken {
 			if oldest == "" || at.Before(b.Taken[oldest]) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -40,7 +41,7 @@ func decideRetry(ctx context.Context, s pipeline.Store, log *slog.Logger, c *mes
 	stage, _ := c.Slip.Stage()
 	key := messages.Key(c.Tenant, c.ID, stage, attemptPath(c))
 	r.DelayMs, r.Next = delay.Milliseconds(), time.Now().Add(delay).UTC()
-	_, err := s.Put(ctx, key, messages.Encode(r), retryRecordTTL, pipeline.IfAbsent())
+	_, err := s.Put(ctx, key, rawjson.Encode(r), retryRecordTTL, pipeline.IfAbsent())
 	if err == nil {
 		return delay, true
 	}

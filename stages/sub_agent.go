@@ -7,7 +7,10 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // SubAgentConfig is agent.interceptor.sub-agent.
@@ -71,11 +74,11 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			msgs, ok := chat(c.Request())
+			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}
-			at := messages.NewestUser(msgs)
+			at := chat.NewestUser(msgs)
 			if at < 0 {
 				return pipeline.Continue(), nil
 			}
@@ -85,9 +88,9 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 			}
 			request := c.Request()
 			if bare, found := withoutHints(msgs); found {
-				request = messages.WithMessages(request, bare)
+				request = chat.WithMessages(request, bare)
 			}
-			c.SetRequest(messages.AppendSystem(request, delegationHint(agent, score)))
+			c.SetRequest(chat.AppendSystem(request, delegationHint(agent, score)))
 			d.Log.Debug("delegation hint", "call", c.ID, "agent", agent, "score", score)
 			return pipeline.Continue(), nil
 		},
@@ -126,7 +129,7 @@ var hintLine = regexp.MustCompile(`(?:\n\n|\n)?\[DELEGATION_HINT\] 建议委派�
 
 // withoutHints takes the hints of earlier calls out of the system prompt, so that there is never more than one and it
 // stands at the end (SA-11). What held nothing else goes with them.
-func withoutHints(msgs []messages.Msg) (out []messages.Msg, found bool) {
+func withoutHints(msgs []chat.Msg) (out []chat.Msg, found bool) {
 	strip := func(s string) string {
 		return strings.TrimPrefix(hintLine.ReplaceAllString(s, ""), "\n\n")
 	}
@@ -158,23 +161,23 @@ func withoutHints(msgs []messages.Msg) (out []messages.Msg, found bool) {
 
 // withoutEmptyParts drops text parts that say nothing; some providers refuse them. A message that is left with
 // nothing has no bytes.
-func withoutEmptyParts(m messages.Msg) messages.Msg {
-	raw, _ := messages.Field(m.Raw, "content")
-	if s, ok := messages.IsString(raw); ok {
+func withoutEmptyParts(m chat.Msg) chat.Msg {
+	raw, _ := rawjson.Field(m.Raw, "content")
+	if s, ok := rawjson.IsString(raw); ok {
 		if s == "" {
-			return messages.Msg{}
+			return chat.Msg{}
 		}
 		return m
 	}
 	var parts [][]byte
-	for _, p := range messages.Elements(raw) {
-		kind, _ := messages.FieldString(p, "type")
-		if s, _ := messages.FieldString(p, "text"); kind != "text" || s != "" {
+	for _, p := range rawjson.Elements(raw) {
+		kind, _ := rawjson.FieldString(p, "type")
+		if s, _ := rawjson.FieldString(p, "text"); kind != "text" || s != "" {
 			parts = append(parts, p)
 		}
 	}
 	if len(parts) == 0 {
-		return messages.Msg{}
+		return chat.Msg{}
 	}
-	return messages.Msg{Raw: messages.SetField(m.Raw, "content", messages.Array(parts))}
+	return chat.Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(parts))}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -24,20 +25,20 @@ func TestSubAgent(t *testing.T) {
 	require.Equal(t, []string{"agent", "session"}, s.ApplyTo)
 	sys := msg("system", "be kind")
 	for name, tc := range map[string]struct {
-		in   []messages.Msg
+		in   []chat.Msg
 		want string // end of the system prompt; empty: unchanged
 	}{
-		"SA-1 one keyword":            {[]messages.Msg{sys, msg("user", "请做代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"SA-2 below the least score":  {[]messages.Msg{sys, msg("user", "please review")}, ""},
-		"SA-3 two keywords":           {[]messages.Msg{sys, msg("user", "review 一下代码质量")}, hint + "code-review-agent, 匹配度: 7"},
-		"SA-4 three times":            {[]messages.Msg{sys, msg("user", "review review review")}, ""},
-		"SA-5 the best agent":         {[]messages.Msg{sys, msg("user", "代码审查后做数据分析和统计")}, hint + "data-analysis-agent, 匹配度: 8"},
-		"SA-6 a tie":                  {[]messages.Msg{sys, msg("user", "数据分析 代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"SA-7 only in older messages": {[]messages.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"), msg("user", "ok")}, ""},
-		"SA-8 no user message":        {[]messages.Msg{sys, msg("assistant", "代码审查")}, ""},
-		"SA-9 case":                   {[]messages.Msg{sys, msg("user", "Review 代码质量")}, ""},
-		"SA-10 no system prompt":      {[]messages.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"content parts": {[]messages.Msg{sys, {Raw: []byte(`{"role":"user","content":[{"type":"text","text":"请做"},{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"代码审查"}]}`)}},
+		"SA-1 one keyword":            {[]chat.Msg{sys, msg("user", "请做代码审查")}, hint + "code-review-agent, 匹配度: 5"},
+		"SA-2 below the least score":  {[]chat.Msg{sys, msg("user", "please review")}, ""},
+		"SA-3 two keywords":           {[]chat.Msg{sys, msg("user", "review 一下代码质量")}, hint + "code-review-agent, 匹配度: 7"},
+		"SA-4 three times":            {[]chat.Msg{sys, msg("user", "review review review")}, ""},
+		"SA-5 the best agent":         {[]chat.Msg{sys, msg("user", "代码审查后做数据分析和统计")}, hint + "data-analysis-agent, 匹配度: 8"},
+		"SA-6 a tie":                  {[]chat.Msg{sys, msg("user", "数据分析 代码审查")}, hint + "code-review-agent, 匹配度: 5"},
+		"SA-7 only in older messages": {[]chat.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"), msg("user", "ok")}, ""},
+		"SA-8 no user message":        {[]chat.Msg{sys, msg("assistant", "代码审查")}, ""},
+		"SA-9 case":                   {[]chat.Msg{sys, msg("user", "Review 代码质量")}, ""},
+		"SA-10 no system prompt":      {[]chat.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
+		"content parts": {[]chat.Msg{sys, {Raw: []byte(`{"role":"user","content":[{"type":"text","text":"请做"},{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"代码审查"}]}`)}},
 			hint + "code-review-agent, 匹配度: 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,32 +49,32 @@ func TestSubAgent(t *testing.T) {
 					require.Equal(t, string(request(tc.in...)), string(c.Request()))
 					return
 				}
-				text := messages.SystemText(c.Request())
+				text := chat.SystemText(c.Request())
 				require.True(t, strings.HasSuffix(text, tc.want), text)
 				require.Equal(t, name == "SA-10 no system prompt", text == tc.want)
-				got := messages.Messages(c.Request())
+				got := chat.Messages(c.Request())
 				require.Equal(t, string(tc.in[len(tc.in)-1].Raw), string(got[len(got)-1].Raw))
 			}
 		})
 	}
-	for name, prompt := range map[string]messages.Msg{
+	for name, prompt := range map[string]chat.Msg{
 		"text":  sys,
 		"parts": {Raw: []byte(`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}}]}`)},
 		"none":  {},
 	} {
 		t.Run("SA-11 one hint however often, prompt "+name, func(t *testing.T) {
 			t.Parallel()
-			in := []messages.Msg{msg("user", "代码审查")}
+			in := []chat.Msg{msg("user", "代码审查")}
 			if prompt.Raw != nil {
-				in = append([]messages.Msg{prompt}, in...)
+				in = append([]chat.Msg{prompt}, in...)
 			}
 			c := shape(t, s, request(in...))
 			once := string(c.Request())
 			c = shape(t, s, c.Request())
 			require.Equal(t, once, string(c.Request()), "the second call of a run brings the first one's prompt")
-			next := append(messages.Messages(c.Request()), msg("user", "数据分析"))
+			next := append(chat.Messages(c.Request()), msg("user", "数据分析"))
 			c = shape(t, s, request(next...))
-			text := messages.SystemText(c.Request())
+			text := chat.SystemText(c.Request())
 			require.Equal(t, 1, strings.Count(text, hint), text)
 			require.True(t, strings.HasSuffix(text, hint+"data-analysis-agent, 匹配度: 5"), text)
 			require.NotContains(t, string(c.Request()), `"text":""`)
@@ -82,12 +83,12 @@ func TestSubAgent(t *testing.T) {
 	t.Run("SA-6 ties: last", func(t *testing.T) {
 		t.Parallel()
 		s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.Ties = "last" })
-		require.Contains(t, messages.SystemText(shape(t, s, request(msg("user", "数据分析 代码审查"))).Request()), "data-analysis-agent")
+		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "数据分析 代码审查"))).Request()), "data-analysis-agent")
 	})
 	t.Run("SA-9 case-sensitive false", func(t *testing.T) {
 		t.Parallel()
 		s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.CaseSensitive = false })
-		require.Contains(t, messages.SystemText(shape(t, s, request(msg("user", "REVIEW 代码质量"))).Request()), "匹配度: 7")
+		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "REVIEW 代码质量"))).Request()), "匹配度: 7")
 	})
 	for name, bad := range map[string]stages.SubAgentSpec{
 		"agents[0].name":                {Name: " "},

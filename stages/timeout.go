@@ -29,7 +29,7 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		name := c.Tool
 		var version string
-		if c.Noted(tool.NoteVersion, &version) && version != "" {
+		if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 			name = tool.Pin(name, version)
 		}
 		def, err := d.Tools.Get(ctx, name)
@@ -40,11 +40,11 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 		if !c.Deadline.IsZero() {
 			limit = min(limit, time.Until(c.Deadline))
 		}
-		c.Note(tool.NoteTimeout, max(1, limit.Milliseconds()))
+		c.Note(messages.NoteToolTimeout, max(1, limit.Milliseconds()))
 		return pipeline.Continue(), nil
 	}
 	after := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		c.Unnote(tool.NoteTimeout)
+		c.Unnote(messages.NoteToolTimeout)
 		return pipeline.Continue(), nil
 	}
 	return pipeline.Stage{Before: before, After: after, Blind: true, Reads: []string{"tool", "deadline"}, Writes: []string{"timeout"}}, nil

@@ -41,9 +41,9 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 				for range 2 {
 					_, err := s.Before(t.Context(), call)
 					require.NoError(t, err)
-					require.Equal(t, row.want, note[int64](call, tool.NoteTimeout))
+					require.Equal(t, row.want, note[int64](call, messages.NoteToolTimeout))
 				}
-				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, tool.NoteTimeout, "X-28: of one attempt only")
+				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, messages.NoteToolTimeout, "X-28: of one attempt only")
 			})
 		})
 	}

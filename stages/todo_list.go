@@ -11,17 +11,18 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
+	"github.com/shallot-nats/shallot/stages/internal/todo"
 )
-
-// NoteTodo is the shared note in which the todo stage says what it did with a reply's directives.
-const NoteTodo = "todo"
 
 // What the stage writes at the end of the system prompt (S0-TODO-4).
 const (
 	todoHeader = "[当前任务列表]"
 	todoHelp   = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
-		"To change a task (S is one of " + todoStatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
+		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 )
 
 // TodoConfig is agent.interceptor.todo-list (S0-TODO-8).
@@ -29,7 +30,7 @@ type TodoConfig struct {
 	Common `yaml:",inline"`
 }
 
-// TodoReport is the value of NoteTodo.
+// TodoReport is the value of messages.NoteTodo.
 type TodoReport struct {
 	Added   []int64       `json:"added,omitempty"`   // ids
 	Updated []int64       `json:"updated,omitempty"` // ids
@@ -57,6 +58,10 @@ type todoStage struct {
 	log   *slog.Logger
 }
 
+func defaultTodo() TodoConfig {
+	return TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}
+}
+
 func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 	t := todoStage{store: d.Store("todo"), log: d.Log}
 	if t.log == nil {
@@ -77,7 +82,7 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if c.Session == "" {
 		return pipeline.Continue(), nil
 	}
-	l, err := LoadTodo(ctx, t.store, c.Tenant, c.Session)
+	l, err := todolist.Load(ctx, t.store, c.Tenant, c.Session)
 	if err != nil {
 		// No list at all rather than an empty one: the model would believe that nothing is to be done.
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
@@ -89,9 +94,9 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 
 // todoInject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
 // request is run again as it was sent, gets the new one in its place.
-func todoInject(request []byte, l TodoList) []byte {
-	block := l.prompt()
-	msgs := messages.Messages(request)
+func todoInject(request []byte, l todolist.List) []byte {
+	block := todoPrompt(l)
+	msgs := chat.Messages(request)
 	at := -1
 	for i, m := range msgs {
 		if !m.System() {
@@ -111,17 +116,17 @@ func todoInject(request []byte, l TodoList) []byte {
 		})
 		if replaced {
 			msgs[at] = m
-			return messages.WithMessages(request, msgs)
+			return chat.WithMessages(request, msgs)
 		}
 	}
-	return messages.AppendSystem(request, block)
+	return chat.AppendSystem(request, block)
 }
 
-// prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
+// todoPrompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
 // a list; between them one line an item, in the order of the ids (TD-12).
-func (l TodoList) prompt() string {
+func todoPrompt(l todolist.List) string {
 	items := slices.Clone(l.Items)
-	slices.SortStableFunc(items, func(a, b TodoItem) int { return int(a.ID - b.ID) })
+	slices.SortStableFunc(items, func(a, b todolist.Item) int { return int(a.ID - b.ID) })
 	var b strings.Builder
 	b.WriteString(todoHeader + "\n")
 	for _, it := range items {
@@ -135,11 +140,11 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	if c.Session == "" || c.Fault != nil || !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	cleaned, first, any := todoClean(reply)
 	c.Unnote(messages.NoteEmptied)
 	if !any {
-		c.Unnote(NoteTodo)
+		c.Unnote(messages.NoteTodo)
 		return pipeline.Continue(), nil
 	}
 	r, err := t.apply(ctx, c, first)
@@ -150,23 +155,23 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	for _, bad := range r.Invalid {
 		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
 	}
-	c.Note(NoteTodo, r)
+	c.Note(messages.NoteTodo, r)
 	c.SetReply(cleaned)
-	if messages.EmptyReply(cleaned) {
+	if chat.EmptyReply(cleaned) {
 		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby
 	}
 	return pipeline.Continue(), nil
 }
 
 // todoClean takes the directives out of the texts of all choices and returns those of choice 0.
-func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
-	choices := messages.Choices(reply)
+func todoClean(reply []byte) (cleaned []byte, first []todo.Directive, any bool) {
+	choices := chat.Choices(reply)
 	for i, ch := range choices {
-		var found []todoDirective
+		var found []todo.Directive
 		m, _ := ch.Message().MapText(func(s string) string {
-			sc := todoScanner{collect: true}
-			s = sc.text(s) + sc.flush()
-			found = append(found, sc.found...)
+			sc := todo.Scanner{Collect: true}
+			s = sc.Text(s) + sc.Flush()
+			found = append(found, sc.Found...)
 			return s
 		})
 		if len(found) == 0 {
@@ -181,19 +186,19 @@ func todoClean(reply []byte) (cleaned []byte, first []todoDirective, any bool) {
 	if !any {
 		return reply, nil, false
 	}
-	return messages.WithChoices(reply, choices), first, true
+	return chat.WithChoices(reply, choices), first, true
 }
 
-func todoIndex(ch messages.Choice, place int) int64 {
-	raw, _ := messages.Field(ch.Raw, "index")
-	if n, ok := messages.Int(raw); ok {
+func todoIndex(ch chat.Choice, place int) int64 {
+	raw, _ := rawjson.Field(ch.Raw, "index")
+	if n, ok := rawjson.Int(raw); ok {
 		return n
 	}
 	return int64(place)
 }
 
 // apply carries the directives out by compare and set, so that calls of one session on several workers lose nothing.
-func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todoDirective) (TodoReport, error) {
+func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todo.Directive) (TodoReport, error) {
 	var r TodoReport
 	if len(ds) == 0 {
 		return r, nil
@@ -202,7 +207,7 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todoDirecti
 		return r, errors.New("there is no store for todo lists")
 	}
 	mark := todoMark(c)
-	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, c.Session), todoKept, func(l *TodoList) (bool, error) {
+	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, c.Session), todolist.KeptFor, func(l *todolist.List) (bool, error) {
 		r = TodoReport{} // edit runs again when another writer came between
 		if slices.Contains(l.Applied, mark) {
 			r.Replayed = true
@@ -210,38 +215,38 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todoDirecti
 		}
 		now := time.Now().UTC()
 		for _, d := range ds {
-			if reason := r.carryOut(l, d.parse(), now); reason != "" {
-				r.Invalid = append(r.Invalid, TodoInvalid{todoCut("TODO_"+d.verb+":"+d.body, 120), reason})
+			if reason := r.carryOut(l, d.Parse(), now); reason != "" {
+				r.Invalid = append(r.Invalid, TodoInvalid{todolist.Clip("TODO_"+d.Verb+":"+d.Body, 120), reason})
 			}
 		}
 		if len(r.Added)+len(r.Updated) == 0 {
 			return false, nil
 		}
 		l.Applied = append(l.Applied, mark)
-		l.Applied = l.Applied[max(0, len(l.Applied)-todoApplied):]
+		l.Applied = l.Applied[max(0, len(l.Applied)-todolist.MaxApplied):]
 		l.Revision++
 		return true, nil
 	})
 	return r, err
 }
 
-func (r *TodoReport) carryOut(l *TodoList, e todoEdit, now time.Time) (reason string) {
+func (r *TodoReport) carryOut(l *todolist.List, e todo.Edit, now time.Time) (reason string) {
 	switch {
-	case e.invalid != "":
-		return e.invalid
-	case e.title != "":
-		id, err := l.add(e.title, TodoPending, now)
+	case e.Invalid != "":
+		return e.Invalid
+	case e.Title != "":
+		id, err := l.Add(e.Title, todolist.Pending, now)
 		if err != nil {
 			return err.Error()
 		}
 		r.Added = append(r.Added, id)
 	default:
-		it := l.Find(e.id)
+		it := l.Find(e.ID)
 		if it == nil {
-			return fmt.Sprintf("there is no item %d", e.id)
+			return fmt.Sprintf("there is no item %d", e.ID)
 		}
-		it.Status, it.Updated = TodoStatus(e.status), now
-		r.Updated = append(r.Updated, e.id)
+		it.Status, it.Updated = todolist.Status(e.Status), now
+		r.Updated = append(r.Updated, e.ID)
 	}
 	return ""
 }
@@ -262,5 +267,5 @@ func todoMark(c *messages.Call) string {
 }
 
 func (t todoStage) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
-	return &todoFilter{off: c.Session == "", texts: map[pipeline.ChunkKey]*todoScanner{}}, nil
+	return &todo.Filter{Off: c.Session == "", Texts: map[pipeline.ChunkKey]*todo.Scanner{}}, nil
 }

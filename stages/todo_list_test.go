@@ -13,13 +13,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestTodoDirectives(t *testing.T) {
 	t.Parallel()
-	type item = stages.TodoItem
+	type item = todolist.Item
 	cases := map[string]struct {
 		start   string // directives applied before
 		text    string
@@ -58,7 +60,7 @@ func TestTodoDirectives(t *testing.T) {
 			c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(tc.text))
 			require.Nil(t, c.Fault)
 			require.Equal(t, tc.want, textOf(c, 0))
-			l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+			l, err := todolist.Load(t.Context(), store, "t1", "s")
 			require.NoError(t, err)
 			require.Len(t, l.Items, len(tc.items))
 			for i, it := range l.Items {
@@ -66,7 +68,7 @@ func TestTodoDirectives(t *testing.T) {
 			}
 			var r stages.TodoReport
 			if tc.text != tc.want {
-				require.True(t, c.Noted(stages.NoteTodo, &r))
+				require.True(t, c.Noted(messages.NoteTodo, &r))
 			}
 			require.Len(t, r.Invalid, tc.invalid)
 		})
@@ -85,7 +87,7 @@ func TestTodoPrompt(t *testing.T) {
 
 	t.Run("TD-12 list then help", func(t *testing.T) {
 		_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("ok"))
-		sys := messages.SystemText(saw)
+		sys := chat.SystemText(saw)
 		require.True(t, strings.HasPrefix(sys, "Be kind.\n\n[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b\n"), sys)
 		help := strings.Split(sys[strings.Index(sys, "#2 [PENDING] b\n"):], "\n")[1:]
 		require.Len(t, help, 2)
@@ -98,13 +100,13 @@ func TestTodoPrompt(t *testing.T) {
 			_, err := s.Before(t.Context(), c)
 			require.NoError(t, err)
 		}
-		require.Equal(t, 1, strings.Count(messages.SystemText(c.Request()), "[当前任务列表]"))
+		require.Equal(t, 1, strings.Count(chat.SystemText(c.Request()), "[当前任务列表]"))
 		parts := callIn("s", `{"messages":[{"role":"developer","content":[{"type":"text","text":"x"}]},{"role":"user","content":null}]}`)
 		for range 3 {
 			_, err := s.Before(t.Context(), parts)
 			require.NoError(t, err)
 		}
-		require.Equal(t, 1, strings.Count(messages.SystemText(parts.Request()), "[当前任务列表]"))
+		require.Equal(t, 1, strings.Count(chat.SystemText(parts.Request()), "[当前任务列表]"))
 		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
 	})
 	t.Run("TD-13 sessions and tenants apart", func(t *testing.T) {
@@ -133,17 +135,17 @@ func TestTodoShapes(t *testing.T) {
 	t.Run("TD-14 tool calls and no text", func(t *testing.T) {
 		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
 		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
-		require.Equal(t, reply, string(c.ReplyBytes()))
+		require.Equal(t, reply, string(c.Reply()))
 	})
 	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`, `7`, `"text"`} {
 		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
-		require.Equal(t, odd, string(c.ReplyBytes()))
+		require.Equal(t, odd, string(c.Reply()))
 	}
 	t.Run("n>1 strips all and applies choice 0", func(t *testing.T) {
 		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
 		require.Equal(t, "a", textOf(c, 0))
 		require.Equal(t, "b", textOf(c, 1))
-		l, err := stages.LoadTodo(t.Context(), store, "t1", "n")
+		l, err := todolist.Load(t.Context(), store, "t1", "n")
 		require.NoError(t, err)
 		require.Len(t, l.Items, 1)
 		require.Equal(t, "zero", l.Items[0].Title)
@@ -151,7 +153,7 @@ func TestTodoShapes(t *testing.T) {
 	t.Run("parts", func(t *testing.T) {
 		reply := `{"choices":[{"message":{"content":[{"type":"text","text":"a[TODO_ADD: title=p]"},{"type":"x","k":1}]}}]}`
 		c, _ := runOverWire(t, s, callIn("p", helloBody), []byte(reply))
-		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.ReplyBytes()))
+		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.Reply()))
 	})
 	t.Run("emptied reply is marked", func(t *testing.T) {
 		c, _ := runOverWire(t, s, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"))
@@ -165,8 +167,8 @@ type todoBrokenStore struct{ pipeline.Store }
 
 var errTodoDown = errors.New("store is down")
 
-func (todoBrokenStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errTodoDown
+func (todoBrokenStore) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errTodoDown
 }
 
 func TestTodoStore(t *testing.T) {
@@ -199,7 +201,7 @@ func TestTodoStore(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		l, err := stages.LoadTodo(t.Context(), store, "t1", "s")
+		l, err := todolist.Load(t.Context(), store, "t1", "s")
 		require.NoError(t, err)
 		require.Len(t, l.Items, 20)
 		require.EqualValues(t, 21, l.Next)
@@ -211,7 +213,7 @@ func TestTodoStore(t *testing.T) {
 		require.NoError(t, err)
 		c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)))
 		var r stages.TodoReport
-		require.True(t, c.Noted(stages.NoteTodo, &r))
+		require.True(t, c.Noted(messages.NoteTodo, &r))
 		require.Len(t, r.Added, 200)
 		require.Len(t, r.Invalid, 3)
 	})
@@ -221,23 +223,23 @@ func TestEditTodo(t *testing.T) {
 	t.Parallel()
 	store := &pipeline.Memory{}
 	ctx := t.Context()
-	l, err := stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
+	l, err := todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
 	require.NoError(t, err)
 	require.Equal(t, "a b", l.Items[0].Title)
-	l, err = stages.EditTodo(ctx, store, "t1", "s", stages.TodoEdit{Items: []stages.TodoPut{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
+	l, err = todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
 	require.NoError(t, err)
 	require.Equal(t, []int64{2, 3}, []int64{l.Items[0].ID, l.Items[1].ID})
-	for name, bad := range map[messages.Code]stages.TodoEdit{
+	for name, bad := range map[messages.Code]todolist.Edit{
 		messages.Conflict:       {Revision: 1},
-		messages.NotFound:       {Items: []stages.TodoPut{{ID: 77, Title: "x"}}},
-		messages.InvalidRequest: {Items: []stages.TodoPut{{Title: "ok"}, {Title: "x", Status: "DONE"}}},
+		messages.NotFound:       {Items: []todolist.Put{{ID: 77, Title: "x"}}},
+		messages.InvalidRequest: {Items: []todolist.Put{{Title: "ok"}, {Title: "x", Status: "DONE"}}},
 	} {
-		_, err := stages.EditTodo(ctx, store, "t1", "s", bad)
+		_, err := todolist.Change(ctx, store, "t1", "s", bad)
 		var f *messages.Fault
 		require.ErrorAs(t, err, &f)
 		require.Equal(t, name, f.Code)
 	}
-	after, err := stages.LoadTodo(ctx, store, "t1", "s")
+	after, err := todolist.Load(ctx, store, "t1", "s")
 	require.NoError(t, err)
 	require.Len(t, after.Items, 2, "a refused edit changes nothing")
 	_, err = json.Marshal(after)

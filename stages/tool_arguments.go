@@ -6,7 +6,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
@@ -37,12 +36,12 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		}
 		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments)
 		if faults != nil {
-			c.Note(tool.NoteIssues, faults.Issues)
+			c.Note(messages.NoteArgumentIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()
 		}
-		c.Note(tool.NoteVersion, def.Version)
+		c.Note(messages.NoteToolVersion, def.Version)
 		if len(args.Changes) > 0 {
-			c.Note(tool.NoteChanges, args.Changes)
+			c.Note(messages.NoteArgumentChanges, args.Changes)
 		}
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil

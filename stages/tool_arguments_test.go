@@ -49,7 +49,7 @@ func TestToolArguments(t *testing.T) {
 		require.Equal(t, `{"a":7}`, string(c.Request()), "S2-ARG-5 S2-ARG-7")
 	}
 	var changes []args.Change
-	require.True(t, c.Noted(tool.NoteChanges, &changes))
+	require.True(t, c.Noted(messages.NoteArgumentChanges, &changes))
 	require.Len(t, changes, 2)
 	c.SetRequest([]byte(`{"a":`)) // broken text travels as a JSON string
 	_, err := s.Before(t.Context(), c)
@@ -71,11 +71,11 @@ func TestToolTimeout(t *testing.T) {
 	_, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
 	var ms int64
-	require.True(t, c.Noted(tool.NoteTimeout, &ms))
+	require.True(t, c.Noted(messages.NoteToolTimeout, &ms))
 	require.EqualValues(t, 10_000, ms, "TO-2")
 	c.Deadline = time.Now().Add(time.Second)
 	_, err = s.Before(t.Context(), c)
 	require.NoError(t, err)
-	require.True(t, c.Noted(tool.NoteTimeout, &ms))
+	require.True(t, c.Noted(messages.NoteToolTimeout, &ms))
 	require.LessOrEqual(t, ms, int64(1000), "X-28: never more than is left of the call")
 }

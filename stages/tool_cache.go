@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ToolCacheConfig is agent.interceptor.tool-cache.
@@ -34,7 +36,7 @@ type toolCache struct {
 	tools   toolPolicies
 	store   func(string) pipeline.Store
 	log     *slog.Logger
-	bound   *storeBound
+	bound   *quota.StoreBound
 	flights flights
 	hits    atomic.Int64
 	misses  atomic.Int64
@@ -45,6 +47,10 @@ type toolCacheState struct {
 	Key    string        `json:"key"`
 	TTL    time.Duration `json:"ttl"`
 	Flight bool          `json:"flight,omitempty"` // this call runs the tool for all equal ones
+}
+
+func defaultToolCache() ToolCacheConfig {
+	return ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}
 }
 
 // newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
@@ -73,7 +79,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	t := &toolCache{
 		cfg: *cfg, tools: tools, store: d.Store, log: d.Log,
-		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries),
+		bound: quota.NewStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
 		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
@@ -112,7 +118,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	if e.CacheTTL > 0 {
 		st.TTL = e.CacheTTL
 	}
-	c.Note(noteToolKey, st.Key)
+	c.Note(messages.NoteToolKey, st.Key)
 	if c.Cache == "off" {
 		return pipeline.Continue(), nil
 	}
@@ -129,12 +135,12 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	t.misses.Add(1)
-	c.Note(noteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
+	c.Note(messages.NoteModelCache, cacheMiss) // the note behind the header Shallot-Cache, of tools too
 	return pipeline.Continue(), c.SetState(st)
 }
 
 // look returns a fresh result, and drops one that is too old (S0-CACHE-4).
-func (t *toolCache) look(ctx context.Context, call string, id identity) *toolResult {
+func (t *toolCache) look(ctx context.Context, call string, id callIdentity) *toolResult {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	store, key := t.store("cache"), toolCachePrefix+id.key()
@@ -163,7 +169,7 @@ func (t *toolCache) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if ok, err := c.State(&st); err != nil || !ok {
 		return pipeline.Continue(), err
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	var err error
 	if succeeded(c) {
@@ -186,14 +192,14 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 		return nil
 	}
 	ttl := st.TTL
-	if c.Flag(noteEvicted) {
+	if c.Flag(messages.NoteEvicted) {
 		ttl = min(ttl, evictedCacheTTL)
 	}
 	store := t.store("cache")
-	if err := t.bound.room(ctx, store); err != nil {
+	if err := t.bound.Room(ctx, store); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
-	if _, err := store.Put(ctx, toolCachePrefix+st.Key, messages.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
+	if _, err := store.Put(ctx, toolCachePrefix+st.Key, rawjson.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
 	return nil

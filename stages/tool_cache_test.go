@@ -78,7 +78,7 @@ func TestToolCacheHits(t *testing.T) {
 			first, second := send(row.a), send(row.b)
 			require.Nil(t, first.Fault)
 			require.Nil(t, second.Fault)
-			require.Equal(t, string(first.ReplyBytes()), string(second.ReplyBytes()))
+			require.Equal(t, string(first.Reply()), string(second.Reply()))
 			_, text1 := first.ReplyText()
 			_, text2 := second.ReplyText()
 			require.Equal(t, text1, text2)
@@ -91,8 +91,8 @@ func TestToolCacheHits(t *testing.T) {
 	t.Run("CA-4 other tool", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), `1`), gives(reading("y"), `2`))
-		require.Equal(t, "1", string(c.Run(t, "x", `{}`).ReplyBytes()))
-		require.Equal(t, "2", string(c.Run(t, "y", `{}`).ReplyBytes()))
+		require.Equal(t, "1", string(c.Run(t, "x", `{}`).Reply()))
+		require.Equal(t, "2", string(c.Run(t, "y", `{}`).Reply()))
 	})
 }
 
@@ -259,7 +259,7 @@ func TestToolCacheFailsOpen(t *testing.T) {
 	}}, nil, gives(reading("x"), `{"v":1}`))
 	for range 2 {
 		out := c.Run(t, "x", `{}`)
-		require.Equal(t, `{"v":1}`, string(out.ReplyBytes()))
+		require.Equal(t, `{"v":1}`, string(out.Reply()))
 	}
 	require.Equal(t, 2, c.Runs("x"))
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -109,7 +111,7 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 		}
 	}
 	slices.SortStableFunc(c.Stages, func(a, b pipeline.Stage) int { return a.Order - b.Order })
-	c.Target.Filters = func(stage string) (pipeline.FilterMaker, bool) {
+	c.Target.Filters = func(stage string) (stream.FilterMaker, bool) {
 		i := slices.IndexFunc(c.Stages, func(s pipeline.Stage) bool { return s.Name == stage && s.Filter != nil })
 		if i < 0 {
 			return nil, false
@@ -167,7 +169,7 @@ func gives(def tool.Definition, what any) chainTool {
 		case string:
 			return toolbox.Result{Content: []byte(w)}, nil
 		}
-		return toolbox.Result{Content: messages.Encode(what)}, nil
+		return toolbox.Result{Content: rawjson.Encode(what)}, nil
 	}}
 }
 
@@ -184,7 +186,7 @@ func fails(def tool.Definition, times int, err error) chainTool {
 func metadata(t testing.TB, c *messages.Call) map[string]any {
 	t.Helper()
 	m := map[string]any{}
-	c.Noted(tool.NoteMetadata, &m)
+	c.Noted(messages.NoteMetadata, &m)
 	return m
 }
 
@@ -223,7 +225,7 @@ func TestToolChainPath(t *testing.T) {
 	c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), map[string]any{"big": json.Number("9007199254740993")}))
 	out := c.Run(t, "x", `{"a":1}`)
 	require.Nil(t, out.Fault)
-	require.Equal(t, `{"big":9007199254740993}`, string(out.ReplyBytes()))
+	require.Equal(t, `{"big":9007199254740993}`, string(out.Reply()))
 	require.NotContains(t, out.Notes, messages.NoteDegraded, "F3-12")
 	require.NotContains(t, metadata(t, out), "fallback", "F3-12")
 	require.Equal(t, 1, c.Runs("x"))

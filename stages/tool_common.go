@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -45,7 +46,7 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *tool.Defin
 	}()
 	name := c.Tool
 	var version string
-	if c.Noted(tool.NoteVersion, &version) && version != "" {
+	if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 		name = tool.Pin(name, version)
 	}
 	if def, err = p.tools.Get(ctx, name); err != nil {
@@ -54,9 +55,9 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *tool.Defin
 	return def, p.rules.Effective(def), nil
 }
 
-// identity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
+// callIdentity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
 // It stands in the stored value as well, so that a key is never trusted alone.
-type identity struct {
+type callIdentity struct {
 	Scope     []string        `json:"scope"` // shared; tenant, its name; session, tenant, its name
 	Tool      string          `json:"tool"`  // name@version
 	Arguments json.RawMessage `json:"arguments"`
@@ -64,7 +65,7 @@ type identity struct {
 
 // identify returns the call's identity; ok is false where nothing may be remembered: the tool's policy says no, or the
 // scope is the session and the call has none (contracts 18).
-func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id identity, ok bool) {
+func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id callIdentity, ok bool) {
 	if !e.Cacheable {
 		return id, false
 	}
@@ -82,10 +83,10 @@ func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id iden
 		return id, false
 	}
 	args := c.Request()
-	if messages.IsNull(args) {
+	if rawjson.IsNull(args) {
 		args = []byte("{}")
 	}
-	canonical, err := messages.Canonical(args)
+	canonical, err := rawjson.Canonical(args)
 	if err != nil {
 		return id, false
 	}
@@ -95,7 +96,7 @@ func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id iden
 
 // key is where the identity is found in a store: the tenant for people, and a hash in which each part has its length
 // before it, so that none can reach into another.
-func (i identity) key() string {
+func (i callIdentity) key() string {
 	h := sha256.New()
 	part := func(b []byte) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
@@ -109,13 +110,13 @@ func (i identity) key() string {
 	return messages.Key(i.Scope[min(1, len(i.Scope)-1)], hex.EncodeToString(h.Sum(nil)))
 }
 
-func (i identity) same(o identity) bool {
+func (i callIdentity) same(o callIdentity) bool {
 	return strings.Join(i.Scope, "\x00") == strings.Join(o.Scope, "\x00") && i.Tool == o.Tool && string(i.Arguments) == string(o.Arguments)
 }
 
 // toolResult is a successful result as the cache and the stale cache hold it.
 type toolResult struct {
-	identity
+	callIdentity
 	Stored     time.Time       `json:"stored"`
 	TTLMs      int64           `json:"ttlMs"`
 	Reply      json.RawMessage `json:"reply"`
@@ -124,10 +125,10 @@ type toolResult struct {
 	Metadata   json.RawMessage `json:"metadata,omitempty"`
 }
 
-func resultOf(c *messages.Call, id identity, ttl time.Duration) toolResult {
+func resultOf(c *messages.Call, id callIdentity, ttl time.Duration) toolResult {
 	r := toolResult{
-		identity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.ReplyBytes(),
-		Structured: c.Notes[tool.NoteStructured], Metadata: c.Notes[tool.NoteMetadata],
+		callIdentity: id, Stored: time.Now().UTC(), TTLMs: ttl.Milliseconds(), Reply: c.Reply(),
+		Structured: c.Notes[messages.NoteStructured], Metadata: c.Notes[messages.NoteMetadata],
 	}
 	_, r.Text = c.ReplyText()
 	return r
@@ -140,7 +141,7 @@ func (r toolResult) fresh(now time.Time) bool {
 
 // put makes the result the call's reply, with one mark more in its metadata.
 func (r toolResult) put(c *messages.Call, key string, mark any) {
-	if s, ok := messages.IsString(r.Reply); ok && r.Text {
+	if s, ok := rawjson.IsString(r.Reply); ok && r.Text {
 		c.SetReplyText(s)
 	} else {
 		c.SetReply(r.Reply)
@@ -151,26 +152,26 @@ func (r toolResult) put(c *messages.Call, key string, mark any) {
 			c.Note(note, raw)
 		}
 	}
-	restore(tool.NoteStructured, r.Structured)
-	restore(tool.NoteMetadata, r.Metadata)
-	c.Unnote(tool.NoteIsError)
+	restore(messages.NoteStructured, r.Structured)
+	restore(messages.NoteMetadata, r.Metadata)
+	c.Unnote(messages.NoteIsError)
 	markMetadata(c, key, mark)
 }
 
 // markMetadata sets one key of the result's metadata (S2-RES-1) and leaves the others.
 func markMetadata(c *messages.Call, key string, value any) {
-	meta := c.Notes[tool.NoteMetadata]
+	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		meta = json.RawMessage("{}")
 	}
-	c.Note(tool.NoteMetadata, json.RawMessage(messages.SetField(meta, key, messages.Encode(value))))
+	c.Note(messages.NoteMetadata, json.RawMessage(rawjson.SetField(meta, key, rawjson.Encode(value))))
 }
 
 // succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and
 // nothing that only stands in for one (F3-11).
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
-	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(tool.NoteIsError) && !tool.AsksForInput(c.ReplyBytes())
+	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(messages.NoteIsError) && !tool.AsksForInput(c.Reply())
 }
 
 // try names the attempt in which the stage that has the call runs: the attempts of all stages around it. It is the

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
 // ToolFallbackConfig has no keys of its own: `tool.fallback` holds the settings (FallbackRules).
@@ -65,14 +67,6 @@ func (r FallbackRules) validate() error {
 
 const (
 	stalePrefix = "stale."
-	// MarkField is the field that a degraded result which is a JSON object gets, so that the model sees the mark too
-	// (X-34): {"fallback": "stale_cache", "stored": "<time>"}. A text gets a last line "[fallback=stale_cache]"; any
-	// other JSON value v becomes {"result": v, "_shallot": {...}}.
-	MarkField = "_shallot"
-	// NoteFallbackFault holds the fault that a degraded result stands in for: {code, message, origin, last}.
-	NoteFallbackFault = messages.NoteToolFault
-	// noteToolKey is the key of the call's identity as the cache saw it.
-	noteToolKey = "tool.key"
 )
 
 type toolFallback struct {
@@ -80,7 +74,7 @@ type toolFallback struct {
 	tools toolPolicies
 	store func(string) pipeline.Store
 	log   *slog.Logger
-	bound *storeBound
+	bound *quota.StoreBound
 }
 
 // newToolFallback makes the ladder of stand-ins for a tool that failed (S2-FALL-1 to 7): the last success of the same
@@ -91,7 +85,7 @@ type toolFallback struct {
 // 8). An error result with content of its own passes unchanged (contracts 13).
 //
 // Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
-// itself; see MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
+// itself; see messages.MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
 // unset and the face decides. The stage also records successes of cacheable tools (X-37), but not cache hits, which
 // would make old results young. It fails open: without its store the other rungs stand.
 func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
@@ -107,7 +101,7 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 	if err := rules.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: newStoreBound(stalePrefix, rules.StaleMax)}
+	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
 	return pipeline.Stage{After: f.after, Reads: []string{"fault"}, Writes: []string{"reply"}}, nil
 }
 
@@ -117,12 +111,12 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil // half a text was shown: nothing can stand in for the rest of it
 	}
 	if fault == nil {
-		if !c.Flag(tool.NoteIsError) || !emptyResult(c.ReplyBytes()) {
+		if !c.Flag(messages.NoteIsError) || !emptyResult(c.Reply()) {
 			return pipeline.Continue(), t.record(ctx, c)
 		}
 		fault = messages.NewFault(messages.ToolError, "").From(messages.TargetOrigin)
 	}
-	if c.Flag(tool.NoteStarted) && !fault.OfTarget() {
+	if c.Flag(messages.NoteToolStarted) && !fault.OfTarget() {
 		// A result was kept back, by a stage or by the time: no stand-in may invite the model to call again.
 		_, e, _ := t.tools.of(ctx, c)
 		name, _, _ := cutVersion(c.Tool)
@@ -141,7 +135,7 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil
 	}
 	t.log.WarnContext(ctx, "tool failed; a marked result stands in", "call", c.ID, "tool", c.Tool, "fallback", mark, "code", fault.Code, "err", redact(fault.Message))
-	c.Note(NoteFallbackFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
+	c.Note(messages.NoteToolFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
 	c.Note(messages.NoteDegraded, mark)
 	c.SetReply(reply)
 	return pipeline.Continue(), nil
@@ -170,7 +164,7 @@ func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messa
 			c.SetReply(tool.Graceful(name, class, redact(fault.Message)))
 			t.clean(c, rung)
 			if t.rules.GracefulIsError != "auto" {
-				c.Note(tool.NoteIsError, t.rules.GracefulIsError == "true")
+				c.Note(messages.NoteIsError, t.rules.GracefulIsError == "true")
 			}
 			return marked(c, rung, time.Time{}), rung
 		}
@@ -184,9 +178,9 @@ var mayStandIn = []messages.Code{messages.RateLimited, messages.Overloaded, mess
 
 // clean takes what a failed attempt left of itself off the call, and marks the metadata.
 func (t *toolFallback) clean(c *messages.Call, mark string) {
-	c.Unnote(tool.NoteIsError)
-	c.Unnote(tool.NoteStructured)
-	c.Unnote(tool.NoteMetadata)
+	c.Unnote(messages.NoteIsError)
+	c.Unnote(messages.NoteStructured)
+	c.Unnote(messages.NoteMetadata)
 	markMetadata(c, tool.MarkFallback, mark)
 }
 
@@ -202,28 +196,28 @@ func marked(c *messages.Call, mark string, stored time.Time) []byte {
 		field.Stored = &at
 		line = "\n[fallback=" + mark + ", stored " + at.Format(time.RFC3339) + "]"
 	}
-	raw := c.ReplyBytes()
+	raw := c.Reply()
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text + line)
 	}
-	if text, ok := messages.IsString(raw); ok {
-		return messages.Encode(text + line)
+	if text, ok := rawjson.IsString(raw); ok {
+		return rawjson.Encode(text + line)
 	}
 	if len(raw) == 0 || raw[0] != '{' {
 		raw = slices.Concat([]byte(`{"result":`), raw, []byte(`}`))
 	}
-	return messages.SetField(raw, MarkField, messages.Encode(field))
+	return rawjson.SetField(raw, messages.MarkField, rawjson.Encode(field))
 }
 
 // emptyResult reports whether a result says nothing.
-func emptyResult(raw []byte) bool { return messages.IsNull(raw) || string(raw) == `""` }
+func emptyResult(raw []byte) bool { return rawjson.IsNull(raw) || string(raw) == `""` }
 
 // identity says what the call is remembered as. Where a stage inner to the cache has changed the arguments since, it is
 // nothing: a result must not be found under arguments that nobody asked with.
-func (t *toolFallback) identity(c *messages.Call, def *tool.Definition, e tool.Effective) (identity, bool) {
+func (t *toolFallback) identity(c *messages.Call, def *tool.Definition, e tool.Effective) (callIdentity, bool) {
 	id, ok := identify(c, def, e)
 	var key string
-	if ok && c.Noted(noteToolKey, &key) && key != id.key() {
+	if ok && c.Noted(messages.NoteToolKey, &key) && key != id.key() {
 		return id, false
 	}
 	return id, ok
@@ -267,14 +261,14 @@ func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := settleContext(ctx)
+	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
 	store := t.store("cache")
-	if err := t.bound.room(ctx, store); err != nil {
+	if err := t.bound.Room(ctx, store); err != nil {
 		return fmt.Errorf("tool fallback: success not recorded: %w", err)
 	}
 	r := resultOf(c, id, t.rules.StaleTTL)
-	if _, err := store.Put(ctx, stalePrefix+id.key(), messages.Encode(r), t.rules.StaleTTL, pipeline.Always()); err != nil {
+	if _, err := store.Put(ctx, stalePrefix+id.key(), rawjson.Encode(r), t.rules.StaleTTL, pipeline.Always()); err != nil {
 		return fmt.Errorf("tool fallback: success not recorded: %w", err)
 	}
 	return nil

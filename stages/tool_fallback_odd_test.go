@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
@@ -54,19 +55,19 @@ func TestToolFallbackOddValues(t *testing.T) {
 			require.Nil(t, out.Fault)
 			require.Equal(t, "stale_cache", note[string](out, messages.NoteDegraded))
 			require.Equal(t, "stale_cache", metadata(t, out)["fallback"])
-			reply := out.ReplyBytes()
+			reply := out.Reply()
 			require.True(t, json.Valid(reply), "%.200s", reply)
 			require.Contains(t, string(reply), "fallback", "%.200s", reply)
 			require.Contains(t, string(reply), "stale_cache", "%.200s", reply)
 			if row.value != "" {
-				plain := messages.DropField(reply, stages.MarkField)
+				plain := rawjson.DropField(reply, messages.MarkField)
 				if !strings.HasPrefix(row.value, "{") {
-					plain, _ = messages.Field(plain, "result")
+					plain, _ = rawjson.Field(plain, "result")
 				}
 				require.Equal(t, row.value, string(plain))
 			}
 			again := c.Run(t, "x", `{}`)
-			require.Equal(t, string(reply), string(again.ReplyBytes()), "marked once, however often it stands in")
+			require.Equal(t, string(reply), string(again.Reply()), "marked once, however often it stands in")
 		})
 	}
 	for name, stub := range map[string]string{"object": `{"a":1}`, "array": `[]`, "null": `null`, "number": `0`, "text": `"sample"`, "empty text": `""`, "false": `false`} {
@@ -77,8 +78,8 @@ func TestToolFallbackOddValues(t *testing.T) {
 			c := newToolChain(t, stages.Deps{}, nil, once(def, 0, "", errors.New("boom")))
 			out := c.Run(t, "x", `{}`)
 			require.Nil(t, out.Fault)
-			require.True(t, json.Valid(out.ReplyBytes()))
-			require.Contains(t, string(out.ReplyBytes()), "stub_data")
+			require.True(t, json.Valid(out.Reply()))
+			require.Contains(t, string(out.Reply()), "stub_data")
 			require.Equal(t, "stub_data", note[string](out, messages.NoteDegraded))
 		})
 	}
@@ -93,8 +94,8 @@ func TestToolFallbackLeavesNothingBehind(t *testing.T) {
 		return toolbox.Result{IsError: true, Structured: json.RawMessage(`{"secret":1}`), Metadata: map[string]any{"left": true}}, nil
 	}})
 	out := c.Run(t, "x", `{}`)
-	require.Equal(t, `{"sample":true,"_shallot":{"fallback":"stub_data"}}`, string(out.ReplyBytes()))
-	require.False(t, out.Flag(tool.NoteIsError))
-	require.NotContains(t, out.Notes, tool.NoteStructured)
+	require.Equal(t, `{"sample":true,"_shallot":{"fallback":"stub_data"}}`, string(out.Reply()))
+	require.False(t, out.Flag(messages.NoteIsError))
+	require.NotContains(t, out.Notes, messages.NoteStructured)
 	require.NotContains(t, metadata(t, out), "left")
 }

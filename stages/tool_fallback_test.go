@@ -40,8 +40,8 @@ func graceful(t testing.TB, c *messages.Call) map[string]string {
 	require.Equal(t, "graceful_error", note[string](c, messages.NoteDegraded))
 	require.Equal(t, "graceful_error", metadata(t, c)["fallback"])
 	var m map[string]any
-	require.NoError(t, json.Unmarshal(c.ReplyBytes(), &m))
-	require.Equal(t, map[string]any{"fallback": "graceful_error"}, m[stages.MarkField], "F3-10: the model sees it")
+	require.NoError(t, json.Unmarshal(c.Reply(), &m))
+	require.Equal(t, map[string]any{"fallback": "graceful_error"}, m[messages.MarkField], "F3-10: the model sees it")
 	out := map[string]string{}
 	for _, k := range []string{"error", "tool", "message", "suggestion"} {
 		out[k] = m[k].(string)
@@ -98,9 +98,9 @@ func TestToolFallbackStale(t *testing.T) {
 				require.Nil(t, out.Fault)
 				require.Equal(t, row.want, note[string](out, messages.NoteDegraded))
 				require.Equal(t, row.want, metadata(t, out)["fallback"])
-				require.Contains(t, string(out.ReplyBytes()), row.want, "F3-10")
+				require.Contains(t, string(out.Reply()), row.want, "F3-10")
 				if row.reply != "" {
-					require.Equal(t, row.reply, string(out.ReplyBytes()))
+					require.Equal(t, row.reply, string(out.Reply()))
 				}
 			})
 		})
@@ -130,8 +130,8 @@ func TestToolFallbackLadder(t *testing.T) {
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", errors.New("boom")))
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, "stub_data", metadata(t, out)["fallback"])
-		require.Equal(t, `{"note":"sample","fallback":1,"_shallot":{"fallback":"stub_data"}}`, string(out.ReplyBytes()))
-		require.Equal(t, "boom", strings.TrimPrefix(note[map[string]any](out, stages.NoteFallbackFault)["message"].(string), "tool 'x' failed: "))
+		require.Equal(t, `{"note":"sample","fallback":1,"_shallot":{"fallback":"stub_data"}}`, string(out.Reply()))
+		require.Equal(t, "boom", strings.TrimPrefix(note[map[string]any](out, messages.NoteToolFault)["message"].(string), "tool 'x' failed: "))
 	})
 	t.Run("F3-9 RP-7 X-33", func(t *testing.T) {
 		t.Parallel()
@@ -177,8 +177,8 @@ func TestToolFallbackLadder(t *testing.T) {
 		c := newToolChain(t, stages.Deps{}, nil,
 			gives(reading("x"), toolbox.Result{Content: []byte(`{"no":"such city"}`), IsError: true}), gives(reading("y"), toolbox.Result{IsError: true}))
 		out := c.Run(t, "x", `{}`)
-		require.Equal(t, `{"no":"such city"}`, string(out.ReplyBytes()))
-		require.True(t, out.Flag(tool.NoteIsError))
+		require.Equal(t, `{"no":"such city"}`, string(out.Reply()))
+		require.True(t, out.Flag(messages.NoteIsError))
 		require.NotContains(t, out.Notes, messages.NoteDegraded)
 		require.Equal(t, "", graceful(t, c.Run(t, "y", `{}`))["message"], "F3-6: an error result that says nothing")
 	})
@@ -186,7 +186,7 @@ func TestToolFallbackLadder(t *testing.T) {
 		t.Parallel()
 		for says, want := range map[string]string{"true": "true", "false": "false", "auto": ""} {
 			c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{GracefulIsError: says}}, nil, once(reading("x"), 0, "", errors.New("boom")))
-			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[tool.NoteIsError]), says)
+			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[messages.NoteIsError]), says)
 		}
 	})
 	t.Run("S2-FALL-1 no rung holds", func(t *testing.T) {

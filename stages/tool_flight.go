@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -15,9 +16,9 @@ const (
 	toolFlightPrefix = "flight."
 	// flightGrace is what a call that runs a tool for others may take beyond the tool's time limit.
 	flightGrace = 2 * time.Second
-	// mostWaiting bounds the calls that wait for another one's result in this process, so that some places of the stage
+	// maxWaiting bounds the calls that wait for another one's result in this process, so that some places of the stage
 	// are always free for other tools; the next ones run the tool.
-	mostWaiting = 240
+	maxWaiting = 240
 )
 
 // flight says which call runs a tool for all equal ones, and until when that is believed.
@@ -46,7 +47,7 @@ type lookout struct {
 // until it says done, or the longest time is over, or the last of those who wait has gone.
 func (f *flights) await(ctx context.Context, key string, limit, longest time.Duration, look func(context.Context) (r *toolResult, done bool)) (r *toolResult, ok bool) {
 	f.mu.Lock()
-	if f.waiting >= mostWaiting {
+	if f.waiting >= maxWaiting {
 		f.mu.Unlock()
 		return nil, false
 	}
@@ -108,7 +109,7 @@ func done(c <-chan struct{}) bool {
 
 // join returns the result of an equal call that is under way, if it comes in time; else whether this call is now the
 // one that others wait for.
-func (t *toolCache) join(ctx context.Context, c *messages.Call, id identity, timeout time.Duration) (r *toolResult, leads bool) {
+func (t *toolCache) join(ctx context.Context, c *messages.Call, id callIdentity, timeout time.Duration) (r *toolResult, leads bool) {
 	key := toolFlightPrefix + id.key()
 	limit := timeout + flightGrace
 	mine, theirs := t.take(ctx, c, key, limit)
@@ -151,7 +152,7 @@ func (t *toolCache) take(ctx context.Context, c *messages.Call, key string, limi
 	when := pipeline.IfAbsent()
 	for range 2 {
 		n := flight{Call: c.ID, Until: time.Now().Add(limit).UTC()}
-		_, err := t.store("cache").Put(ctx, key, messages.Encode(n), limit, when)
+		_, err := t.store("cache").Put(ctx, key, rawjson.Encode(n), limit, when)
 		if err == nil {
 			return true, nil
 		}

@@ -6,15 +6,17 @@ import (
 	"maps"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
+	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
 
 // toolPIIStage does to tool results what pii does to model input: string values of a JSON result, or the whole text. What
 // travels beside the reply - structured content, the native form of an MCP result, other metadata - is edited too, for
 // it is stored and shown like the reply, and so is what a failed tool says of itself.
 type toolPIIStage struct {
-	rules piiRules
+	rules pii.Rules
 	key   []byte
 }
 
@@ -30,7 +32,7 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 			}
 		}
 	}
-	compiled, key, err := piiCompile(rules, env, d.Log)
+	compiled, key, err := pii.Compile(rules, env, d.Log)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
@@ -39,7 +41,7 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 }
 
 func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	e := piiEditor{rules: t.rules, key: t.key, tenant: c.Tenant, where: "the result of tool " + c.Tool}
+	e := pii.Editor{Rules: t.rules, Key: t.key, Tenant: c.Tenant, Where: "the result of tool " + c.Tool}
 	if c.Fault != nil {
 		t.fault(c, &e)
 		return pipeline.Continue(), nil
@@ -47,37 +49,37 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	if !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
-	out := c.ReplyBytes()
+	out := c.Reply()
 	if text, ok := c.ReplyText(); ok {
-		if edited := e.edit(text); edited != text {
+		if edited := e.Edit(text); edited != text {
 			out = []byte(edited)
 		}
 	} else {
-		out = piiValue(out, e.edit)
+		out = piiValue(out, e.Edit)
 	}
-	inReply := len(e.counts) > 0
+	inReply := len(e.Counts) > 0
 	was := bareReply(c)
-	structured := piiValue(c.Notes[tool.NoteStructured], e.edit)
-	metadata, native := t.metadata(c, was, e.edit)
-	if e.blocked != nil {
-		return pipeline.Verdict{}, e.blocked
+	structured := piiValue(c.Notes[messages.NoteStructured], e.Edit)
+	metadata, native := t.metadata(c, was, e.Edit)
+	if e.Blocked != nil {
+		return pipeline.Verdict{}, e.Blocked
 	}
-	if len(e.counts) == 0 {
+	if len(e.Counts) == 0 {
 		return pipeline.Continue(), nil
 	}
-	c.Note(NotePII, map[string]piiCounts{"result": e.counts})
+	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
 	if inReply {
 		c.SetReply(out)
 	}
 	if len(structured) > 0 {
-		c.Note(tool.NoteStructured, json.RawMessage(structured))
+		c.Note(messages.NoteStructured, json.RawMessage(structured))
 	}
 	if len(native.Result) > 0 {
 		native.Of = tool.NativeHash(bareReply(c))
-		metadata = messages.SetField(metadata, tool.MetaNative, messages.Encode(native))
+		metadata = rawjson.SetField(metadata, tool.MetaNative, rawjson.Encode(native))
 	}
 	if len(metadata) > 0 {
-		c.Note(tool.NoteMetadata, json.RawMessage(metadata))
+		c.Note(messages.NoteMetadata, json.RawMessage(metadata))
 	}
 	return pipeline.Continue(), nil
 }
@@ -85,13 +87,13 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 // metadata edits the metadata of a result but for the native form of an MCP result, which is returned apart, if it
 // belongs to the reply; one that does not is left out.
 func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string) string) (out []byte, native tool.Native) {
-	meta := c.Notes[tool.NoteMetadata]
+	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		return piiValue(meta, edit), native
 	}
-	raw, has := messages.Field(meta, tool.MetaNative)
+	raw, has := rawjson.Field(meta, tool.MetaNative)
 	if has {
-		meta = messages.DropField(meta, tool.MetaNative)
+		meta = rawjson.DropField(meta, tool.MetaNative)
 		if json.Unmarshal(raw, &native) == nil && native.Of == tool.NativeHash(reply) {
 			native.Result = piiValue(native.Result, edit)
 		} else {
@@ -102,25 +104,25 @@ func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string)
 }
 
 // fault edits what a failed tool said. A BLOCK takes all of it away: the fault stays, because what failed may have run.
-func (t toolPIIStage) fault(c *messages.Call, e *piiEditor) {
+func (t toolPIIStage) fault(c *messages.Call, e *pii.Editor) {
 	if !c.Fault.OfTarget() {
 		return
 	}
 	f := *c.Fault
-	f.Message = e.edit(f.Message)
+	f.Message = e.Edit(f.Message)
 	if raw, ok := f.Headers[tool.HeaderMCPError]; ok {
 		f.Headers = maps.Clone(f.Headers)
-		f.Headers[tool.HeaderMCPError] = string(piiValue([]byte(raw), e.edit))
+		f.Headers[tool.HeaderMCPError] = string(piiValue([]byte(raw), e.Edit))
 	}
-	if len(e.counts) == 0 {
+	if len(e.Counts) == 0 {
 		return
 	}
-	if e.blocked != nil {
-		f.Message = "the tool '" + c.Tool + "' failed; what it said is not shown: " + e.blocked.Message
+	if e.Blocked != nil {
+		f.Message = "the tool '" + c.Tool + "' failed; what it said is not shown: " + e.Blocked.Message
 		f.Headers = maps.Clone(f.Headers)
 		delete(f.Headers, tool.HeaderMCPError)
 	}
-	c.Note(NotePII, map[string]piiCounts{"result": e.counts})
+	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
 	c.Fail(&f)
 }
 
@@ -129,7 +131,7 @@ func bareReply(c *messages.Call) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text)
 	}
-	return c.ReplyBytes()
+	return c.Reply()
 }
 
 // piiValue edits a JSON value: its strings, or itself if it is a number, which may be that of a card.
@@ -140,5 +142,5 @@ func piiValue(raw []byte, edit func(string) string) []byte {
 	if b := raw[0]; b != '{' && b != '[' && b != '"' {
 		return []byte(edit(string(raw)))
 	}
-	return piiMapStrings(raw, edit)
+	return pii.MapStrings(raw, edit)
 }

@@ -30,7 +30,7 @@ func TestToolPII(t *testing.T) {
 	} {
 		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
 		c, _ = runOverWire(t, s, c, []byte(in))
-		require.Equal(t, want, string(c.ReplyBytes()), in)
+		require.Equal(t, want, string(c.Reply()), in)
 	}
 	blocked, err := stageNamed(t, "tool-pii", stages.Deps{}, func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
 	require.NoError(t, err)

@@ -29,7 +29,6 @@ type ToolRetryConfig struct {
 const (
 	retryByPipeline = "pipeline"
 	retryByCaller   = "caller"
-	noteMaxRetries  = "retry.maxRetries"
 )
 
 func (c *ToolRetryConfig) validate() error {
@@ -63,6 +62,10 @@ type toolRetryState struct {
 	Policy    tool.RetryPolicy `json:"policy"`
 	Own       bool             `json:"own,omitempty"`       // the tool's, not the stage's
 	Unguarded bool             `json:"unguarded,omitempty"` // may run twice
+}
+
+func defaultToolRetry() ToolRetryConfig {
+	return ToolRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second, ExecutedBy: retryByPipeline}
 }
 
 // newToolRetry makes the stage that lets a failed tool run again. What fails is the tool itself: its faults and its
@@ -102,7 +105,7 @@ func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once", "call", c.ID, "tool", c.Tool, "err", err)
 		st = toolRetryState{Policy: tool.NoRetry()}
 	}
-	c.Note(noteMaxRetries, st.Policy.MaxAttempts-1)
+	c.Note(messages.NoteMaxRetries, st.Policy.MaxAttempts-1)
 	return pipeline.Continue(), c.SetState(st)
 }
 
@@ -136,7 +139,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return r.end(c), err
 	}
 	f := c.Fault
-	if f == nil && c.Flag(tool.NoteIsError) {
+	if f == nil && c.Flag(messages.NoteIsError) {
 		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
 	}
 	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) { // contracts 8
@@ -173,7 +176,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	c.Note(messages.NoteShouldRetry, true)
 	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
 	clearAttempt(c)
-	for _, note := range []string{tool.NoteIsError, tool.NoteStructured, tool.NoteMetadata} {
+	for _, note := range []string{messages.NoteIsError, messages.NoteStructured, messages.NoteMetadata} {
 		c.Unnote(note)
 	}
 	return pipeline.Again(delay), nil

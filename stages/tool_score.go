@@ -4,7 +4,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // toolView is one element of a request's tools, with what it is judged by.
@@ -16,29 +17,29 @@ type toolView struct {
 
 // readTools reads the tools of a request: functions, custom tools, and those that carry their name themselves.
 func readTools(raw []byte) []toolView {
-	elems := messages.Elements(raw)
+	elems := rawjson.Elements(raw)
 	out := make([]toolView, len(elems))
 	for i, e := range elems {
 		body := e
 		for _, key := range []string{"function", "custom"} {
-			if inner, ok := messages.Field(e, key); ok {
+			if inner, ok := rawjson.Field(e, key); ok {
 				body = inner
 				break
 			}
 		}
 		out[i].raw = e
-		out[i].name, _ = messages.FieldString(body, "name")
-		out[i].description, _ = messages.FieldString(body, "description")
+		out[i].name, _ = rawjson.FieldString(body, "name")
+		out[i].description, _ = rawjson.FieldString(body, "description")
 	}
 	return out
 }
 
 // chosen returns the tools that tool_choice names: one tool, or the list of allowed ones.
 func chosen(request []byte) map[string]bool {
-	raw, _ := messages.Field(request, "tool_choice")
+	raw, _ := rawjson.Field(request, "tool_choice")
 	names := map[string]bool{}
 	add := func(raw []byte) {
-		for _, t := range readTools(messages.Array([][]byte{raw})) {
+		for _, t := range readTools(rawjson.Array([][]byte{raw})) {
 			if t.name != "" {
 				names[t.name] = true
 			}
@@ -48,11 +49,11 @@ func chosen(request []byte) map[string]bool {
 		return names
 	}
 	add(raw)
-	if allowed, ok := messages.Field(raw, "allowed_tools"); ok {
+	if allowed, ok := rawjson.Field(raw, "allowed_tools"); ok {
 		raw = allowed
 	}
-	list, _ := messages.Field(raw, "tools")
-	for _, e := range messages.Elements(list) {
+	list, _ := rawjson.Field(raw, "tools")
+	for _, e := range rawjson.Elements(list) {
 		add(e)
 	}
 	return names
@@ -162,7 +163,7 @@ func descriptionWords(text string) []string {
 	from, wide := -1, false
 	for i, c := range text {
 		letter := unicode.IsLetter(c) || from >= 0 && unicode.IsMark(c)
-		w := letter && cjk(c)
+		w := letter && conversation.SpacelessScript(c)
 		if from >= 0 && (!letter || w != wide && !unicode.IsMark(c)) {
 			words = append(words, text[from:i])
 			from = -1

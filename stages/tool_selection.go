@@ -9,15 +9,10 @@ import (
 	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-)
-
-// Notes of tool selection. NoteToolsAllowed lists the tools that the model was offered, where some were left out, in
-// the order of the request. NoteToolsBlocked lists tools that were left out and that the model called all the same;
-// only strict mode sets it.
-const (
-	NoteToolsAllowed = "toolSelection.allowed"
-	NoteToolsBlocked = "toolSelection.blocked"
+	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // ToolSelectionConfig is agent.interceptor.tool-selection.
@@ -84,9 +79,9 @@ type toolSelector struct {
 }
 
 func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	c.Unnote(NoteToolsAllowed)
-	c.Unnote(NoteToolsBlocked)
-	raw, _ := messages.Field(c.Request(), "tools")
+	c.Unnote(messages.NoteToolsAllowed)
+	c.Unnote(messages.NoteToolsBlocked)
+	raw, _ := rawjson.Field(c.Request(), "tools")
 	tools := readTools(raw)
 	if len(tools) == 0 {
 		return pipeline.Continue(), nil
@@ -96,8 +91,8 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		return pipeline.Continue(), nil
 	}
 	text := ""
-	if msgs, ok := chat(c.Request()); ok {
-		if at := messages.NewestUser(msgs); at >= 0 {
+	if msgs, ok := conversation.Messages(c.Request()); ok {
+		if at := chat.NewestUser(msgs); at >= 0 {
 			text = msgs[at].Text()
 		}
 	}
@@ -112,8 +107,8 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		offer[tools[at].name] = true
 		allowed = append(allowed, tools[at].name)
 	}
-	c.SetRequest(messages.SetField(c.Request(), "tools", messages.Array(elems)))
-	c.Note(NoteToolsAllowed, allowed)
+	c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
+	c.Note(messages.NoteToolsAllowed, allowed)
 	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
 	if !t.conf.Strict {
 		return pipeline.Continue(), nil
@@ -138,7 +133,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		left[name] = true
 	}
 	var blocked []string
-	for _, choice := range messages.Choices(c.ReplyBytes()) {
+	for _, choice := range chat.Choices(c.Reply()) {
 		for _, call := range choice.Message().ToolCalls() {
 			if name := call.Name(); left[name] {
 				delete(left, name)
@@ -147,7 +142,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		}
 	}
 	if len(blocked) > 0 {
-		c.Note(NoteToolsBlocked, blocked)
+		c.Note(messages.NoteToolsBlocked, blocked)
 		t.log.Warn("model called tools that it was not offered", "call", c.ID, "tools", blocked)
 	}
 	return pipeline.Continue(), nil
@@ -157,7 +152,7 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 // out. Whoever executes the calls answers each of them with a tool error instead.
 func BlockedTools(c *messages.Call) []string {
 	var names []string
-	c.Noted(NoteToolsBlocked, &names)
+	c.Noted(messages.NoteToolsBlocked, &names)
 	return names
 }
 

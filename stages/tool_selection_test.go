@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -23,10 +24,10 @@ func offer(text, extra string, tools ...string) []byte {
 }
 
 func offered(request []byte) (names []string) {
-	raw, _ := messages.Field(request, "tools")
-	for _, e := range messages.Elements(raw) {
-		f, _ := messages.Field(e, "function")
-		name, _ := messages.FieldString(f, "name")
+	raw, _ := rawjson.Field(request, "tools")
+	for _, e := range rawjson.Elements(raw) {
+		f, _ := rawjson.Field(e, "function")
+		name, _ := rawjson.FieldString(f, "name")
 		names = append(names, name)
 	}
 	return names
@@ -169,9 +170,9 @@ func TestToolSelectionStrict(t *testing.T) {
 			t.Parallel()
 			s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.Strict = strict })
 			c, _ := through(t, call(offer("x", "", numbered(15)...)), reply, s)
-			require.Equal(t, reply, string(c.ReplyBytes()), "replies are never changed")
+			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
-			require.True(t, c.Noted(stages.NoteToolsAllowed, &allowed))
+			require.True(t, c.Noted(messages.NoteToolsAllowed, &allowed))
 			require.Equal(t, numbered(10), allowed)
 			if strict {
 				require.Equal(t, []string{"t12"}, stages.BlockedTools(c))

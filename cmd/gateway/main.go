@@ -96,12 +96,12 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	srv.Door, srv.Control, srv.Models, srv.Ready = h.Door(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
 	srv.Todo = todoOf(h)
 	srv.Tools, srv.Approvals = h, h
 	mcp, err := mcpapi.New(mcpapi.Options{
-		Door: h.Door(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
+		Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 )
@@ -205,7 +205,7 @@ func TestMCPTaskStdio(t *testing.T) {
 			go func() { done <- runMCP(t.Context(), row.args, inR, outW, t.Output()) }()
 			s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 			_, got := s.InitializeResult().Capabilities.Extensions[mcpapi.TasksExtension]
-			require.Equal(t, row.want, got, string(messages.Encode(s.InitializeResult())))
+			require.Equal(t, row.want, got, string(rawjson.Encode(s.InitializeResult())))
 			_ = s.Close()
 			select {
 			case err := <-done:

@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
@@ -265,7 +266,7 @@ func TestMCPTaskInput(t *testing.T) {
 	require.NoError(t, err)
 	e, err := kv.Get(t.Context(), messages.Key("default", "task", id))
 	require.NoError(t, err)
-	stored := messages.SetField(e.Value(), "answers", []byte(`{"2.a":{"action":"accept","content":{"v":"yes"}}}`))
+	stored := rawjson.SetField(e.Value(), "answers", []byte(`{"2.a":{"action":"accept","content":{"v":"yes"}}}`))
 	_, err = kv.Update(t.Context(), messages.Key("default", "task", id), stored, e.Revision())
 	require.NoError(t, err)
 	r = c.Until(t, id, "completed")

@@ -39,12 +39,12 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 		h["Shallot-Stopped-By"] = text
 	}
 	switch text = ""; {
-	case c.Flag(messages.NoteCacheHit) || c.Noted(NoteModelCache, &text) && text == "hit":
+	case c.Flag(messages.NoteCacheHit) || c.Noted(messages.NoteModelCache, &text) && text == "hit":
 		h["Shallot-Cache"] = "hit"
 	case text == "miss":
 		h["Shallot-Cache"] = "miss"
 	}
-	if c.Flag(noteToolError) && c.HasReply() {
+	if c.Flag(messages.NoteIsError) && c.HasReply() {
 		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
 	}
 	if c.Fault != nil {

@@ -131,7 +131,7 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	return list, nil
 }
 
-// SplitList splits a list by comma. It returns nil for no names: to the door, nil means all stages and an empty list
+// SplitList splits a list by comma. It returns nil for no names: to the entry, nil means all stages and an empty list
 // means none.
 func SplitList(s string) []string {
 	if names := strings.FieldsFunc(s, func(c rune) bool { return c == ',' }); len(names) > 0 {
@@ -140,7 +140,7 @@ func SplitList(s string) []string {
 	return nil
 }
 
-// deadlineOf is the earlier of the two ways to say it; the door cuts it to the configured maximum.
+// deadlineOf is the earlier of the two ways to say it; the entry cuts it to the configured maximum.
 func deadlineOf(timeout, deadline string, now time.Time) (time.Time, *messages.Fault) {
 	var at time.Time
 	if timeout != "" {

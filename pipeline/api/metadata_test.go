@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// To the door a nil Only means every stage and an empty one means none but the mandatory: a plain request must not ask
+// To the entry a nil Only means every stage and an empty one means none but the mandatory: a plain request must not ask
 // for the second.
 func TestNoOnlyMeansAllStages(t *testing.T) {
 	t.Parallel()

@@ -7,9 +7,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// noteToolError is the note of a tool result that reports a failure in the tool's own words.
-const noteToolError = "tool.isError"
-
 // HeaderStream asks for a tool's result as a stream (contracts T3): on or off.
 const HeaderStream = "Shallot-Stream"
 

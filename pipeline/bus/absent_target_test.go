@@ -17,7 +17,7 @@ func TestTargetAbsentNamesTheQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, through("a", 10))})
-	r := chat()
+	r := chatRequest()
 	r.Deadline = time.Now().Add(time.Second)
 	c := wait(t, accept(t, n, r))
 	require.NotNil(t, c.Fault)
@@ -27,6 +27,6 @@ func TestTargetAbsentNamesTheQueue(t *testing.T) {
 	require.True(t, c.Fault.OfTarget())
 
 	w.node(bus.Options{Targets: roles(pipeline.TargetFunc(echo))}) // what was left in the queue ends without being run
-	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	w.settled()
 }

@@ -12,17 +12,18 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-var _ pipeline.Door = (*Node)(nil)
+var _ pipeline.Entry = (*Node)(nil)
 
 var defaultMaxTime = map[messages.Kind]time.Duration{
 	messages.Model: 10 * time.Minute, messages.Tool: time.Minute, messages.Agent: time.Hour,
 }
 
-// Accept implements pipeline.Door: slip and idempotency record first, then generation 0 is stored, and only its PubAck
+// Accept implements pipeline.Entry: slip and idempotency record first, then generation 0 is stored, and only its PubAck
 // makes the call accepted (contracts 27).
 func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	if n.draining.Load() {
@@ -139,8 +140,8 @@ func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
 	c.Fingerprint = fingerprint(c)
 	route := pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip}
 	var err error
-	if n.opts.Own != nil {
-		route.Own, err = n.opts.Own(c)
+	if n.opts.ToolStages != nil {
+		route.ToolStages, err = n.opts.ToolStages(c)
 	}
 	if err == nil {
 		c.Slip, err = n.opts.Manager.Build(route)
@@ -215,7 +216,7 @@ func idempotencyKey(c *messages.Call) string {
 func (n *Node) claim(ctx context.Context, c *messages.Call) (pipeline.Pending, error) {
 	key := idempotencyKey(c)
 	mine := claimRecord{Call: c.ID, Fingerprint: c.Fingerprint, Since: time.Now().UTC()}
-	_, err := n.idempotency.Put(ctx, key, messages.Encode(mine), 0, pipeline.IfAbsent())
+	_, err := n.idempotency.Put(ctx, key, rawjson.Encode(mine), 0, pipeline.IfAbsent())
 	if err == nil {
 		return nil, nil
 	}
@@ -297,7 +298,7 @@ func (n *Node) claimed(c *messages.Call) {
 		return // without it, the same key only stores the same call again, which is a duplicate
 	}
 	rec.Stored = true
-	if _, err := n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
+	if _, err := n.idempotency.Put(ctx, key, rawjson.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
 		n.log.Warn("the idempotency record was not completed", "call", c.ID, "err", err)
 	}
 }
@@ -328,7 +329,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 	return end, err
 }
 
-// Result implements pipeline.Door.
+// Result implements pipeline.Entry.
 func (n *Node) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
 	for {
 		c, err := n.recorded(ctx, tenant, id)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -72,7 +73,7 @@ func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMes
 				return p, messages.AsFault(err, p.Stage)
 			}
 		}
-		if messages.IsNull(made) {
+		if rawjson.IsNull(made) {
 			return p, pipeline.ErrHeld
 		}
 		d := Decided{By: by, Answer: made}
@@ -174,7 +175,7 @@ func (n *Node) HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, 
 	list, err := n.HeldCalls(ctx, tenant)
 	out := make([]json.RawMessage, len(list))
 	for i, p := range list {
-		out[i] = messages.Encode(p)
+		out[i] = rawjson.Encode(p)
 	}
 	return out, err
 }

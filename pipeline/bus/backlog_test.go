@@ -19,7 +19,7 @@ func TestTrap_Lease5_BacklogIsRefusedAtTheDoor(t *testing.T) {
 	w := newWorld(t, bus.Config{HopBacklog: 2, EntryMaxMsgs: 4})
 	n := w.node(bus.Options{Entry: true})
 	submit := func() (pipeline.Pending, error) {
-		return n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Body: chat().Body, Submit: true})
+		return n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Body: chatRequest().Body, Submit: true})
 	}
 	stored := func(stream string) uint64 {
 		s, err := w.js.Stream(t.Context(), stream)

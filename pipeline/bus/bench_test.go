@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -26,7 +27,7 @@ func benchCalls(b *testing.B, n *bus.Node, body []byte) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		r := chat()
+		r := chatRequest()
 		r.Body = body
 		p, err := n.Accept(b.Context(), r)
 		require.NoError(b, err)
@@ -37,7 +38,7 @@ func benchCalls(b *testing.B, n *bus.Node, body []byte) {
 }
 
 func bodyOf(size int) []byte {
-	return messages.SetFieldString([]byte(chatBody), "pad", strings.Repeat("x", size))
+	return rawjson.SetFieldString([]byte(chatBody), "pad", strings.Repeat("x", size))
 }
 
 // BenchmarkHop is one hop: what one stage phase more costs, in this process and on the embedded bus.
@@ -94,7 +95,7 @@ func BenchmarkCallsAtOnce(b *testing.B) {
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			r := chat()
+			r := chatRequest()
 			r.Body = body
 			p, err := n.Accept(b.Context(), r)
 			if err != nil {

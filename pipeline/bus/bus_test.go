@@ -11,10 +11,13 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 func TestOneCall(t *testing.T) {
@@ -24,7 +27,7 @@ func TestOneCall(t *testing.T) {
 	c, err := n.Call(t.Context(), messages.NewCall(messages.Model, "default", []byte(chatBody)))
 	require.NoError(t, err)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	require.Equal(t, []string{"a.beforeModel", "b.beforeModel", "model", "b.afterModel", "a.afterModel"}, c.Slip.Path)
 	require.Eventually(t, func() bool { return n.Held() == 0 }, 5*time.Second, 10*time.Millisecond)
 	w.settled()
@@ -77,7 +80,7 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	w := newWorld(t, bus.Config{})
 	ask := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		var answer string
-		if !c.Noted(bus.NoteAnswer, &answer) {
+		if !c.Noted(messages.NoteAnswer, &answer) {
 			return pipeline.Hold([]byte(`"may I?"`)), nil
 		}
 		if answer != "yes" {
@@ -103,7 +106,7 @@ func TestHoldIsParkedAndGoesOnWithItsAnswer(t *testing.T) {
 	c, err := n.Result(t.Context(), "default", p.ID())
 	require.NoError(t, err)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(c.Reply()))
 	require.Error(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
 }
 
@@ -114,21 +117,21 @@ func TestChunkThatDoesNotFit(t *testing.T) {
 	big := strings.Repeat("onion ", 350_000)
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for _, text := range []string{"first ", big, "last"} {
-			delta := messages.SetFieldString([]byte("{}"), "content", text)
-			if err := emit(messages.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
+			delta := rawjson.SetFieldString([]byte("{}"), "content", text)
+			if err := emit(chat.Chunk([]byte(`{"id":"x"}`), 0, delta, nil)); err != nil {
 				return err
 			}
 		}
-		message := messages.SetFieldString([]byte(`{"role":"assistant"}`), "content", "first "+big+"last")
-		choice := messages.SetField([]byte(`{"index":0,"finish_reason":"stop"}`), "message", message)
-		c.SetReply(messages.SetField([]byte(`{"id":"x"}`), "choices", messages.Array([][]byte{choice})))
+		message := rawjson.SetFieldString([]byte(`{"role":"assistant"}`), "content", "first "+big+"last")
+		choice := rawjson.SetField([]byte(`{"index":0,"finish_reason":"stop"}`), "message", message)
+		c.SetReply(rawjson.SetField([]byte(`{"id":"x"}`), "choices", rawjson.Array([][]byte{choice})))
 		return nil
 	})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
 	body := []byte(`{"model":"m","stream":true,"messages":[]}`)
 	p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Stream: true, Body: body})
 	require.NoError(t, err)
-	follow := pipeline.NewFollower(body)
+	follow := stream.NewFollower(body)
 	var chunks [][]byte
 	c, err := p.Wait(t.Context(), func(d pipeline.Delta) { chunks = append(chunks, follow.Delta(d)...) })
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -48,7 +49,7 @@ func (n *Node) readSwitches(ctx context.Context) error {
 	}
 	type set struct {
 		key string
-		pipeline.Entry
+		pipeline.StoreEntry
 	}
 	var all []set
 	for _, k := range keys {
@@ -139,7 +140,7 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process follows it: %v", s.Stage, err)
 		}
 	}
-	_ = n.nc.Publish(n.subj.Event("switch"), messages.Encode(out))
+	_ = n.nc.Publish(n.subj.Event("switch"), rawjson.Encode(out))
 	return out, nil
 }
 

@@ -24,7 +24,7 @@ func TestTrap_NatsD5_Micro(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), through("b", 20)), Version: "1.2.3"})
 	nc := w.conn()
 	for range 7 {
-		require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+		require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	}
 	var ping micro.Ping
 	require.NoError(t, json.Unmarshal(ask(t, nc, "$SRV.PING.shallot", "", nil).Data, &ping))
@@ -72,7 +72,7 @@ func TestSwitchByKV(t *testing.T) {
 	_, err = kv.PutString(t.Context(), "stage.model.a.enabled", "false")
 	require.NoError(t, err)
 	require.Eventually(t, enabled(false), time.Second, time.Millisecond)
-	require.Equal(t, []string{"model"}, wait(t, accept(t, a, chat())).Slip.Path)
+	require.Equal(t, []string{"model"}, wait(t, accept(t, a, chatRequest())).Slip.Path)
 	_, err = a.Switch(t.Context(), "a", true, "", "test")
 	require.NoError(t, err)
 	require.Eventually(t, enabled(true), time.Second, time.Millisecond)
@@ -89,7 +89,7 @@ func TestSwitchFormsByKV(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	stage, guard := through("a", 10), through("guard", 1)
-	stage.Class, guard.Tier = "DocumentsInterceptor", pipeline.Mandatory
+	stage.Alias, guard.Tier = "DocumentsInterceptor", pipeline.Mandatory
 	build := func() *pipeline.Manager { return manager(t, guard, stage, through("mark", 20)) }
 	m := build()
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})
@@ -148,7 +148,7 @@ func TestStatisticsAddUp(t *testing.T) {
 	b := w.node(o)
 	w.node(bus.Options{Manager: stages(), Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo))})
 	for i := range 30 {
-		r := chat()
+		r := chatRequest()
 		r.Submit = i%3 == 0
 		n := []*bus.Node{a, b}[i%2]
 		p := accept(t, n, r)

@@ -22,10 +22,10 @@ func TestAcceptWhileTheServerIsDown(t *testing.T) {
 	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: w.srv.ClientURL(), Log: w.log})
 	require.NoError(t, err)
 	n := w.start(bus.Options{Conn: nc, Entry: true, Targets: roles(pipeline.TargetFunc(echo))})
-	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	w.srv.Stop()
 	for name, key := range map[string]string{"without a key": "", "with a key": "k"} {
-		r := chat()
+		r := chatRequest()
 		r.IdempotencyKey, r.Deadline = key, time.Now().Add(300*time.Millisecond)
 		begin := time.Now()
 		_, err := n.Accept(t.Context(), r)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -32,7 +33,7 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 	stages := []pipeline.Stage{
 		{Name: "keeper", Kind: messages.Model, Order: 10, Keep: true, After: pass},
 		{Name: "editor", Kind: messages.Model, Order: 20, Keep: true, After: pass, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest(messages.SetFieldString(c.Request(), "edited", strings.Repeat("e", 200<<10)))
+			c.SetRequest(rawjson.SetFieldString(c.Request(), "edited", strings.Repeat("e", 200<<10)))
 			return pipeline.Continue(), nil
 		}},
 		{Name: "blind", Kind: messages.Model, Order: 30, Blind: true, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -50,12 +51,12 @@ func TestTrap_NatsC_ClaimCheck(t *testing.T) {
 	w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo))})
 	n := w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Entry: true})
 	for name, size := range map[string]int{"together over max_payload": 240 << 10, "above the limit": 300 << 10, "far above max_payload": 5 << 20} {
-		r := chat()
-		r.Body = messages.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
+		r := chatRequest()
+		r.Body = rawjson.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
 		c := wait(t, accept(t, n, r))
 		require.Nil(t, c.Fault, name)
-		want := messages.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
-		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.ReplyBytes()), name)
+		want := rawjson.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
+		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.Reply()), name)
 		require.Zero(t, seeing.Load())
 		require.Positive(t, blind.Load(), "%s: nothing was fetched for the stage that does not look", name)
 	}
@@ -69,7 +70,7 @@ func TestCancel(t *testing.T) {
 	started := make(chan struct{}, 1)
 	block := make(chan struct{})
 	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
-		if k, _ := messages.FieldString(c.Request(), "model"); k == "quick" {
+		if k, _ := rawjson.FieldString(c.Request(), "model"); k == "quick" {
 			return echo(ctx, c, e)
 		}
 		started <- struct{}{}
@@ -85,7 +86,7 @@ func TestCancel(t *testing.T) {
 	w.node(bus.Options{Targets: roles(target), Hosts: nobody, Manager: manager(t, gate)})
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, gate)})
 	t.Run("while the target runs, from another process", func(t *testing.T) {
-		p := accept(t, n, chat())
+		p := accept(t, n, chatRequest())
 		<-started
 		p.Leave()
 		p.Leave()
@@ -93,7 +94,7 @@ func TestCancel(t *testing.T) {
 		require.Equal(t, messages.Cancelled, c.Fault.Code)
 	})
 	t.Run("before the target", func(t *testing.T) {
-		r := chat()
+		r := chatRequest()
 		r.Session = "gated"
 		p := accept(t, n, r)
 		n.Cancel(p.ID())
@@ -102,7 +103,7 @@ func TestCancel(t *testing.T) {
 		require.Empty(t, started, "the target did not run")
 	})
 	t.Run("after the end", func(t *testing.T) {
-		r := chat()
+		r := chatRequest()
 		r.Body = []byte(`{"model":"quick"}`)
 		p := accept(t, n, r)
 		c := wait(t, p)
@@ -132,7 +133,7 @@ func TestIdempotency(t *testing.T) {
 		case "wrong":
 			return messages.NewFault(messages.ProviderRejected, "never")
 		}
-		c.SetReply(messages.SetField([]byte(`{}`), "run", messages.Encode(n)))
+		c.SetReply(rawjson.SetField([]byte(`{}`), "run", rawjson.Encode(n)))
 		return nil
 	})
 	o := bus.Options{Entry: true, Targets: roles(target)}
@@ -140,14 +141,14 @@ func TestIdempotency(t *testing.T) {
 	a := w.node(o)
 	o.Manager = manager(t)
 	b := w.node(o)
-	with := func(key string) pipeline.Request { r := chat(); r.IdempotencyKey = key; return r }
+	with := func(key string) pipeline.Request { r := chatRequest(); r.IdempotencyKey = key; return r }
 
 	t.Run("the same answer from another process", func(t *testing.T) {
 		first := wait(t, accept(t, a, with("k")))
 		for _, n := range []*bus.Node{a, b} {
 			c := wait(t, accept(t, n, with("k")))
 			require.Equal(t, first.ID, c.ID)
-			require.Equal(t, first.ReplyBytes(), c.ReplyBytes())
+			require.Equal(t, first.Reply(), c.Reply())
 		}
 		require.EqualValues(t, 1, runs.Load())
 	})
@@ -159,7 +160,7 @@ func TestIdempotency(t *testing.T) {
 		close(block)
 		x, y := wait(t, q), wait(t, r)
 		require.Nil(t, x.Fault)
-		require.Equal(t, x.ReplyBytes(), y.ReplyBytes())
+		require.Equal(t, x.Reply(), y.Reply())
 		require.EqualValues(t, 2, runs.Load())
 	})
 	t.Run("another body is refused", func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestIdempotencyOfADeadClaimant(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t)})
-	r := chat()
+	r := chatRequest()
 	r.IdempotencyKey = "k"
 	first := wait(t, accept(t, n, r))
 	b, err := jet.OpenBucket(t.Context(), w.js, jet.IdempotencyBucket)
@@ -206,10 +207,10 @@ func TestIdempotencyOfADeadClaimant(t *testing.T) {
 	require.Len(t, keys, 1)
 	e, err := b.Get(t.Context(), keys[0])
 	require.NoError(t, err)
-	record := messages.SetField(e.Value, "stored", []byte("false"))
-	record = messages.SetField(record, "since", messages.Encode(time.Now()))
+	record := rawjson.SetField(e.Value, "stored", []byte("false"))
+	record = rawjson.SetField(record, "since", rawjson.Encode(time.Now()))
 	id := messages.NewID()
-	record = messages.SetFieldString(record, "call", id)
+	record = rawjson.SetFieldString(record, "call", id)
 	_, err = b.Put(t.Context(), keys[0], record, 0, pipeline.Always())
 	require.NoError(t, err)
 	c := wait(t, accept(t, n, r))
@@ -230,7 +231,7 @@ func TestSubmit(t *testing.T) {
 	})
 	a := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
 	b := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
-	r := chat()
+	r := chatRequest()
 	r.Submit, r.Tenant = true, "acme"
 	p := accept(t, a, r)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -245,7 +246,7 @@ func TestSubmit(t *testing.T) {
 	close(block)
 	c, err = b.Result(t.Context(), "acme", p.ID())
 	require.NoError(t, err)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	_, err = a.Result(t.Context(), "other", p.ID())
 	requireFault(t, err, messages.NotFound)
 	w.settled()

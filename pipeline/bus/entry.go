@@ -48,7 +48,7 @@ func (n *Node) handleRoute(m *message.Message) {
 		return
 	}
 	var hold uint64
-	if h.c.Noted(noteResumed, &hold) {
+	if h.c.Noted(messages.NoteResumed, &hold) {
 		mine, err := n.resumed(h.c, h.lease, hold)
 		switch {
 		case err != nil:
@@ -58,7 +58,7 @@ func (n *Node) handleRoute(m *message.Message) {
 			n.settleLater(h.lease) // a second copy, after a decision was carried out twice
 			return
 		}
-		h.c.Unnote(noteResumed)
+		h.c.Unnote(messages.NoteResumed)
 	}
 	n.forward(h, pipeline.Resume(h.c))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -41,7 +42,7 @@ func TestTrap_LeaseB1_Generations(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, again("outer", 10, 2, 0), again("inner", 20, 2, 300*time.Millisecond))})
 	var all []pipeline.Pending
 	for range 50 {
-		all = append(all, accept(t, n, chat()))
+		all = append(all, accept(t, n, chatRequest()))
 	}
 	for _, p := range all {
 		c := wait(t, p)
@@ -70,7 +71,7 @@ func TestTrap_LeaseB4_WaitingIsNotRunTwice(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, slow), StageSlots: 1})
 	var all []pipeline.Pending
 	for range 40 {
-		all = append(all, accept(t, n, chat()))
+		all = append(all, accept(t, n, chatRequest()))
 	}
 	for _, p := range all {
 		require.Nil(t, wait(t, p).Fault)
@@ -94,7 +95,7 @@ func TestTrap_BusLab6_LongTarget(t *testing.T) {
 	})
 	w.node(bus.Options{Targets: roles(target), Manager: manager(t)})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
-	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	require.EqualValues(t, 1, runs.Load())
 	w.settled()
 }
@@ -116,7 +117,7 @@ func TestTrap_Lease4_MaxAckPending(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, stage)})
 	var all []pipeline.Pending
 	for range 40 {
-		all = append(all, accept(t, n, chat()))
+		all = append(all, accept(t, n, chatRequest()))
 	}
 	for _, p := range all {
 		require.Nil(t, wait(t, p).Fault)
@@ -137,10 +138,10 @@ func TestTrap_LeaseB3_FullEntryRefusesAtOnce(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, stage)})
 	var all []pipeline.Pending
 	for range 3 {
-		all = append(all, accept(t, n, chat()))
+		all = append(all, accept(t, n, chatRequest()))
 	}
 	begin := time.Now()
-	_, err := n.Accept(t.Context(), chat())
+	_, err := n.Accept(t.Context(), chatRequest())
 	var f *messages.Fault
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, messages.Overloaded, f.Code)
@@ -168,13 +169,13 @@ func TestTrap_Lease3_LateHop(t *testing.T) {
 	_, err := nc.Subscribe("shallot.v1.hop.>", func(m *nats.Msg) { hops <- m })
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	late := <-hops
 	late.Header["Shallot-Lease-Until"] = []string{time.Now().Add(-time.Second).Format(time.RFC3339Nano)}
 	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: late.Subject, Header: late.Header, Data: late.Data}))
 	require.Eventually(t, func() bool {
 		d, err := n.Diagnostics(t.Context())
-		return err == nil && contains(messages.Encode(d), `"lateHops":1`)
+		return err == nil && contains(rawjson.Encode(d), `"lateHops":1`)
 	}, 5*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 1, runs.Load())
 	require.Zero(t, w.messages(jet.DeadStream))
@@ -199,7 +200,7 @@ func TestTrap_NatsD11_AbsentStage(t *testing.T) {
 		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("far", 10)), Hosts: nobody})
 		events, err := w.conn().SubscribeSync("shallot.v1.delay.*")
 		require.NoError(t, err)
-		p := accept(t, n, chat())
+		p := accept(t, n, chatRequest())
 		_, err = events.NextMsg(5 * time.Second)
 		require.NoError(t, err, "it waits as a schedule")
 		require.Eventually(t, func() bool { return n.Held() == 0 }, 5*time.Second, time.Millisecond, "and holds no lease")
@@ -215,7 +216,7 @@ func TestTrap_NatsD11_AbsentStage(t *testing.T) {
 		far := through("far", 10)
 		far.SkipAbsent = true
 		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, far, through("near", 20)), Hosts: only("near")})
-		c := wait(t, accept(t, n, chat()))
+		c := wait(t, accept(t, n, chatRequest()))
 		require.Nil(t, c.Fault)
 		require.Equal(t, []string{"far.beforeModel(skipped)", "near.beforeModel", "model", "near.afterModel"}, c.Slip.Path)
 		w.settled()
@@ -224,7 +225,7 @@ func TestTrap_NatsD11_AbsentStage(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, bus.Config{})
 		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("near", 10), through("far", 20)), Hosts: only("near")})
-		r := chat()
+		r := chatRequest()
 		r.Deadline = time.Now().Add(1200 * time.Millisecond)
 		c := wait(t, accept(t, n, r))
 		require.NotNil(t, c.Fault)
@@ -242,7 +243,7 @@ func TestTrap_BusLab4_Schedules(t *testing.T) {
 	var all []pipeline.Pending
 	begin := time.Now()
 	for range 10 {
-		all = append(all, accept(t, n, chat()))
+		all = append(all, accept(t, n, chatRequest()))
 	}
 	for _, p := range all {
 		c := wait(t, p)
@@ -278,7 +279,7 @@ func TestCancelCutsAWaitShort(t *testing.T) {
 		"a message": func(p pipeline.Pending) { require.NoError(t, nc.Publish(messages.Subjects{}.Cancel(p.ID()), nil)) },
 	} {
 		before := runs.Load()
-		p := accept(t, n, chat())
+		p := accept(t, n, chatRequest())
 		require.Eventually(t, func() bool { return parked(p.ID()) }, 10*time.Second, 5*time.Millisecond, name)
 		begin := time.Now()
 		cancel(p)

@@ -24,9 +24,6 @@ type held struct {
 	fresh time.Time // when the lease was delivered or last marked, as far as is known
 }
 
-// noteWaiting is where a call waits for an absent stage: it goes into the fault if the stage never comes.
-const noteWaiting = "bus.waiting"
-
 type waiting struct {
 	Stage string    `json:"stage"`
 	Since time.Time `json:"since"`
@@ -57,7 +54,7 @@ func (n *Node) forward(h *held, next pipeline.Next) {
 		case next.Where == pipeline.ToTarget:
 			class, err := n.classify(h.c)
 			if err != nil {
-				next = pipeline.Return(h.c, messages.AsFault(err, messages.TargetOrigin))
+				next = pipeline.TurnBack(h.c, messages.AsFault(err, messages.TargetOrigin))
 				continue
 			}
 			n.progress(h.c, queuePlace+string(h.c.Kind)+"-"+messages.Token(class))
@@ -117,11 +114,11 @@ func (n *Node) mustEnd(c *messages.Call, next pipeline.Next) (*messages.Fault, b
 			return c.Fault, true // the stage or target whose time ran out has said so
 		}
 		var w waiting
-		if c.Noted(noteWaiting, &w) && w.Subject != "" {
+		if c.Noted(messages.NoteWaiting, &w) && w.Subject != "" {
 			return messages.NewFault(messages.StageAbsent, "%s; the call waited for it since %s, until its deadline",
 				pipeline.AbsentText(w.Stage, w.Subject), w.Since.Format(time.RFC3339)).From(w.Stage), true
 		}
-		if c.Noted(noteWaiting, &w) {
+		if c.Noted(messages.NoteWaiting, &w) {
 			return messages.NewFault(messages.StageAbsent, "no worker serves stage %s of the %s chain; the call waited for one since %s, until its deadline; start one with: worker --stages %s",
 				w.Stage, c.Kind, w.Since.Format(time.RFC3339), w.Stage).From(w.Stage), true
 		}
@@ -181,12 +178,12 @@ func (n *Node) absent(h *held, subject string) {
 			return
 		}
 		w := waiting{Stage: name, Since: time.Now().UTC()}
-		if h.c.Noted(noteWaiting, &w) && w.Stage != name {
+		if h.c.Noted(messages.NoteWaiting, &w) && w.Stage != name {
 			w = waiting{Stage: name, Since: time.Now().UTC()}
 		}
 		w.Times++
 		w.Subject = subject
-		h.c.Note(noteWaiting, w)
+		h.c.Note(messages.NoteWaiting, w)
 		if subject != "" {
 			n.progress(h.c, "stage "+name+", whose program does not run")
 		} else {

@@ -72,7 +72,7 @@ func TestTrap_BusLab2_Garbage(t *testing.T) {
 		require.NotEmpty(t, d.Header.Get("Shallot-Dead-Subject"))
 		require.True(t, strings.HasPrefix(d.Subject, "shallot.v1.dead."), d.Subject)
 	}
-	c := wait(t, accept(t, n, chat()))
+	c := wait(t, accept(t, n, chatRequest()))
 	require.Nil(t, c.Fault, "the process works on")
 	w.settled()
 	require.EqualValues(t, len(dead), w.messages(jet.DeadStream), "one dead letter each")
@@ -101,7 +101,7 @@ func TestTrap_LeaseB7_GarbageEndsNoOtherCall(t *testing.T) {
 		return pipeline.Continue(), nil
 	}
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, slow)})
-	p := accept(t, n, chat())
+	p := accept(t, n, chatRequest())
 	<-held
 	lease := <-leases
 	for _, m := range garbage() {
@@ -125,7 +125,7 @@ func TestTrap_LeaseB7_GarbageOnTheInbox(t *testing.T) {
 		<-go_
 		return echo(ctx, c, e)
 	}))})
-	p := accept(t, n, chat())
+	p := accept(t, n, chatRequest())
 	inbox := <-inboxes
 	nc := w.conn()
 	for _, m := range garbage() {
@@ -137,7 +137,7 @@ func TestTrap_LeaseB7_GarbageOnTheInbox(t *testing.T) {
 	close(go_)
 	c := wait(t, p)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
 	w.settled()
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -94,7 +94,7 @@ func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 	}
 	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.inbox }) {
 		var own nodeReport // by way of JSON like the others, so that counters are added alike
-		if err := json.Unmarshal(messages.Encode(n.ownReport(ctx)), &own); err == nil {
+		if err := json.Unmarshal(rawjson.Encode(n.ownReport(ctx)), &own); err == nil {
 			out = append(out, own)
 		}
 	}
@@ -134,7 +134,7 @@ func (n *Node) serveReport() error {
 		n.work.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			_ = m.Respond(messages.Encode(n.ownReport(ctx)))
+			_ = m.Respond(rawjson.Encode(n.ownReport(ctx)))
 		})
 	})
 }

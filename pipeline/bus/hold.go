@@ -12,15 +12,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // hdrHeld tells the accepting process that its call is parked.
 const hdrHeld = "Shallot-Held"
-
-// NoteAnswer is [pipeline.NoteAnswer].
-const NoteAnswer = pipeline.NoteAnswer
 
 // Parked is a call that waits for somebody's answer: line 1 of its record; the call itself follows.
 //
@@ -60,10 +58,10 @@ func (d Decided) what() string {
 	if d.Fault != nil {
 		return string(d.Fault.Code)
 	}
-	if s, ok := messages.FieldString(d.Answer, "decision"); ok {
+	if s, ok := rawjson.FieldString(d.Answer, "decision"); ok {
 		return s
 	}
-	s, _ := messages.IsString(d.Answer)
+	s, _ := rawjson.IsString(d.Answer)
 	return s
 }
 
@@ -96,7 +94,7 @@ func (n *Node) park(h *held, next pipeline.Next) {
 	}
 	if errors.Is(err, nats.ErrMaxPayload) {
 		h.c.Return.Inbox, h.c.Return.Caller = inbox, caller
-		n.forward(h, pipeline.GiveUp(h.c, messages.NewFault(messages.TooLarge,
+		n.forward(h, pipeline.FailHold(h.c, messages.NewFault(messages.TooLarge,
 			"stage %s asks a question of %d bytes, which does not fit into its record; at most %d, a quarter of the server's max_payload, less what the call itself takes",
 			name, len(next.Question), n.nc.MaxPayload()/questionShare)))
 		return
@@ -155,11 +153,11 @@ func (n *Node) ask(ctx context.Context, c *messages.Call, p Parked) (counts Park
 }
 
 func parkedRecord(p Parked, wire []byte) []byte {
-	return append(append(messages.Encode(p), '\n'), wire...)
+	return append(append(rawjson.Encode(p), '\n'), wire...)
 }
 
 // parked reads the record of a call that waits; ErrNotFound if there is none.
-func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.Entry, wire []byte, err error) {
+func (n *Node) parked(ctx context.Context, key string) (p Parked, e pipeline.StoreEntry, wire []byte, err error) {
 	if e, err = n.approvals.Get(ctx, key); err != nil {
 		return p, e, nil, err
 	}
@@ -201,9 +199,6 @@ func (n *Node) wasHeld(ctx context.Context, tenant, id string) bool {
 	return ok
 }
 
-// noteResumed marks a call that goes on after its hold, until it is claimed; its value is the generation of the hold.
-const noteResumed = "hold.resumed"
-
 // tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.
 func (n *Node) tell(what string, p Parked) {
 	type event struct {
@@ -222,7 +217,7 @@ func (n *Node) tell(what string, p Parked) {
 	if d := p.Decided; d != nil {
 		e.Decision, e.By, e.At = d.what(), d.By, d.At
 	}
-	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), messages.Encode(e))
+	_ = n.nc.Publish(n.subj.Event(what, string(p.Kind), messages.Token(p.Stage)), rawjson.Encode(e))
 }
 
 func expired(p Parked) *messages.Fault {
@@ -240,7 +235,7 @@ func (p Parked) ran() string {
 
 // decide writes what became of the question into its record, if nothing has been decided yet (ErrChanged), and carries
 // it out.
-func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.Entry, wire []byte, d Decided) error {
+func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.StoreEntry, wire []byte, d Decided) error {
 	d.At = time.Now().UTC()
 	p.Decided = &d
 	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
@@ -271,11 +266,11 @@ func (n *Node) goOn(ctx context.Context, p Parked, wire []byte) error {
 		return err
 	}
 	if p.Decided.Fault != nil {
-		pipeline.GiveUp(c, p.Decided.Fault)
+		pipeline.FailHold(c, p.Decided.Fault)
 	} else {
-		c.Note(NoteAnswer, p.Decided.Answer)
+		c.Note(messages.NoteAnswer, p.Decided.Answer)
 	}
-	c.Note(noteResumed, p.Generation)
+	c.Note(messages.NoteResumed, p.Generation)
 	return n.storeNext(c, n.subj.Route(c.Kind), nil)
 }
 
@@ -295,7 +290,7 @@ func (n *Node) resumed(c *messages.Call, l Lease, generation uint64) (mine bool,
 	case err != nil:
 		return false, err
 	}
-	if _, err := n.results.Put(ctx, decidedKey(p.Call), messages.Encode(p), 0, pipeline.Always()); err != nil {
+	if _, err := n.results.Put(ctx, decidedKey(p.Call), rawjson.Encode(p), 0, pipeline.Always()); err != nil {
 		return false, err
 	}
 	return true, n.approvals.Clear(ctx, key, e.Revision)

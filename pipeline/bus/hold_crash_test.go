@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -30,7 +31,7 @@ func TestHeldCallCrashPoints(t *testing.T) {
 		require.NoError(t, stop(n))
 		kv, e := g.record(p.ID())
 		first, rest, _ := bytes.Cut(e.Value(), []byte("\n"))
-		first = messages.SetField(first, "decided", []byte(`{"by":"ann","at":"2026-01-01T00:00:00Z","answer":"yes"}`))
+		first = rawjson.SetField(first, "decided", []byte(`{"by":"ann","at":"2026-01-01T00:00:00Z","answer":"yes"}`))
 		_, err := kv.Update(t.Context(), e.Key(), append(append(first, '\n'), rest...), e.Revision())
 		require.NoError(t, err)
 		n = g.node(g.options())
@@ -51,7 +52,7 @@ func TestHeldCallCrashPoints(t *testing.T) {
 		generation := c.Generation
 		c.Generation++
 		c.Note("hold.resumed", generation)
-		c.Note(pipeline.NoteAnswer, "yes")
+		c.Note(messages.NoteAnswer, "yes")
 		again, err := c.Marshal()
 		require.NoError(t, err)
 		for range 3 { // after the time in which the server knows duplicates

@@ -38,12 +38,12 @@ func (g *gates) options() bus.Options {
 	}
 	gate := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		var answer string
-		if _, ok := c.Notes[pipeline.NoteAnswer]; !ok {
+		if _, ok := c.Notes[messages.NoteAnswer]; !ok {
 			g.asked.Add(1)
 			return pipeline.HoldFor([]byte(`{"may":"I?"}`), g.expires), nil
 		}
 		g.answered.Add(1)
-		if c.Noted(pipeline.NoteAnswer, &answer); answer != "yes" {
+		if c.Noted(messages.NoteAnswer, &answer); answer != "yes" {
 			return pipeline.Stop(), nil
 		}
 		return pipeline.Continue(), nil
@@ -128,9 +128,9 @@ func TestHeldCallOutlivesItsProcess(t *testing.T) {
 	require.NoError(t, err)
 	c := g.result(second, p.ID())
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"done":true}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(c.Reply()))
 	require.Equal(t, []string{"outer.beforeTool", "gate.beforeTool", "gate.beforeTool", "tool"}, c.Slip.Path)
-	require.NotContains(t, c.Notes, pipeline.NoteAnswer)
+	require.NotContains(t, c.Notes, messages.NoteAnswer)
 	require.Equal(t, []int64{1, 1, 1}, []int64{g.outer.Load(), g.asked.Load(), g.runs.Load()})
 	_, err = second.Decide(t.Context(), "default", p.ID(), []byte(`"no"`), "bob")
 	require.Equal(t, messages.Conflict, code(t, err))
@@ -229,7 +229,7 @@ func TestHeldCallByItsKey(t *testing.T) {
 	require.NoError(t, b.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
 	again := accept(t, a, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{"n":9007199254740993}`), IdempotencyKey: "k"})
 	require.Equal(t, p.ID(), again.ID())
-	require.Equal(t, `{"done":true}`, string(wait(t, again).ReplyBytes()))
+	require.Equal(t, `{"done":true}`, string(wait(t, again).Reply()))
 	require.EqualValues(t, 1, g.runs.Load())
 }
 

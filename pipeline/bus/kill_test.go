@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -27,7 +28,7 @@ import (
 // loadFixture is two stages around a target that thinks for a while and writes each purchase into a ledger.
 func loadFixture(ledger string) pipelinetest.Fixture {
 	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
-		key, _ := messages.FieldString(c.Request(), "key")
+		key, _ := rawjson.FieldString(c.Request(), "key")
 		if err := note(ledger, "buy "+key+" "+c.ID); err != nil {
 			return err
 		}
@@ -36,7 +37,7 @@ func loadFixture(ledger string) pipelinetest.Fixture {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		c.SetReply(messages.SetFieldString([]byte(`{}`), "key", key))
+		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "key", key))
 		return note(ledger, "got "+key+" "+c.ID)
 	})
 	slow := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

@@ -43,9 +43,9 @@ type Options struct {
 	Classify func(c *messages.Call) (string, error)
 	// Validate checks the body of a request before it is accepted; nil accepts all.
 	Validate func(kind messages.Kind, body []byte) error
-	// Own returns the stages that the call's tool names for itself; nil means that tools have none. An error refuses
+	// ToolStages returns the stages that the call's tool names for itself; nil means that tools have none. An error refuses
 	// the call.
-	Own func(c *messages.Call) (pipeline.Own, error)
+	ToolStages func(c *messages.Call) (pipeline.ToolStages, error)
 	// Prepare is called for each new call, with its slip, before it is stored; an error refuses the call. It may add
 	// to the request. It runs for one call at a time, for many at once; nil does nothing.
 	Prepare func(c *messages.Call) error

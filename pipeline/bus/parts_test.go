@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -157,7 +158,7 @@ func serveSuite(nc *nats.Conn, c caller) error {
 func whole(c *messages.Call) {
 	_, requestIsText := c.RequestText()
 	_, replyIsText := c.ReplyText()
-	request, reply := c.Request(), c.ReplyBytes()
+	request, reply := c.Request(), c.Reply()
 	if !requestIsText {
 		c.SetRequest([]byte(`0`)) // the same bytes again would keep their claim check
 		c.SetRequest(request)
@@ -246,7 +247,7 @@ func (p *proc) end(s os.Signal, limit time.Duration) {
 func launchPart(t testing.TB, spec partSpec) *proc {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "SHALLOT_PART="+string(messages.Encode(spec)))
+	cmd.Env = append(os.Environ(), "SHALLOT_PART="+string(rawjson.Encode(spec)))
 	return launch(t, cmd, func(out io.Reader) error {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if strings.TrimSpace(line) != "ready" {

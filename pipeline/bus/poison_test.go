@@ -27,7 +27,7 @@ func TestTrap_Lease5_Poison(t *testing.T) {
 	_, err := nc.QueueSubscribe("shallot.v1.hop.model.before.killer", "killer", func(*nats.Msg) {})
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	p := accept(t, n, chat())
+	p := accept(t, n, chatRequest())
 	d := w.dead(1)[0]
 	require.Contains(t, d.Header.Get("Shallot-Dead-Reason"), "deliveries used up")
 	require.Equal(t, p.ID(), d.Header.Get("Shallot-Call"))
@@ -77,7 +77,7 @@ func TestHandlersRunUnderTheRouter(t *testing.T) {
 		stacks <- string(debug.Stack())
 		return echo(ctx, c, e)
 	}))})
-	require.Nil(t, wait(t, accept(t, n, chat())).Fault)
+	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 	for range 2 {
 		require.True(t, strings.Contains(<-stacks, "watermill/message.(*handler).handleMessage"))
 	}

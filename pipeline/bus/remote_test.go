@@ -69,7 +69,7 @@ func TestRemoteProgramThatComesLater(t *testing.T) {
 			w := newWorld(t, bus.Config{Fusion: fused})
 			s := remotestage.Stage(spec("late", 20), bus.Requester{Conn: w.conn()}, w.log)
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), s)})
-			p := accept(t, n, chat())
+			p := accept(t, n, chatRequest())
 			require.Eventually(t, func() bool { return n.Held() == 0 && w.messages(jet.HopsStream) == 1 }, 10*time.Second, 5*time.Millisecond,
 				"it waits as one stored message, with no lease")
 			w.program("programs.late", through("late", 20))
@@ -92,13 +92,13 @@ func TestRemoteProgramThatNeverComes(t *testing.T) {
 	ask := bus.Requester{Conn: w.conn()}
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
 		Manager: manager(t, remotestage.Stage(waits, ask, w.log), remotestage.Stage(skips, ask, w.log))})
-	r := chat()
+	r := chatRequest()
 	r.Skip = []string{"waits"}
 	c := wait(t, accept(t, n, r))
 	require.Nil(t, c.Fault, "on-absent: skip")
 	require.Equal(t, []string{"skips.beforeModel(skipped)", "model"}, c.Slip.Path)
 
-	r = chat()
+	r = chatRequest()
 	r.Deadline = time.Now().Add(1500 * time.Millisecond)
 	c = wait(t, accept(t, n, r))
 	require.NotNil(t, c.Fault)
@@ -122,7 +122,7 @@ func TestRemoteProgramThatGoesAway(t *testing.T) {
 	})
 	n := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t, remotestage.Stage(spec("half", 20), bus.Requester{Conn: w.conn()}, w.log))})
 	nc := w.program("programs.half", through("half", 20))
-	stays, leaves := accept(t, n, chat()), accept(t, n, chat())
+	stays, leaves := accept(t, n, chatRequest()), accept(t, n, chatRequest())
 	<-atTarget
 	<-atTarget
 	nc.Close()
@@ -198,12 +198,12 @@ func TestRemoteStageAndLargeBodies(t *testing.T) {
 	require.NoError(t, nc.Flush())
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t,
 		remotestage.Stage(open, ask, w.log), remotestage.Stage(closed, ask, w.log), remotestage.Stage(reads, ask, w.log), remotestage.Stage(blind, ask, w.log))})
-	r := chat()
+	r := chatRequest()
 	r.Body = []byte(`{"model":"m","x":"` + strings.Repeat("y", 600<<10) + `"}`)
 	r.Skip = []string{"closed"}
 	c := wait(t, accept(t, n, r))
 	require.Nil(t, c.Fault, "%v", c.Fault)
-	require.True(t, string(c.ReplyBytes()) == `{"echo":`+string(r.Body)+`,"seen":true}`)
+	require.True(t, string(c.Reply()) == `{"echo":`+string(r.Body)+`,"seen":true}`)
 	require.Contains(t, c.Slip.Stops[0].Tally.Err, "does not fit")
 
 	r.Skip = nil
@@ -233,7 +233,7 @@ func TestRemoteQuestionOutlivesItsWorker(t *testing.T) {
 			}
 			worker := w.start(bus.Options{Manager: stages(theirs), Conn: theirs, Hosts: only("slow")})
 			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc), Hosts: nobody})
-			p := accept(t, n, chat())
+			p := accept(t, n, chatRequest())
 			first := <-asked
 			if dies {
 				theirs.Close()

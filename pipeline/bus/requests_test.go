@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -28,7 +29,7 @@ func TestTrap_NatsD3_PlainRequestReply(t *testing.T) {
 	tenants := make(chan string, 20)
 	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
 		tenants <- c.Tenant
-		if m, _ := messages.FieldString(c.Request(), "model"); m == "limited" {
+		if m, _ := rawjson.FieldString(c.Request(), "model"); m == "limited" {
 			f := messages.NewFault(messages.ProviderLimited, "slow down")
 			f.RetryAfter = 2 * time.Second
 			return f
@@ -144,10 +145,10 @@ func TestStreamOverNATS(t *testing.T) {
 			require.Empty(t, m.Header, "the end has no headers")
 			break
 		}
-		choices, _ := messages.Field(m.Data, "choices")
-		for _, c := range messages.Elements(choices) {
-			delta, _ := messages.Field(c, "delta")
-			text, _ := messages.FieldString(delta, "content")
+		choices, _ := rawjson.Field(m.Data, "choices")
+		for _, c := range rawjson.Elements(choices) {
+			delta, _ := rawjson.Field(c, "delta")
+			text, _ := rawjson.FieldString(delta, "content")
 			shown += text
 		}
 	}

@@ -35,7 +35,7 @@ func TestTrap_NatsC_SwitchesAfterAServerRestart(t *testing.T) {
 	n, err := bus.New(t.Context(), bus.Options{Config: cfg, Conn: nc, Log: testLog(), Entry: true, Manager: m, Targets: roles(pipeline.TargetFunc(echo))})
 	require.NoError(t, err)
 	require.NoError(t, n.Start(t.Context()))
-	require.Equal(t, []string{"a.beforeModel", "model", "a.afterModel"}, wait(t, accept(t, n, chat())).Slip.Path)
+	require.Equal(t, []string{"a.beforeModel", "model", "a.afterModel"}, wait(t, accept(t, n, chatRequest())).Slip.Path)
 
 	srv.Stop()
 	srv, err = embed.Start(embed.Options{Dir: dir, Port: port, Sync: time.Minute})
@@ -49,6 +49,6 @@ func TestTrap_NatsC_SwitchesAfterAServerRestart(t *testing.T) {
 		return err == nil
 	}, 20*time.Second, 50*time.Millisecond)
 	require.Eventually(t, func() bool { s, _ := m.Get(messages.Model, "a"); return !s.Enabled() }, 40*time.Second, 10*time.Millisecond)
-	require.Equal(t, []string{"model"}, wait(t, accept(t, n, chat())).Slip.Path)
+	require.Equal(t, []string{"model"}, wait(t, accept(t, n, chatRequest())).Slip.Path)
 	require.NoError(t, stop(n))
 }

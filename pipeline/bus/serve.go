@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -178,7 +179,7 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 			return next, true
 		}
 	}
-	h.c.Unnote(noteWaiting)
+	h.c.Unnote(messages.NoteWaiting)
 	next, r := pipeline.Step(ctx, s, h.c)
 	if errors.Is(context.Cause(ctx), errHandBack) && r.Err != nil {
 		h.c = before
@@ -191,7 +192,7 @@ func (n *Node) runStage(h *held, s pipeline.Stage) (next pipeline.Next, done boo
 		return next, true
 	}
 	if next.Where != pipeline.ToHold {
-		h.c.Unnote(NoteAnswer) // it is for the phase that asked
+		h.c.Unnote(messages.NoteAnswer) // it is for the phase that asked
 	}
 	n.report(h, r)
 	return next, false
@@ -218,7 +219,7 @@ func (n *Node) report(h *held, r pipeline.Report) {
 	if r.Err != nil {
 		e.Error = r.Err.Error()
 	}
-	_ = n.nc.Publish(n.subj.Event("hop", string(h.c.Kind), string(r.Phase), messages.Token(r.Stage)), messages.Encode(e))
+	_ = n.nc.Publish(n.subj.Event("hop", string(h.c.Kind), string(r.Phase), messages.Token(r.Stage)), rawjson.Encode(e))
 }
 
 // handBack stores the call again at the same step, so that another process takes it, and settles the lease. The new

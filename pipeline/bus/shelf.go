@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -89,9 +90,9 @@ func (n *Node) keepKey(ctx context.Context, c *messages.Call, held bool) error {
 		}
 		rec.Stored = true
 		if held {
-			err = n.idempotency.PutForGood(ctx, key, messages.Encode(rec), e.Revision)
+			err = n.idempotency.PutForGood(ctx, key, rawjson.Encode(rec), e.Revision)
 		} else {
-			_, err = n.idempotency.Put(ctx, key, messages.Encode(rec), 0, pipeline.IfRevision(e.Revision))
+			_, err = n.idempotency.Put(ctx, key, rawjson.Encode(rec), 0, pipeline.IfRevision(e.Revision))
 		}
 		if !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, pipeline.ErrExists) || ctx.Err() != nil {
 			return err

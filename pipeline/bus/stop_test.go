@@ -52,7 +52,7 @@ func TestStopHandsBack(t *testing.T) {
 	first := w.start(bus.Options{Manager: manager(t, slow), StageSlots: 2})
 	var all []pipeline.Pending
 	for range 10 {
-		all = append(all, accept(t, gate, chat()))
+		all = append(all, accept(t, gate, chatRequest()))
 	}
 	<-began
 	<-began
@@ -84,7 +84,7 @@ func TestStoppedNodeIsDeaf(t *testing.T) {
 		_, err := nc.Request(subject, []byte(chatBody), 2*time.Second)
 		require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 	}
-	_, err := n.Accept(t.Context(), chat())
+	_, err := n.Accept(t.Context(), chatRequest())
 	requireFault(t, err, messages.Overloaded)
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -69,11 +71,11 @@ func (n *Node) handleTarget(m *message.Message, t TargetRole) {
 		return
 	case h.c.Past(time.Now()):
 		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over in the work queue of %s %s", t.Kind, t.Class)
-		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
+		n.forward(h, pipeline.TurnBack(h.c, n.doubt(h.c, f.From("deadline")))) // an earlier holder may have started it
 		return
 	case n.cancels.cancelled(h.c.ID):
 		f := messages.NewFault(messages.Cancelled, "the caller left while the call was at the %s", t.Kind)
-		n.forward(h, pipeline.Return(h.c, n.doubt(h.c, f.From("caller"))))
+		n.forward(h, pipeline.TurnBack(h.c, n.doubt(h.c, f.From("caller"))))
 		return
 	}
 	key := messages.Key(h.c.Tenant, h.c.ID, strconv.FormatUint(h.c.Generation, 10))
@@ -91,7 +93,7 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	now := intent{State: "running", Since: time.Now().UTC(), Runs: 1}
-	_, err := n.intents.Put(ctx, key, messages.Encode(now), 0, pipeline.IfAbsent())
+	_, err := n.intents.Put(ctx, key, rawjson.Encode(now), 0, pipeline.IfAbsent())
 	if err == nil {
 		return nil, false
 	}
@@ -120,7 +122,7 @@ func (n *Node) intend(h *held, key string) (*held, bool) {
 	n.log.Info("the work of this call began before and has no stored outcome; it runs again with the same idempotency key",
 		"call", h.c.ID, "since", was.Since, "runs", was.Runs+1)
 	was.Runs++
-	if _, err := n.intents.Put(ctx, key, messages.Encode(was), 0, pipeline.IfRevision(e.Revision)); err != nil {
+	if _, err := n.intents.Put(ctx, key, rawjson.Encode(was), 0, pipeline.IfRevision(e.Revision)); err != nil {
 		n.log.Debug("intent record not counted up", "call", h.c.ID, "err", err)
 	}
 	return nil, false
@@ -131,7 +133,7 @@ func (n *Node) runTarget(h *held, t TargetRole, key string) {
 	ctx, leave := n.cancels.enter(h.c)
 	defer leave()
 	if err := n.codec.fill(ctx, h.c); err != nil {
-		n.forward(h, pipeline.Return(h.c, messages.AsFault(err, "bus")))
+		n.forward(h, pipeline.TurnBack(h.c, messages.AsFault(err, "bus")))
 		return
 	}
 	begin := time.Now()
@@ -156,7 +158,7 @@ func (n *Node) storeOutcome(c *messages.Call, key string) {
 	defer cancel()
 	m, err := n.codec.encode(ctx, c)
 	if err == nil {
-		value := append(messages.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
+		value := append(rawjson.Encode(intent{State: "done", Since: time.Now().UTC(), Runs: 1}), '\n')
 		value = append(value, m.Data...)
 		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
 			_, err = n.intents.Put(ctx, key, value, 0, pipeline.Always())
@@ -198,15 +200,15 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 	inbox, count, noted := h.c.Return.Inbox, 0, false
 	degraded := ""
 	if h.c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers (FB-2)
-		degraded = messages.StandbyMark(messages.ModelName(h.c.Request()))
+		degraded = messages.StandbyMark(chat.ModelName(h.c.Request()))
 	}
 	return func(chunk []byte) error {
 		if inbox == "" {
 			return nil
 		}
-		for _, piece := range messages.SplitChunk(chunk, n.largest()) {
+		for _, piece := range chat.SplitChunk(chunk, n.largest()) {
 			count++
-			if _, text := messages.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
+			if _, text := chat.ToolChunkText(piece); !noted && (text || h.c.Kind != messages.Tool) {
 				noted = true // a tool's sign of life shows nothing
 				h.c.Note(noteEmitted, true)
 			}

@@ -190,7 +190,7 @@ func echo(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 
 const chatBody = `{"model":"m","messages":[{"role":"user","content":"x"}]}`
 
-func chat() pipeline.Request {
+func chatRequest() pipeline.Request {
 	return pipeline.Request{Kind: messages.Model, Body: []byte(chatBody), Deadline: time.Now().Add(30 * time.Second)}
 }
 

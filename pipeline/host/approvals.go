@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -39,7 +40,7 @@ func approvalOf(p bus.Parked) api.Approval {
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
 func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
-	if _, ours := messages.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != tool.ApprovalStage || !ours {
+	if _, ours := rawjson.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != tool.ApprovalStage || !ours {
 		return answer, nil
 	}
 	return h.tools.desk.Decide(ctx, p.Question, answer, by)

@@ -41,7 +41,7 @@ func BenchmarkWholeCall(b *testing.B) {
 				h := benchHost(b, map[string]string{"bus.fusion": fused})
 				b.SetParallelism(callers)
 				run := func() {
-					p, err := h.Door().Accept(b.Context(), pipeline.Request{Kind: messages.Model,
+					p, err := h.Entry().Accept(b.Context(), pipeline.Request{Kind: messages.Model,
 						Body: []byte(`{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`)})
 					if err != nil {
 						b.Error(err)

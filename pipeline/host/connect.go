@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // connect starts the embedded server if no other is named, and connects.
@@ -92,8 +93,8 @@ func (h *Host) models(o Options) error {
 }
 
 // filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
-func (h *Host) filter(kind messages.Kind) func(stage string) (pipeline.FilterMaker, bool) {
-	return func(stage string) (pipeline.FilterMaker, bool) {
+func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker, bool) {
+	return func(stage string) (stream.FilterMaker, bool) {
 		s, ok := h.Manager.Get(kind, stage)
 		if !ok || s.Filter == nil {
 			return nil, false

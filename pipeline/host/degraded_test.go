@@ -22,7 +22,7 @@ func TestDegradedStream(t *testing.T) {
 
 	t.Run("to the process that accepted the call", func(t *testing.T) {
 		for model, want := range map[string]string{"demo/fail": mark, "demo/echo": ""} {
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: "model", Stream: true, Tenant: "default", Body: []byte(ask(model))})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: "model", Stream: true, Tenant: "default", Body: []byte(ask(model))})
 			require.NoError(t, err)
 			deltas := 0
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) {

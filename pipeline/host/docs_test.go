@@ -176,7 +176,7 @@ func TestDocsStages(t *testing.T) {
 			deps.Section = func(name string) any { return sections[name] }
 			s, on, err := spec.Make(spec.Config(), deps)
 			require.NoError(t, err, spec.Name)
-			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Class, s.Tier, phases(s), pick(s.OnDemand, "where a policy asks", pick(on, "on", "off")),
+			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Alias, s.Tier, phases(s), pick(s.OnDemand, "where a policy asks", pick(on, "on", "off")),
 				pick(len(s.ApplyTo) == 0, "all", strings.Join(s.ApplyTo, ", ")), pick(s.FailClosed, "stops", "goes on"), strings.Join(s.Reads, ", "), strings.Join(s.Writes, ", "))
 		}
 	}

@@ -5,7 +5,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
@@ -31,19 +32,19 @@ func evictedDir(sections map[string]any) string {
 }
 
 // readEvicted runs the tool that reads an evicted result by parts.
-func readEvicted(r stages.EvictedReader) toolbox.ExecutorFunc {
+func readEvicted(r evicted.Reader) toolbox.ExecutorFunc {
 	return func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 		at := gjson.GetManyBytes(inv.Arguments, "path", "offset", "limit")
-		p, err := stages.ReadEvicted(ctx, r, inv.Tenant, at[0].String(), int(at[1].Int()), int(at[2].Int()))
+		p, err := evicted.Read(ctx, r, inv.Tenant, at[0].String(), int(at[1].Int()), int(at[2].Int()))
 		if err != nil {
 			return toolbox.Result{}, err
 		}
-		return toolbox.Result{Content: messages.Encode(p)}, nil
+		return toolbox.Result{Content: rawjson.Encode(p)}, nil
 	}
 }
 
 // ReadEvicted returns a part of an evicted result of the tenant; offset and limit count characters, limit 0 means the
 // usual part. What is not there, or another tenant's, is the fault not_found.
-func (h *Host) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
-	return stages.ReadEvicted(ctx, h.tools.reader, tenant, path, offset, limit)
+func (h *Host) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error) {
+	return evicted.Read(ctx, h.tools.reader, tenant, path, offset, limit)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Door is where calls enter.
-func (h *Host) Door() pipeline.Door { return h.Node }
+// Entry is where calls enter.
+func (h *Host) Entry() pipeline.Entry { return h.Node }
 
 // Control is the operator's side.
 func (h *Host) Control() pipeline.Control { return h.Node }

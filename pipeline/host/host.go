@@ -18,6 +18,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
@@ -90,8 +92,8 @@ type Host struct {
 func Sections() map[string]any {
 	out := map[string]any{"tool-limit": &config.ToolLimit{ExitBehavior: "continue"}} // of the agent loop, no stage
 	for _, s := range stages.All() {
-		if out[s.Section] == nil {
-			out[s.Section] = s.Config()
+		if out[s.Name] == nil {
+			out[s.Name] = s.Config()
 		}
 	}
 	return out
@@ -245,7 +247,7 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	var faults []error
 	var own []pipeline.Stage
 	for _, spec := range stages.All() {
-		s, on, err := spec.Make(o.Config.Sections[spec.Section], deps)
+		s, on, err := spec.Make(o.Config.Sections[spec.Name], deps)
 		if i := slices.IndexFunc(o.Stages, func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }); i >= 0 {
 			s, on, err = inPlaceOf(spec, o.Stages[i]), true, nil
 			own = append(own, s)
@@ -283,8 +285,8 @@ func inPlaceOf(spec stages.Spec, s pipeline.Stage) pipeline.Stage {
 	if s.Order == 0 {
 		s.Order, s.Tier = spec.Order, spec.Tier
 	}
-	if s.Class == "" {
-		s.Class = spec.Class
+	if s.Alias == "" {
+		s.Alias = spec.Alias
 	}
 	return s
 }
@@ -301,13 +303,13 @@ func (h *Host) stageNames() []string {
 
 // publish sends a record to the audit stream, asynchronously.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	_, err := h.publisher.PublishAsync(h.auditSubject(what), messages.Encode(record))
+	_, err := h.publisher.PublishAsync(h.auditSubject(what), rawjson.Encode(record))
 	return err
 }
 
 // record sends a record to the audit stream and returns when it is stored.
 func (h *Host) record(ctx context.Context, what string, record any) error {
-	_, err := h.publisher.Publish(ctx, h.auditSubject(what), messages.Encode(record))
+	_, err := h.publisher.Publish(ctx, h.auditSubject(what), rawjson.Encode(record))
 	return err
 }
 
@@ -330,9 +332,9 @@ func (h *Host) node(o Options) bus.Options {
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		Hosts: func(s pipeline.Stage) bool {
-			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Class != "" && slices.Contains(o.Roles.Stages, s.Class)
+			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
-		Classify: h.classify, Own: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault, Longest: h.longest,
+		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
@@ -356,7 +358,7 @@ const lookupTime = 5 * time.Second
 func (h *Host) classify(c *messages.Call) (string, error) {
 	switch c.Kind {
 	case messages.Model:
-		return h.Table.Class(messages.ModelName(c.Request()))
+		return h.Table.Class(chat.ModelName(c.Request()))
 	case messages.Tool:
 		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 		defer cancel()

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -54,7 +56,7 @@ func started(t *testing.T, config string, list ...pipeline.Stage) *host.Host {
 
 func end(t *testing.T, h *host.Host, r pipeline.Request) *messages.Call {
 	t.Helper()
-	p, err := h.Door().Accept(t.Context(), r)
+	p, err := h.Entry().Accept(t.Context(), r)
 	require.NoError(t, err)
 	c, err := p.Wait(t.Context(), nil)
 	require.NoError(t, err)
@@ -73,7 +75,7 @@ func TestStageTools(t *testing.T) {
 			Name: "write_note", Description: "Writes a note.",
 			Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`),
 			Do: func(_ context.Context, c *messages.Call, args json.RawMessage) ([]byte, error) {
-				return messages.Encode(map[string]any{"run": c.Run, "tenant": c.Tenant, "args": args}), nil
+				return rawjson.Encode(map[string]any{"run": c.Run, "tenant": c.Tenant, "args": args}), nil
 			},
 		}},
 	}
@@ -83,27 +85,27 @@ func TestStageTools(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Tenant: "acme", Run: "r1", Body: []byte(hello)})
 		require.Nil(t, c.Fault)
-		calls := messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()
+		calls := chat.Choices(c.Reply())[0].Message().ToolCalls()
 		require.Len(t, calls, 1)
 		require.Equal(t, "write_note", calls[0].Name())
 		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tenant: "acme", Run: "r1", Tool: "write_note", Body: []byte(`{"text":"x"}`)})
 		require.Nil(t, c.Fault)
-		require.JSONEq(t, `{"run":"r1","tenant":"acme","args":{"text":"x"}}`, string(c.ReplyBytes()))
+		require.JSONEq(t, `{"run":"r1","tenant":"acme","args":{"text":"x"}}`, string(c.Reply()))
 		require.Contains(t, c.Slip.Path, "tool-arguments.beforeTool", "it passes the tool chain")
 	})
 	t.Run("S1-IF-3 its arguments are read against its schema", func(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Tool, Run: "r1", Tool: "write_note", Body: []byte(`{}`)})
 		require.Nil(t, c.Fault)
-		require.Contains(t, string(c.ReplyBytes()), `"error":"invalid_arguments"`, "F3-9: the graceful error says so")
+		require.Contains(t, string(c.Reply()), `"error":"invalid_arguments"`, "F3-9: the graceful error says so")
 	})
 	t.Run("S1-IF-3 a bare call gets no tools that its caller did not send", func(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Body: []byte(hello)})
 		require.Nil(t, c.Fault)
-		require.Empty(t, messages.Choices(c.ReplyBytes())[0].Message().ToolCalls())
+		require.Empty(t, chat.Choices(c.Reply())[0].Message().ToolCalls())
 		for _, name := range []string{"write_note", "write_note@1", "write_note@7"} {
-			_, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{"text":"x"}`)})
+			_, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{"text":"x"}`)})
 			var f *messages.Fault
 			require.ErrorAs(t, err, &f, name)
 			require.Equal(t, messages.ToolNotFound, f.Code, name)
@@ -114,13 +116,13 @@ func TestStageTools(t *testing.T) {
 		own := `{"model":"demo/tools","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function","function":{"name":"write_note","x":1}}]}`
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Run: "r2", Body: []byte(own)})
 		require.Nil(t, c.Fault)
-		require.NotContains(t, c.Notes, pipeline.NoteTools)
+		require.NotContains(t, c.Notes, messages.NoteStageTools)
 	})
 	t.Run("S1-IF-3 an ordinary tool is served as before", func(t *testing.T) {
 		t.Parallel()
 		c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "add", Body: []byte(`{"a":"1","b":2}`)})
 		require.Nil(t, c.Fault)
-		require.JSONEq(t, `{"sum":3}`, string(c.ReplyBytes()))
+		require.JSONEq(t, `{"sum":3}`, string(c.Reply()))
 	})
 }
 
@@ -128,7 +130,7 @@ func TestAddedToolThatNobodyExecutes(t *testing.T) {
 	t.Parallel()
 	add := func(name string) pipeline.Func {
 		return func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest(messages.SetField(c.Request(), "tools", []byte(`[{"type":"function","function":{"name":"`+name+`"}}]`)))
+			c.SetRequest(rawjson.SetField(c.Request(), "tools", []byte(`[{"type":"function","function":{"name":"`+name+`"}}]`)))
 			return pipeline.Continue(), nil
 		}
 	}
@@ -143,7 +145,7 @@ func TestAddedToolThatNobodyExecutes(t *testing.T) {
 	require.Contains(t, c.Fault.Message, "ghost")
 	require.NotContains(t, c.Slip.Path, "model", "CH-22 before the model is called")
 	require.Nil(t, end(t, h, pipeline.Request{Kind: messages.Model, Session: "s", Body: []byte(hello)}).Fault)
-	_, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Model, Run: "r", Body: []byte(hello)})
+	_, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Model, Run: "r", Body: []byte(hello)})
 	var f *messages.Fault
 	require.ErrorAs(t, err, &f, "CH-22")
 	require.Equal(t, messages.Misconfigured, f.Code)
@@ -167,7 +169,7 @@ func TestRouteCheckAtStart(t *testing.T) {
 	require.Contains(t, log.String(), "retry-outer-to-fallback")
 	v, err := h.Control().Diagnostics(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, string(messages.Encode(v)), `"rule":"retry-outer-to-fallback"`)
+	require.Contains(t, string(rawjson.Encode(v)), `"rule":"retry-outer-to-fallback"`)
 }
 
 func TestTodoOverNATS(t *testing.T) {

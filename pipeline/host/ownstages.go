@@ -11,25 +11,25 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-func own(d *tool.Definition) pipeline.Own {
-	return pipeline.Own{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
+func own(d *tool.Definition) pipeline.ToolStages {
+	return pipeline.ToolStages{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
 }
 
 // ownStages are the stages that the call's tool names for itself (S2-CHAIN-4), and the approval where a policy is about
 // the tool. A tool that is not known has none: the
 // chain says what is wrong with it.
-func (h *Host) ownStages(c *messages.Call) (pipeline.Own, error) {
+func (h *Host) ownStages(c *messages.Call) (pipeline.ToolStages, error) {
 	if c.Kind != messages.Tool {
-		return pipeline.Own{}, nil
+		return pipeline.ToolStages{}, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 	defer cancel()
 	d, err := h.tools.find.Get(ctx, c.Tool)
 	if err != nil {
 		if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.ToolNotFound {
-			return pipeline.Own{}, nil
+			return pipeline.ToolStages{}, nil
 		}
-		return pipeline.Own{}, err // a mandatory stage must not be left out because the registry cannot be read
+		return pipeline.ToolStages{}, err // a mandatory stage must not be left out because the registry cannot be read
 	}
 	o := own(d)
 	if h.tools.desk.Concern(d) {
@@ -47,7 +47,7 @@ func (h *Host) checkOwnStages(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := h.Manager.CheckOwn(messages.Tool, own(d)); err != nil {
+		if err := h.Manager.CheckToolStages(messages.Tool, own(d)); err != nil {
 			faults = append(faults, fmt.Errorf("tool.tools (%s): %w", t.Name, err))
 		}
 		if !h.tools.desk.Known(t.Approval) {

@@ -28,7 +28,7 @@ func TestOwnStages(t *testing.T) {
 		}
 	}
 	own := []pipeline.Stage{
-		{Name: "gate", Class: "GateInterceptor", Kind: messages.Tool, Order: 60, Before: count(&gate)},
+		{Name: "gate", Alias: "GateInterceptor", Kind: messages.Tool, Order: 60, Before: count(&gate)},
 		{Name: "tap", Kind: messages.Tool, Order: 60, Before: count(&tap), After: pass},
 	}
 	h, err := ownHost(t, own, `

@@ -75,7 +75,7 @@ func TestReplaceSteps(t *testing.T) {
 	})
 	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"a":"not a number"}`, string(c.ReplyBytes()), "neither checked nor added")
+	require.Equal(t, `{"a":"not a number"}`, string(c.Reply()), "neither checked nor added")
 	mu.Lock()
 	defer mu.Unlock()
 	require.ElementsMatch(t, append([]string{"resolver", "executor"}, steps...), seen)

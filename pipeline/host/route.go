@@ -55,7 +55,7 @@ func CheckChains(l *config.Loaded) error {
 	}
 	var faults []error
 	for _, spec := range stages.All() {
-		s, on, err := spec.Make(l.Sections[spec.Section], deps)
+		s, on, err := spec.Make(l.Sections[spec.Name], deps)
 		if err == nil {
 			err = h.Manager.Register(s, on)
 		}
@@ -69,8 +69,8 @@ func CheckChains(l *config.Loaded) error {
 	}
 	faults = append(faults, routeErrors(h.Manager, l))
 	for i, t := range l.Tool.Tools {
-		o := pipeline.Own{Mandatory: t.Stages.Mandatory, Optional: t.Stages.Optional}
-		if err := h.Manager.CheckOwn(messages.Tool, o); err != nil {
+		o := pipeline.ToolStages{Mandatory: t.Stages.Mandatory, Optional: t.Stages.Optional}
+		if err := h.Manager.CheckToolStages(messages.Tool, o); err != nil {
 			faults = append(faults, fmt.Errorf("%s: tool.tools[%d] (%s): %w", l.Where(fmt.Sprintf("tool.tools[%d].stages", i)), i, t.Name, err))
 		}
 	}

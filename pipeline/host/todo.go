@@ -9,15 +9,16 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
-	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
 )
 
 // Todo is the list of a session as it is shown outside.
 type Todo struct {
-	Session  string            `json:"session"`
-	Items    []stages.TodoItem `json:"items"`
-	Revision int64             `json:"revision"`
+	Session  string          `json:"session"`
+	Items    []todolist.Item `json:"items"`
+	Revision int64           `json:"revision"`
 }
 
 // LoadTodo returns the list of a session of the tenant; a session without one has an empty list.
@@ -25,7 +26,7 @@ func (h *Host) LoadTodo(ctx context.Context, tenant, session string) (Todo, erro
 	if err := checkSession(session); err != nil {
 		return Todo{}, err
 	}
-	l, err := stages.LoadTodo(ctx, h.todo, tenant, session)
+	l, err := todolist.Load(ctx, h.todo, tenant, session)
 	return show(session, l, err)
 }
 
@@ -35,15 +36,15 @@ func (h *Host) EditTodo(ctx context.Context, tenant, session string, edit []byte
 	if err := checkSession(session); err != nil {
 		return Todo{}, err
 	}
-	var e stages.TodoEdit
+	var e todolist.Edit
 	if err := strict(edit, &e); err != nil {
 		return Todo{}, err
 	}
-	l, err := stages.EditTodo(ctx, h.todo, tenant, session, e)
+	l, err := todolist.Change(ctx, h.todo, tenant, session, e)
 	return show(session, l, err)
 }
 
-func show(session string, l stages.TodoList, err error) (Todo, error) {
+func show(session string, l todolist.List, err error) (Todo, error) {
 	if err != nil {
 		if _, ok := errors.AsType[*messages.Fault](err); !ok {
 			err = messages.NewFault(messages.StoreUnavailable, "%v", err).From("entry")
@@ -52,7 +53,7 @@ func show(session string, l stages.TodoList, err error) (Todo, error) {
 	}
 	t := Todo{Session: session, Items: l.Items, Revision: l.Revision}
 	if t.Items == nil {
-		t.Items = []stages.TodoItem{}
+		t.Items = []todolist.Item{}
 	}
 	return t, nil
 }
@@ -100,10 +101,10 @@ func (h *Host) verbs() []natsapi.Verb {
 		}},
 		{Name: "todo.put", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
 			session := a.Session
-			if name, ok := messages.FieldString(a.Body, "session"); ok {
+			if name, ok := rawjson.FieldString(a.Body, "session"); ok {
 				session = name
 			}
-			return h.EditTodo(ctx, a.Tenant, session, messages.DropField(a.Body, "session"))
+			return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
 		}},
 	}
 }

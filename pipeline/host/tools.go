@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -33,7 +34,7 @@ type tools struct {
 	find     *stageTools // the registry and the tools of stages
 	http     *toolbox.HTTPExecutor
 	evicted  *jet.Objects // large results
-	reader   stages.EvictedReader
+	reader   evicted.Reader
 	// configured are the names of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
@@ -65,8 +66,8 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if t.evicted, err = jet.OpenObjects(ctx, js, jet.EvictedObjects); err != nil {
 		return err
 	}
-	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
-	reader := stages.EvictedTool()
+	t.reader = evicted.Reader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
+	reader := evicted.Tool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
 	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{}, owners: map[string]string{}}
 	if o.Resolve != nil {
@@ -196,7 +197,7 @@ type prefixed struct {
 }
 
 // Get implements pipeline.Store.
-func (p prefixed) Get(ctx context.Context, key string) (pipeline.Entry, error) {
+func (p prefixed) Get(ctx context.Context, key string) (pipeline.StoreEntry, error) {
 	return p.Store.Get(ctx, p.prefix+key)
 }
 

@@ -54,7 +54,7 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 	if f := h.reachable(&d); f != nil {
 		return api.ToolInfo{}, f
 	}
-	if err := h.Manager.CheckOwn(messages.Tool, own(&d)); err != nil {
+	if err := h.Manager.CheckToolStages(messages.Tool, own(&d)); err != nil {
 		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
 	if !h.tools.desk.Known(d.Approval) {

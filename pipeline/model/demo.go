@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // The demonstration models. They answer in this process, without a key and without a network, by the same code that
@@ -54,16 +56,16 @@ func (demo) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := demoAnswer{model: messages.ModelName(body), n: 1, finish: "stop"}
+	a := demoAnswer{model: chat.ModelName(body), n: 1, finish: "stop"}
 	a.id = "chatcmpl-demo-" + messages.Token(a.model+strconv.Itoa(len(body)))
-	if raw, ok := messages.Field(body, "n"); ok {
-		if n, ok := messages.Int(raw); ok && n > 0 && n <= 16 {
+	if raw, ok := rawjson.Field(body, "n"); ok {
+		if n, ok := rawjson.Int(raw); ok && n > 0 && n <= 16 {
 			a.n = int(n)
 		}
 	}
-	msgs := messages.Messages(body)
+	msgs := chat.Messages(body)
 	text := ""
-	if i := messages.NewestUser(msgs); i >= 0 {
+	if i := chat.NewestUser(msgs); i >= 0 {
 		text = msgs[i].Text()
 	}
 	a.text = text
@@ -100,26 +102,26 @@ func (a *demoAnswer) reply() []byte {
 	for i := range a.n {
 		msg := []byte(`{"role":"assistant","content":null,"refusal":null}`)
 		if a.text != "" || len(a.tools) == 0 {
-			msg = messages.SetFieldString(msg, "content", a.text)
+			msg = rawjson.SetFieldString(msg, "content", a.text)
 		}
 		if len(a.tools) > 0 {
-			msg = messages.SetField(msg, "tool_calls", messages.Array(a.tools))
+			msg = rawjson.SetField(msg, "tool_calls", rawjson.Array(a.tools))
 		}
-		c := messages.SetField(fmt.Appendf(nil, `{"index":%d}`, i), "message", msg)
-		c = messages.SetField(c, "logprobs", []byte("null"))
-		choices = append(choices, messages.SetFieldString(c, "finish_reason", a.finish))
+		c := rawjson.SetField(fmt.Appendf(nil, `{"index":%d}`, i), "message", msg)
+		c = rawjson.SetField(c, "logprobs", []byte("null"))
+		choices = append(choices, rawjson.SetFieldString(c, "finish_reason", a.finish))
 	}
 	out := words(a.text) * a.n
 	for _, t := range a.tools {
-		out += words(messages.ToolCall{Raw: t}.Arguments()) * a.n
+		out += words(chat.ToolCall{Raw: t}.Arguments()) * a.n
 	}
-	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, messages.Encode(a.id), demoCreated, messages.Encode(a.model))
-	r = messages.SetField(r, "choices", messages.Array(choices))
-	return messages.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, a.prompt, out, a.prompt+out))
+	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id), demoCreated, rawjson.Encode(a.model))
+	r = rawjson.SetField(r, "choices", rawjson.Array(choices))
+	return rawjson.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, a.prompt, out, a.prompt+out))
 }
 
 func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
-	stream, _ := messages.Field(body, "stream")
+	stream, _ := rawjson.Field(body, "stream")
 	if string(stream) != "true" {
 		reply := a.reply()
 		if a.cut > 0 {
@@ -136,9 +138,9 @@ func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
 	}
 	s := &demoStream{ctx: req.Context(), pause: a.pause}
 	said := 0
-	for _, chunk := range a.chunks(messages.WantsUsage(body)) {
+	for _, chunk := range a.chunks(chat.WantsUsage(body)) {
 		s.events = append(s.events, sseData(chunk))
-		if messages.Says(chunk) {
+		if chat.Says(chunk) {
 			said++
 		}
 		if a.cut > 0 && said == a.cut {
@@ -159,16 +161,16 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 	var out [][]byte
 	reply := a.reply()
 	var rows [][][]byte
-	for _, chunk := range messages.Replay(reply, usage) {
-		raw, _ := messages.Field(chunk, "choices")
-		elems := messages.Elements(raw)
+	for _, chunk := range chat.Replay(reply, usage) {
+		raw, _ := rawjson.Field(chunk, "choices")
+		elems := rawjson.Elements(raw)
 		if len(elems) == 0 {
 			rows = append(rows, [][]byte{chunk})
 			continue
 		}
 		index := choiceIndex(elems[0])
-		delta, _ := messages.Field(elems[0], "delta")
-		content, _ := messages.FieldString(delta, "content")
+		delta, _ := rawjson.Field(elems[0], "delta")
+		content, _ := rawjson.FieldString(delta, "content")
 		for len(rows) <= int(index) {
 			rows = append(rows, nil)
 		}
@@ -178,7 +180,7 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 		}
 		for _, w := range strings.SplitAfter(content, " ") {
 			if w != "" {
-				rows[index] = append(rows[index], messages.Chunk(reply, index, messages.SetFieldString([]byte("{}"), "content", w), nil))
+				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"), "content", w), nil))
 			}
 		}
 	}

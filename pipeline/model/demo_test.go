@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
 
@@ -19,24 +21,24 @@ func TestDemoEcho(t *testing.T) {
 	body := `{"model":"demo/echo","messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hello  onion\nworld"}],"n":2}`
 	c, _ := ask(t.Context(), e, body, false)
 	require.Nil(t, c.Fault)
-	choices := messages.Choices(c.ReplyBytes())
+	choices := chat.Choices(c.Reply())
 	require.Len(t, choices, 2)
 	require.Equal(t, "hello  onion\nworld", choices[1].Message().Text())
-	usage, _ := messages.Field(c.ReplyBytes(), "usage")
+	usage, _ := rawjson.Field(c.Reply(), "usage")
 	require.JSONEq(t, `{"prompt_tokens":5,"completion_tokens":6,"total_tokens":11}`, string(usage))
 	again, _ := ask(t.Context(), e, body, false)
-	require.Equal(t, string(c.ReplyBytes()), string(again.ReplyBytes()))
+	require.Equal(t, string(c.Reply()), string(again.Reply()))
 
 	s, out := ask(t.Context(), e, messageStream(body), true)
 	require.Nil(t, s.Fault)
 	require.Greater(t, len(out), 4)
 	require.Len(t, tailOf(s), 3, "two finish chunks and the usage")
-	require.Equal(t, "hello  onion\nworld", messages.Choices(s.ReplyBytes())[0].Message().Text())
+	require.Equal(t, "hello  onion\nworld", chat.Choices(s.Reply())[0].Message().Text())
 }
 
 func messageStream(body string) string {
-	b := messages.SetField([]byte(body), "stream", []byte("true"))
-	return string(messages.SetField(b, "stream_options", []byte(`{"include_usage":true}`)))
+	b := rawjson.SetField([]byte(body), "stream", []byte("true"))
+	return string(rawjson.SetField(b, "stream_options", []byte(`{"include_usage":true}`)))
 }
 
 func TestDemoSlowStopsWithItsCaller(t *testing.T) {
@@ -57,13 +59,13 @@ func TestDemoTools(t *testing.T) {
 	body := `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"}],"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"},"unit":{"enum":["C","F"]},"days":{"type":"integer","minimum":2},"where":{"type":"object","properties":{"x":{"type":"number"}}},"tags":{"type":"array","items":{"type":"string"}},"skip":{"type":"string"}},"required":["city","unit","days","where","tags"]}}}]}`
 	c, _ := ask(t.Context(), e, body, false)
 	require.Nil(t, c.Fault)
-	m := messages.Choices(c.ReplyBytes())[0].Message()
+	m := chat.Choices(c.Reply())[0].Message()
 	require.Equal(t, "weather", m.ToolCalls()[0].Name())
 	require.JSONEq(t, `{"city":"Paris","unit":"C","days":2,"where":{"x":1},"tags":["Paris"]}`, m.ToolCalls()[0].Arguments())
 	s, out := ask(t.Context(), e, messageStream(body), true)
 	require.Nil(t, s.Fault)
 	require.NotEmpty(t, out)
-	require.Equal(t, m.ToolCalls()[0].Arguments(), messages.Choices(s.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())
+	require.Equal(t, m.ToolCalls()[0].Arguments(), chat.Choices(s.Reply())[0].Message().ToolCalls()[0].Arguments())
 
 	c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"},{"role":"tool","tool_call_id":"x","content":"sunny"}],"tools":[{}]}`, false)
 	require.Equal(t, "sunny", text(c))
@@ -72,7 +74,7 @@ func TestDemoTools(t *testing.T) {
 	for _, odd := range []string{`[{}]`, `[{"function":{"name":"f"}}]`, `[{"function":{"name":"f","parameters":{"type":"string"}}}]`, `[{"function":{"name":"f","parameters":{"default":3}}}]`} {
 		c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[],"tools":`+odd+`}`, false)
 		require.Nil(t, c.Fault)
-		require.True(t, json.Valid([]byte(messages.Choices(c.ReplyBytes())[0].Message().ToolCalls()[0].Arguments())))
+		require.True(t, json.Valid([]byte(chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments())))
 	}
 }
 
@@ -99,12 +101,12 @@ func TestDemoFail(t *testing.T) {
 		"fail empty":            {"", ""},
 		"what else can you do?": {"", ""},
 	} {
-		body := string(messages.Encode(map[string]any{"model": "demo/fail", "messages": []any{map[string]string{"role": "user", "content": say}}}))
+		body := string(rawjson.Encode(map[string]any{"model": "demo/fail", "messages": []any{map[string]string{"role": "user", "content": say}}}))
 		for i, stream := range []bool{false, true} {
 			c, out := ask(t.Context(), e, body, stream)
 			if want[i] == "" {
 				require.Nil(t, c.Fault, say)
-				require.Equal(t, say == "fail empty", messages.EmptyReply(c.ReplyBytes()))
+				require.Equal(t, say == "fail empty", chat.EmptyReply(c.Reply()))
 				continue
 			}
 			require.NotNil(t, c.Fault, say)

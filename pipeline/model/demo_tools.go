@@ -8,12 +8,13 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // useTools makes demo/tools call the first tool of the request, or the one that tool_choice names; after tool
 // messages it answers with their results.
-func (a *demoAnswer) useTools(body []byte, msgs []messages.Msg, text string) {
+func (a *demoAnswer) useTools(body []byte, msgs []chat.Msg, text string) {
 	var results []string
 	for i := len(msgs) - 1; i >= 0 && msgs[i].Role() == "tool"; i-- {
 		results = append([]string{msgs[i].Text()}, results...)
@@ -22,8 +23,8 @@ func (a *demoAnswer) useTools(body []byte, msgs []messages.Msg, text string) {
 		a.text = strings.Join(results, "\n")
 		return
 	}
-	raw, _ := messages.Field(body, "tools")
-	tools := messages.Elements(raw)
+	raw, _ := rawjson.Field(body, "tools")
+	tools := rawjson.Elements(raw)
 	choice := gjson.GetBytes(body, "tool_choice")
 	if len(tools) == 0 || choice.Str == "none" {
 		a.text = "There is no tool that I could call. You said: " + text
@@ -32,7 +33,7 @@ func (a *demoAnswer) useTools(body []byte, msgs []messages.Msg, text string) {
 	tool := tools[0]
 	if want := choice.Get("function.name").Str; want != "" {
 		for _, t := range tools {
-			if (messages.ToolCall{Raw: t}).Name() == want {
+			if (chat.ToolCall{Raw: t}).Name() == want {
 				tool = t
 			}
 		}
@@ -42,7 +43,7 @@ func (a *demoAnswer) useTools(body []byte, msgs []messages.Msg, text string) {
 		args = "{}"
 	}
 	call := fmt.Appendf(nil, `{"id":"call_demo_%d","type":"function","function":{"name":%s,"arguments":%s}}`,
-		len(msgs), messages.Encode(messages.ToolCall{Raw: tool}.Name()), messages.Encode(args))
+		len(msgs), rawjson.Encode(chat.ToolCall{Raw: tool}.Name()), rawjson.Encode(args))
 	a.text, a.tools, a.finish = "", [][]byte{call}, "tool_calls"
 }
 
@@ -100,7 +101,7 @@ func example(schema gjson.Result, text string, depth int) string {
 	if text == "" {
 		text = "demo"
 	}
-	return string(messages.Encode(text))
+	return string(rawjson.Encode(text))
 }
 
 const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, fail empty, fail html, fail malformed, fail timeout, fail refused."

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Listed is one model that can be asked for.
@@ -121,20 +122,20 @@ func (e *Endpoint) fetchModels(ctx context.Context, p Provider) ([]Listed, error
 	if res.StatusCode != http.StatusOK {
 		return nil, errorFault(p, res.StatusCode, res.Header, body)
 	}
-	data, ok := messages.Field(body, "data")
+	data, ok := rawjson.Field(body, "data")
 	if !ok {
 		return nil, messages.NewFault(messages.ProviderBadReply, "provider %s: its list of models has no data", p.Name)
 	}
 	var out []Listed
-	for _, raw := range messages.Elements(data) {
-		id, _ := messages.FieldString(raw, "id")
+	for _, raw := range rawjson.Elements(data) {
+		id, _ := rawjson.FieldString(raw, "id")
 		if id == "" || len(out) >= maxModels {
 			continue
 		}
 		m := Listed{ID: id, Provider: p.Name, Raw: raw}
-		m.OwnedBy, _ = messages.FieldString(raw, "owned_by")
-		created, _ := messages.Field(raw, "created")
-		m.Created, _ = messages.Int(created)
+		m.OwnedBy, _ = rawjson.FieldString(raw, "owned_by")
+		created, _ := rawjson.Field(raw, "created")
+		m.Created, _ = rawjson.Int(created)
 		out = append(out, m)
 	}
 	return out, nil

@@ -16,7 +16,10 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // Timeouts bound one run of a model. Zero fields mean the defaults of contracts T4.
@@ -41,7 +44,7 @@ func (t Timeouts) orDefaults() Timeouts {
 }
 
 // FilterMaker makes a stage's chunk filter for one call; see pipeline.Stage.Filter.
-type FilterMaker = pipeline.FilterMaker
+type FilterMaker = stream.FilterMaker
 
 // Config is what an endpoint is made of.
 type Config struct {
@@ -105,12 +108,12 @@ func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 // stream go into the note stream.tail. Faults are those of contracts T2; when ctx ends, its error is returned.
 func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	c.Unnote(messages.NoteStreamTail) // of an earlier attempt
-	c.Unnote(NoteHeaders)
+	c.Unnote(messages.NoteUpstreamHeaders)
 	body := c.Request()
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
 		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
 	}
-	p, name, err := e.Table.Resolve(messages.ModelName(body))
+	p, name, err := e.Table.Resolve(chat.ModelName(body))
 	if err != nil {
 		return err
 	}
@@ -130,15 +133,15 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 // prepare makes the bytes to send: those of the request, but for the model's name without the provider prefix, and
 // stream where the caller reads a stream and the body does not say so.
 func prepare(body []byte, model string, stream bool) ([]byte, bool) {
-	if messages.ModelName(body) != model {
-		body = messages.SetFieldString(body, "model", model)
+	if chat.ModelName(body) != model {
+		body = rawjson.SetFieldString(body, "model", model)
 	}
-	raw, _ := messages.Field(body, "stream")
+	raw, _ := rawjson.Field(body, "stream")
 	if string(raw) == "true" {
 		return body, true // also where nobody reads chunks: some models answer in no other way
 	}
 	if stream {
-		return messages.SetField(body, "stream", []byte("true")), true
+		return rawjson.SetField(body, "stream", []byte("true")), true
 	}
 	return body, false
 }
@@ -172,7 +175,7 @@ func (r *run) do(ctx context.Context) error {
 	}
 	defer func() { _ = res.Body.Close() }()
 	if kept := r.provider.keptHeaders(res.Header); kept != nil {
-		r.call.Note(NoteHeaders, kept)
+		r.call.Note(messages.NoteUpstreamHeaders, kept)
 	}
 	if res.StatusCode != http.StatusOK {
 		b, _ := readAll(res.Body, maxError)
@@ -187,10 +190,6 @@ func (r *run) do(ctx context.Context) error {
 	clock.halt()
 	return r.readWhole(ctx, res)
 }
-
-// NoteHeaders holds the answer headers of the provider that are worth passing on: x-ratelimit-*, retry-after-ms and
-// x-upstream-request-id, by lower-case name.
-const NoteHeaders = messages.NoteUpstreamHeaders
 
 func (r *run) timeout(what string, d time.Duration, key string) *messages.Fault {
 	return messages.NewFault(messages.ProviderTimeout, "provider %s: %s within %s (models.timeouts.%s)", r.provider.Name, what, d, key)
@@ -224,17 +223,17 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 		return why
 	}
 	switch {
-	case errors.Is(err, messages.ErrTooLong):
+	case errors.Is(err, chat.ErrTooLong):
 		return r.badReply("its reply is longer than %d bytes", maxReply)
 	case err != nil:
 		return messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply: %s", r.provider.Name, r.provider.scrub(err.Error()))
 	case !json.Valid(b):
 		return r.badReply("its reply (%s, %d bytes) is not JSON; check its base-url", orText(res.Header.Get("Content-Type"), "no content type"), len(b))
 	}
-	if e, ok := messages.Field(b, "error"); ok && !messages.IsNull(e) {
+	if e, ok := rawjson.Field(b, "error"); ok && !rawjson.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
-	if len(messages.Choices(b)) == 0 {
+	if len(chat.Choices(b)) == 0 {
 		return r.badReply("its reply has no choices")
 	}
 	r.call.SetReply(b)

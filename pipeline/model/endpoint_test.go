@@ -109,7 +109,7 @@ func TestEveryByteBothWays(t *testing.T) {
 	c.RequestID, c.Trace = "req-1", messages.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", State: "a=b"}
 	c, _ = runCall(t.Context(), e, c)
 	require.Nil(t, c.Fault)
-	require.Equal(t, okReply, string(c.ReplyBytes()))
+	require.Equal(t, okReply, string(c.Reply()))
 	require.Equal(t, 1, u.count())
 	require.Equal(t, body, u.body(0))
 	h := u.head(0)
@@ -119,7 +119,7 @@ func TestEveryByteBothWays(t *testing.T) {
 	require.Equal(t, "a=b", h.Get("Tracestate"))
 	require.Equal(t, "application/json", h.Get("Content-Type"))
 	var kept map[string]string
-	require.True(t, c.Noted(model.NoteHeaders, &kept))
+	require.True(t, c.Noted(messages.NoteUpstreamHeaders, &kept))
 	require.Equal(t, map[string]string{"x-upstream-request-id": "up-7", "x-ratelimit-remaining-requests": "9"}, kept)
 }
 

@@ -12,7 +12,7 @@ import (
 
 	openai "github.com/sashabaranov/go-openai"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // exchange is one request to a provider through go-openai. go-openai builds the request (URL, authorisation, headers)
@@ -85,7 +85,7 @@ func (x *exchange) openAI(p Provider) *openai.Client {
 func readAll(r io.Reader, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		return nil, messages.ErrTooLong
+		return nil, chat.ErrTooLong
 	}
 	return b, err
 }

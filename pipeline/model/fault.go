@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // upstreamError is the error body of a provider as far as it is one.
@@ -22,20 +23,20 @@ type upstreamError struct {
 
 // parseError reads {"error":{...}}, {"error":"text"} (Ollama), and {"message":...,"type":...} (vLLM and others).
 func parseError(body []byte) (e upstreamError) {
-	obj, ok := messages.Field(body, "error")
-	if text, is := messages.IsString(obj); is {
+	obj, ok := rawjson.Field(body, "error")
+	if text, is := rawjson.IsString(obj); is {
 		return upstreamError{message: text, ok: true}
 	}
-	if !ok || messages.IsNull(obj) {
-		kind, _ := messages.FieldString(body, "object")
-		if _, has := messages.FieldString(body, "message"); !has || kind != "" && kind != "error" {
+	if !ok || rawjson.IsNull(obj) {
+		kind, _ := rawjson.FieldString(body, "object")
+		if _, has := rawjson.FieldString(body, "message"); !has || kind != "" && kind != "error" {
 			return e
 		}
 		obj = body
 	}
-	messages.EachField(obj, func(key string, raw []byte) {
-		text, is := messages.IsString(raw)
-		if !is && !messages.IsNull(raw) {
+	rawjson.EachField(obj, func(key string, raw []byte) {
+		text, is := rawjson.IsString(raw)
+		if !is && !rawjson.IsNull(raw) {
 			text = string(raw)
 		}
 		switch key {

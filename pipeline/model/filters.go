@@ -3,14 +3,16 @@ package model
 import (
 	"slices"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // filters are the chunk filters of one streamed call, innermost first.
 type filters struct {
 	chain []pipeline.ChunkFilter
-	slots map[int64]*messages.ToolSlots
+	slots map[int64]*chat.ToolSlots
 	keys  []textKey // the texts seen, in order
 }
 
@@ -23,11 +25,11 @@ type textKey struct {
 // makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
 // stream is to be held back.
 func (r *run) makeFilters() (f *filters, show bool) {
-	chain, show := pipeline.ChunkFilters(r.call, r.Filters, r.Log)
+	chain, show := stream.ChunkFilters(r.call, r.Filters, r.Log)
 	if len(chain) == 0 {
 		return nil, show
 	}
-	return &filters{chain: chain, slots: map[int64]*messages.ToolSlots{}}, show
+	return &filters{chain: chain, slots: map[int64]*chat.ToolSlots{}}, show
 }
 
 // text passes one piece through all filters.
@@ -35,7 +37,7 @@ func (f *filters) text(k textKey, piece string) string {
 	if !slices.Contains(f.keys, k) {
 		f.keys = append(f.keys, k)
 	}
-	return pipeline.PassText(f.chain, k.at, piece)
+	return stream.PassText(f.chain, k.at, piece)
 }
 
 // flush returns what is held back of a choice's texts, as deltas.
@@ -44,20 +46,20 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 		if int64(k.at.Choice) != index {
 			continue
 		}
-		text := pipeline.FlushText(f.chain, k.at)
+		text := stream.FlushText(f.chain, k.at)
 		if text == "" {
 			continue
 		}
 		switch k.inner {
 		case "":
-			deltas = append(deltas, messages.SetFieldString([]byte("{}"), "content", text))
+			deltas = append(deltas, rawjson.SetFieldString([]byte("{}"), "content", text))
 		case "function_call":
-			args := messages.SetFieldString([]byte("{}"), "arguments", text)
-			deltas = append(deltas, messages.SetField([]byte("{}"), "function_call", args))
+			args := rawjson.SetFieldString([]byte("{}"), "arguments", text)
+			deltas = append(deltas, rawjson.SetField([]byte("{}"), "function_call", args))
 		default:
-			call := messages.SetField([]byte("{}"), k.inner, messages.SetFieldString([]byte("{}"), argsField(k.inner), text))
-			call = messages.Indexed(call, int64(k.at.Tool))
-			deltas = append(deltas, messages.SetField([]byte("{}"), "tool_calls", messages.Array([][]byte{call})))
+			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner), text))
+			call = chat.Indexed(call, int64(k.at.Tool))
+			deltas = append(deltas, rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{call})))
 		}
 	}
 	return deltas
@@ -73,11 +75,11 @@ func argsField(inner string) string {
 // chunk passes the texts of a chunk through the filters and edits only those. It returns nil if nothing is left to
 // show, and ok is false if a text is in a form that the filters cannot read.
 func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
-	raw, _ := messages.Field(chunk, "choices")
+	raw, _ := rawjson.Field(chunk, "choices")
 	var left [][]byte
 	edited := false
-	for _, c := range messages.Elements(raw) {
-		delta, _ := messages.Field(c, "delta")
+	for _, c := range rawjson.Elements(raw) {
+		delta, _ := rawjson.Field(c, "delta")
 		d, changed, ok := f.delta(choiceIndex(c), delta)
 		if !ok {
 			return nil, false
@@ -88,13 +90,13 @@ func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
 		}
 		edited = true
 		if !substance(d) {
-			if _, role := messages.Field(d, "role"); !role {
+			if _, role := rawjson.Field(d, "role"); !role {
 				continue
 			}
 		}
-		c = messages.SetField(c, "delta", d)
-		if logs, has := messages.Field(c, "logprobs"); has && !messages.IsNull(logs) {
-			c = messages.SetField(c, "logprobs", []byte("null")) // its tokens are the unfiltered text
+		c = rawjson.SetField(c, "delta", d)
+		if logs, has := rawjson.Field(c, "logprobs"); has && !rawjson.IsNull(logs) {
+			c = rawjson.SetField(c, "logprobs", []byte("null")) // its tokens are the unfiltered text
 		}
 		left = append(left, c)
 	}
@@ -104,39 +106,39 @@ func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
 	case len(left) == 0:
 		return nil, true
 	}
-	return messages.SetField(chunk, "choices", messages.Array(left)), true
+	return rawjson.SetField(chunk, "choices", rawjson.Array(left)), true
 }
 
 func (f *filters) delta(index int64, delta []byte) (out []byte, changed, ok bool) {
 	out, ok = delta, true
 	choice := int(index)
-	if raw, has := messages.Field(delta, "content"); has && !messages.IsNull(raw) {
-		piece, text := messages.IsString(raw)
+	if raw, has := rawjson.Field(delta, "content"); has && !rawjson.IsNull(raw) {
+		piece, text := rawjson.IsString(raw)
 		if !text {
 			return nil, false, false
 		}
 		if t := f.text(textKey{at: pipeline.ChunkKey{Choice: choice, Tool: -1}}, piece); t != piece {
-			out, changed = messages.SetFieldString(out, "content", t), true
+			out, changed = rawjson.SetFieldString(out, "content", t), true
 		}
 	}
-	if raw, has := messages.Field(delta, "function_call"); has {
-		if piece, _ := messages.FieldString(raw, "arguments"); piece != "" {
+	if raw, has := rawjson.Field(delta, "function_call"); has {
+		if piece, _ := rawjson.FieldString(raw, "arguments"); piece != "" {
 			k := textKey{at: pipeline.ChunkKey{Choice: choice}, inner: "function_call"}
 			if t := f.text(k, piece); t != piece {
-				out, changed = messages.SetField(out, "function_call", messages.SetFieldString(raw, "arguments", t)), true
+				out, changed = rawjson.SetField(out, "function_call", rawjson.SetFieldString(raw, "arguments", t)), true
 			}
 		}
 	}
-	raw, _ := messages.Field(delta, "tool_calls")
-	calls := messages.Elements(raw)
+	raw, _ := rawjson.Field(delta, "tool_calls")
+	calls := rawjson.Elements(raw)
 	edited := false
 	for i, call := range calls {
 		if f.slots[index] == nil {
-			f.slots[index] = &messages.ToolSlots{}
+			f.slots[index] = &chat.ToolSlots{}
 		}
-		t := messages.ToolCall{Raw: call}
+		t := chat.ToolCall{Raw: call}
 		k := textKey{at: pipeline.ChunkKey{Choice: choice, Tool: f.slots[index].At(call)}, inner: "function"}
-		if _, custom := messages.Field(call, "custom"); custom {
+		if _, custom := rawjson.Field(call, "custom"); custom {
 			k.inner = "custom"
 		}
 		piece := t.Arguments()
@@ -148,7 +150,7 @@ func (f *filters) delta(index int64, delta []byte) (out []byte, changed, ok bool
 		}
 	}
 	if edited {
-		out, changed = messages.SetField(out, "tool_calls", messages.Array(calls)), true
+		out, changed = rawjson.SetField(out, "tool_calls", rawjson.Array(calls)), true
 	}
 	return out, changed, true
 }

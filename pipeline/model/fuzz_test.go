@@ -11,8 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // doer answers with fixed bytes.
@@ -41,12 +43,12 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte(`data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"x"}},{"index":1}]},"finish_reason":"stop"},{"index":1,"delta":{"content":[{}]},"finish_reason":"a"}]}`), true)
 	f.Add([]byte(`data: {"error":{"message":[1],"code":429}}`+"\n\n"), false)
 	f.Add([]byte(okReply), false)
-	f.Fuzz(func(t *testing.T, in []byte, stream bool) {
+	f.Fuzz(func(t *testing.T, in []byte, streamed bool) {
 		body := `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`
 		for _, kind := range []string{"text/event-stream", "application/json"} {
 			c := messages.NewCall(messages.Model, "t", []byte(body))
-			c.Stream = stream
-			w := pipeline.NewFollower([]byte(body))
+			c.Stream = streamed
+			w := stream.NewFollower([]byte(body))
 			c.Slip, _ = pipeline.Enter(c.Slip)
 			n := 0
 			var shown [][]byte
@@ -62,7 +64,7 @@ func FuzzStream(f *testing.F) {
 				require.Equal(t, c.Fault.Code == messages.StreamCut, w.Released())
 				continue
 			}
-			require.NotEmpty(t, messages.Choices(c.ReplyBytes()))
+			require.NotEmpty(t, chat.Choices(c.Reply()))
 			end, fault := w.End(c)
 			for _, chunk := range append(shown, end...) {
 				require.True(t, json.Valid(chunk), "%s", chunk)

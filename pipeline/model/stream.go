@@ -10,6 +10,8 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // readStream reads the chunks of a reply until its end. A stream is whole when each choice has its finish reason;
@@ -17,7 +19,7 @@ import (
 func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) error {
 	s := newRelay(r)
 	idle := r.timeout("a gap in the stream", r.Timeouts.Idle, "idle")
-	events := messages.NewEventReader(res.Body, maxEvent, func() {
+	events := chat.NewEventReader(res.Body, maxEvent, func() {
 		if s.sawToken && !s.complete {
 			clock.set(r.Timeouts.Idle, idle)
 		}
@@ -70,7 +72,7 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	switch why := ended(ctx); {
 	case why != nil:
 		return r.broken(s, why)
-	case errors.Is(err, messages.ErrTooLong):
+	case errors.Is(err, chat.ErrTooLong):
 		return r.broken(s, r.badReply("%s", err))
 	case clean && len(s.chunks) == 0:
 		return r.badReply("its stream held no chunk")
@@ -111,8 +113,8 @@ type relay struct {
 
 func newRelay(r *run) *relay {
 	s := &relay{run: r, show: r.call.Stream, expected: 1, open: map[int64]bool{}}
-	raw, _ := messages.Field(r.body, "n")
-	if n, ok := messages.Int(raw); ok && n > 1 {
+	raw, _ := rawjson.Field(r.body, "n")
+	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		s.expected = int(n)
 	}
 	if s.show {
@@ -126,7 +128,7 @@ func (s *relay) add(data []byte, eventName string) error {
 	if !json.Valid(data) || data[0] != '{' {
 		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
-	if e, ok := messages.Field(data, "error"); ok && !messages.IsNull(e) || eventName == "error" {
+	if e, ok := rawjson.Field(data, "error"); ok && !rawjson.IsNull(e) || eventName == "error" {
 		return errorFault(s.run.provider, 0, nil, data)
 	}
 	if bytes.ContainsAny(data, "\r\n") {
@@ -138,8 +140,8 @@ func (s *relay) add(data []byte, eventName string) error {
 		return s.run.badReply("its stream is longer than %d bytes", maxReply)
 	}
 	s.chunks = append(s.chunks, data)
-	raw, _ := messages.Field(data, "choices")
-	choices := messages.Elements(raw)
+	raw, _ := rawjson.Field(data, "choices")
+	choices := rawjson.Elements(raw)
 	if len(choices) == 0 {
 		s.keepTail(data)
 		return nil
@@ -181,7 +183,7 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		if _, known := s.open[index]; !known {
 			s.open[index] = true
 		}
-		delta, _ := messages.Field(c, "delta")
+		delta, _ := rawjson.Field(c, "delta")
 		full := substance(delta)
 		s.sawToken = s.sawToken || full
 		switch {
@@ -190,8 +192,8 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		case !full:
 			end = append(end, c)
 		default:
-			now = append(now, messages.SetField(c, "finish_reason", []byte("null")))
-			end = append(end, messages.SetField(messages.DropField(c, "logprobs"), "delta", []byte("{}")))
+			now = append(now, rawjson.SetField(c, "finish_reason", []byte("null")))
+			end = append(end, rawjson.SetField(rawjson.DropField(c, "logprobs"), "delta", []byte("{}")))
 		}
 	}
 	if len(end) == 0 {
@@ -201,10 +203,10 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		return nil, chunk
 	}
 	body = chunk
-	if usage, ok := messages.Field(chunk, "usage"); ok && !messages.IsNull(usage) {
-		body = messages.SetField(chunk, "usage", []byte("null")) // it belongs to the end
+	if usage, ok := rawjson.Field(chunk, "usage"); ok && !rawjson.IsNull(usage) {
+		body = rawjson.SetField(chunk, "usage", []byte("null")) // it belongs to the end
 	}
-	return messages.SetField(body, "choices", messages.Array(now)), messages.SetField(chunk, "choices", messages.Array(end))
+	return rawjson.SetField(body, "choices", rawjson.Array(now)), rawjson.SetField(chunk, "choices", rawjson.Array(end))
 }
 
 // pass hands a chunk on through the filters, and holds it while nothing was said yet.
@@ -223,7 +225,7 @@ func (s *relay) pass(chunk []byte) error {
 			return nil
 		}
 	}
-	if !s.released && !messages.Says(chunk) {
+	if !s.released && !chat.Says(chunk) {
 		s.waiting = append(s.waiting, chunk)
 		return nil
 	}
@@ -244,7 +246,7 @@ func (s *relay) flush(index int64) error {
 		return nil
 	}
 	for _, delta := range s.filters.flush(index) {
-		chunk := messages.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
+		chunk := chat.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
 		s.released = true
 		for _, c := range append(s.waiting, chunk) {
 			if err := s.run.emit(c); err != nil {
@@ -264,7 +266,7 @@ func (s *relay) whole(clean bool) bool {
 
 // settle makes the chunks the call's reply.
 func (s *relay) settle() error {
-	reply, err := messages.Assemble(s.chunks)
+	reply, err := chat.Assemble(s.chunks)
 	if err != nil {
 		return s.run.badReply("%s", err)
 	}
@@ -278,7 +280,7 @@ func (s *relay) settle() error {
 // substance reports whether a delta has more than a role and empty values.
 func substance(delta []byte) bool {
 	found := false
-	messages.EachField(delta, func(key string, v []byte) {
+	rawjson.EachField(delta, func(key string, v []byte) {
 		switch string(v) {
 		case "null", `""`, "[]", "{}":
 		default:
@@ -289,12 +291,12 @@ func substance(delta []byte) bool {
 }
 
 func finishes(choice []byte) bool {
-	v, _ := messages.Field(choice, "finish_reason")
-	return !messages.IsNull(v) && string(v) != `""`
+	v, _ := rawjson.Field(choice, "finish_reason")
+	return !rawjson.IsNull(v) && string(v) != `""`
 }
 
 func choiceIndex(choice []byte) int64 {
-	raw, _ := messages.Field(choice, "index")
-	n, _ := messages.Int(raw)
+	raw, _ := rawjson.Field(choice, "index")
+	n, _ := rawjson.Int(raw)
 	return n
 }

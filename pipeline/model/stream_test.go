@@ -14,8 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 const (
@@ -34,7 +36,7 @@ func tailOf(c *messages.Call) (out []string) {
 	return out
 }
 
-func text(c *messages.Call) string { return messages.Choices(c.ReplyBytes())[0].Message().Text() }
+func text(c *messages.Call) string { return chat.Choices(c.Reply())[0].Message().Text() }
 
 func TestStreamOfChunks(t *testing.T) {
 	t.Parallel()
@@ -45,7 +47,7 @@ func TestStreamOfChunks(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{roleChunk, chunkText("Hel"), chunkText("lo")}, out, "raw bytes, nothing of the end")
 	require.Equal(t, []string{finishChunk, usageChunk}, tailOf(c))
-	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.Reply()))
 	require.Equal(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, u.body(0))
 	require.Equal(t, "text/event-stream", u.head(0).Get("Accept"))
 }
@@ -211,7 +213,7 @@ func TestStreamOfSeveralChoices(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{all[0], all[1], all[3]}, out)
 	require.Equal(t, []string{all[2], all[4]}, tailOf(c))
-	require.Equal(t, "xy", messages.Choices(c.ReplyBytes())[1].Message().Text())
+	require.Equal(t, "xy", chat.Choices(c.Reply())[1].Message().Text())
 
 	u2 := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, all[:4]...) })
 	c, _ = ask(t.Context(), endpoint(t, u2.URL), `{"model":"m","stream":true,"n":2}`, true)
@@ -226,7 +228,7 @@ func TestTextUsageAndFinishInOneChunk(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":null}],"usage":null`, 1)}, out)
 	require.Equal(t, []string{strings.Replace(chunk, `{"content":"ab"}`, "{}", 1)}, tailOf(c))
-	require.Contains(t, string(c.ReplyBytes()), `"usage":{"total_tokens":3}`)
+	require.Contains(t, string(c.Reply()), `"usage":{"total_tokens":3}`)
 }
 
 func TestWholeReplyToAStream(t *testing.T) {
@@ -234,7 +236,7 @@ func TestWholeReplyToAStream(t *testing.T) {
 	u := newUpstream(t, write(200, "application/json", okReply))
 	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true}`, true)
 	require.Nil(t, c.Fault)
-	require.Equal(t, okReply, string(c.ReplyBytes()))
+	require.Equal(t, okReply, string(c.Reply()))
 	require.Empty(t, out)
 }
 
@@ -299,9 +301,9 @@ func TestChunkFilters(t *testing.T) {
 	}
 	// dash is outermost, upper innermost: upper first, then dash.
 	_, out := run(messages.Stop{Name: "dash", After: true, Filter: true, Rewrites: true}, messages.Stop{Name: "none", After: true, Filter: true}, messages.Stop{Name: "upper", After: true, Filter: true, Rewrites: true})
-	shown, err := messages.Assemble(out)
+	shown, err := chat.Assemble(out)
 	require.NoError(t, err)
-	m := messages.Choices(shown)[0].Message()
+	m := chat.Choices(shown)[0].Message()
 	require.Equal(t, "B-BC", m.Text())
 	require.Equal(t, `{"-":1}`, m.ToolCalls()[0].Arguments())
 	require.NotContains(t, string(shown), `"token"`, "log probabilities of a filtered text would show it")
@@ -316,12 +318,12 @@ func TestChunkFilters(t *testing.T) {
 	} {
 		c, out := run(stop)
 		require.Empty(t, out, name)
-		f := pipeline.NewFollower(c.Request())
+		f := stream.NewFollower(c.Request())
 		end, fault := f.End(c)
 		require.Nil(t, fault)
-		back, err := messages.Assemble(end)
+		back, err := chat.Assemble(end)
 		require.NoError(t, err)
-		require.JSONEq(t, string(c.ReplyBytes()), string(back))
+		require.JSONEq(t, string(c.Reply()), string(back))
 	}
 }
 
@@ -333,7 +335,7 @@ func TestEndToEndWithFollower(t *testing.T) {
 		`{"model":"demo/echo","stream":true,"n":2,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"one two  three"}]}`,
 		`{"model":"demo/tools","stream":true,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"q":{"type":"string"}}}}}]}`,
 	} {
-		f := pipeline.NewFollower([]byte(body))
+		f := stream.NewFollower([]byte(body))
 		c := messages.NewCall(messages.Model, "t", []byte(body))
 		c.Stream = true
 		var all [][]byte
@@ -346,8 +348,8 @@ func TestEndToEndWithFollower(t *testing.T) {
 		require.True(t, f.Released())
 		end, fault := f.End(c)
 		require.Nil(t, fault)
-		back, err := messages.Assemble(append(all, end...))
+		back, err := chat.Assemble(append(all, end...))
 		require.NoError(t, err)
-		require.JSONEq(t, string(c.ReplyBytes()), string(back))
+		require.JSONEq(t, string(c.Reply()), string(back))
 	}
 }

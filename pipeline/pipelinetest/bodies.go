@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -20,13 +22,13 @@ func bodyFixtures() []Fixture {
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
 		pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 		look := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			messages.Messages(c.Request())
-			messages.Field(c.ReplyBytes(), "choices")
+			chat.Messages(c.Request())
+			rawjson.Field(c.Reply(), "choices")
 			return pipeline.Continue(), nil
 		}
 		edit := func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			if _, ok := messages.Field(c.Request(), "edit-me"); ok {
-				c.SetRequest(messages.SetFieldString(c.Request(), "edit-me", "edited"))
+			if _, ok := rawjson.Field(c.Request(), "edit-me"); ok {
+				c.SetRequest(rawjson.SetFieldString(c.Request(), "edit-me", "edited"))
 			}
 			return pipeline.Continue(), nil
 		}
@@ -47,13 +49,13 @@ func bodyFixtures() []Fixture {
 // echo replies {"got":<request>,"text":<the request was no JSON>}, or, where the request has the string "reply", with
 // these bytes.
 func echo(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-	if s, ok := messages.FieldString(c.Request(), "reply"); ok {
+	if s, ok := rawjson.FieldString(c.Request(), "reply"); ok {
 		c.SetReply([]byte(s))
 		return nil
 	}
 	_, isText := c.RequestText()
-	reply := messages.SetField([]byte(`{}`), "got", c.Request())
-	c.SetReply(messages.SetField(reply, "text", messages.Encode(isText)))
+	reply := rawjson.SetField([]byte(`{}`), "got", c.Request())
+	c.SetReply(rawjson.SetField(reply, "text", rawjson.Encode(isText)))
 	return nil
 }
 
@@ -91,9 +93,9 @@ func fidelityCases(kind messages.Kind) []Case {
 		edited := strings.TrimSuffix(r.body, "}") + `,"edit-me":1}`
 		out = append(out, bodyCase(kind, "an edit of one field: "+r.name, edited, func(t *testing.T, o Outcome) {
 			require.Equal(t, strings.TrimSuffix(r.body, "}")+`,"edit-me":"edited"}`, replyField(t, o.Call, "got"))
-		}), bodyCase(kind, "the reply: "+r.name, string(messages.SetFieldString([]byte(`{}`), "reply", r.body)), func(t *testing.T, o Outcome) {
+		}), bodyCase(kind, "the reply: "+r.name, string(rawjson.SetFieldString([]byte(`{}`), "reply", r.body)), func(t *testing.T, o Outcome) {
 			require.Nil(t, o.Call.Fault)
-			require.Equal(t, r.body, string(o.Call.ReplyBytes()))
+			require.Equal(t, r.body, string(o.Call.Reply()))
 		}))
 	}
 	return out
@@ -107,21 +109,21 @@ func oddCases(kind messages.Kind) []Case {
 			require.Equal(t, body, replyField(t, o.Call, "got"))
 			require.Equal(t, "false", replyField(t, o.Call, "text"))
 		}))
-		out = append(out, bodyCase(kind, "odd JSON reply "+name, string(messages.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
+		out = append(out, bodyCase(kind, "odd JSON reply "+name, string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
 			require.Nil(t, o.Call.Fault)
-			require.Equal(t, body, string(o.Call.ReplyBytes()))
+			require.Equal(t, body, string(o.Call.Reply()))
 			_, isText := o.Call.ReplyText()
 			require.False(t, isText)
 		}))
 	}
 	for _, body := range []string{``, ` `, `plain`, "two\nlines\r\n", `{"a":`, `{} {}`, "\x00\x01", "<html>&amp;</html>", `{'a':1}`, "\u2028"} {
 		out = append(out, bodyCase(kind, fmt.Sprintf("text request %q", body), body, func(t *testing.T, o Outcome) {
-			got, ok := messages.IsString([]byte(replyField(t, o.Call, "got")))
+			got, ok := rawjson.IsString([]byte(replyField(t, o.Call, "got")))
 			require.True(t, ok)
 			require.Equal(t, body, got)
 			require.Equal(t, "true", replyField(t, o.Call, "text"), "text stays marked as text")
 		}))
-		out = append(out, bodyCase(kind, fmt.Sprintf("text reply %q", body), string(messages.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
+		out = append(out, bodyCase(kind, fmt.Sprintf("text reply %q", body), string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
 			require.Nil(t, o.Call.Fault)
 			got, ok := o.Call.ReplyText()
 			require.True(t, ok)

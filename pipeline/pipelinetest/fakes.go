@@ -112,8 +112,8 @@ func (b BrokenStore) err() error {
 }
 
 // Get returns Err.
-func (b BrokenStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, b.err()
+func (b BrokenStore) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, b.err()
 }
 
 // Put returns Err.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -59,7 +60,7 @@ func NewCall(kind messages.Kind, body []byte) *messages.Call {
 }
 
 func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
-	body := messages.SetField([]byte(`{"model":"m1","edits":[]}`), "script", messages.Encode(s))
+	body := rawjson.SetField([]byte(`{"model":"m1","edits":[]}`), "script", rawjson.Encode(s))
 	return func(int) *messages.Call { return NewCall(kind, body) }
 }
 
@@ -67,7 +68,7 @@ func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
 func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	require.Equal(t, w.Trace, Trace(c), "trace")
 	if w.Code != "" {
-		require.NotNil(t, c.Fault, "want the fault %s; the reply is %s", w.Code, c.ReplyBytes())
+		require.NotNil(t, c.Fault, "want the fault %s; the reply is %s", w.Code, c.Reply())
 		require.Equal(t, w.Code, c.Fault.Code, c.Fault.Message)
 		require.Equal(t, w.Origin, c.Fault.Origin, c.Fault.Message)
 		require.False(t, c.HasReply(), "a call ends with a reply or a fault, not both")
@@ -90,13 +91,13 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 }
 
 func text(c *messages.Call) string {
-	s, _ := messages.FieldString(c.ReplyBytes(), "text")
+	s, _ := rawjson.FieldString(c.Reply(), "text")
 	return s
 }
 
 func replyField(t *testing.T, c *messages.Call, key string) string {
 	require.Nil(t, c.Fault)
-	raw, ok := messages.Field(c.ReplyBytes(), key)
-	require.True(t, ok, "the reply has no %q: %s", key, c.ReplyBytes())
+	raw, ok := rawjson.Field(c.Reply(), key)
+	require.True(t, ok, "the reply has no %q: %s", key, c.Reply())
 	return string(raw)
 }

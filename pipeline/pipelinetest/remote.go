@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
@@ -104,7 +105,7 @@ func Program(ctx context.Context, s pipeline.Stage, question []byte) (body []byt
 	defer func() {
 		if p := recover(); p != nil {
 			failed = fmt.Sprintf("panic: %v", p)
-			body = messages.Encode(map[string]any{"error": failed, "notes": changed(was, c)})
+			body = rawjson.Encode(map[string]any{"error": failed, "notes": changed(was, c)})
 		}
 	}()
 	v, err := run(ctx, c)
@@ -113,7 +114,7 @@ func Program(ctx context.Context, s pipeline.Stage, question []byte) (body []byt
 		if f, ok := errors.AsType[*messages.Fault](err); ok {
 			e = map[string]any{"code": f.Code, "message": f.Message, "param": f.Param}
 		}
-		return messages.Encode(map[string]any{"error": e, "notes": changed(was, c)}), ""
+		return rawjson.Encode(map[string]any{"error": e, "notes": changed(was, c)}), ""
 	}
 	return q.answer(v, was, c), ""
 }
@@ -160,7 +161,7 @@ func (q *told) answer(v pipeline.Verdict, was, is *messages.Call) []byte {
 	_, isText := is.RequestText()
 	give("request", was.Request(), is.Request(), isText)
 	_, isText = is.ReplyText()
-	give("reply", was.ReplyBytes(), is.ReplyBytes(), isText)
+	give("reply", was.Reply(), is.Reply(), isText)
 	if r := v.Request(); r != nil {
 		out["request"] = json.RawMessage(r)
 	}
@@ -181,7 +182,7 @@ func (q *told) answer(v pipeline.Verdict, was, is *messages.Call) []byte {
 	if raw := v.Question(); raw != nil {
 		out["question"] = raw
 	}
-	return messages.Encode(out)
+	return rawjson.Encode(out)
 }
 
 // changed are the notes that a phase has set; null for those that it took away.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -24,7 +25,7 @@ func noteFixture(kind messages.Kind) Fixture {
 		{Name: "writer", Kind: kind, Order: 10, Rewrites: true,
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.Note("test.found", seen(c))
-				if raw, ok := messages.Field(c.Request(), "put"); ok {
+				if raw, ok := rawjson.Field(c.Request(), "put"); ok {
 					c.Note("test.k", string(raw))
 				}
 				return pipeline.Continue(), nil
@@ -32,19 +33,19 @@ func noteFixture(kind messages.Kind) Fixture {
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				var found string
 				c.Noted("test.found", &found)
-				reply := messages.SetFieldString(c.ReplyBytes(), "writer", seen(c))
-				c.SetReply(messages.SetFieldString(reply, "found", found))
+				reply := rawjson.SetFieldString(c.Reply(), "writer", seen(c))
+				c.SetReply(rawjson.SetFieldString(reply, "found", found))
 				c.Unnote("test.found")
 				return pipeline.Continue(), nil
 			}},
 		{Name: "reader", Kind: kind, Order: 20, Rewrites: true,
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-				c.SetReply(messages.SetFieldString(c.ReplyBytes(), "reader", seen(c)))
+				c.SetReply(rawjson.SetFieldString(c.Reply(), "reader", seen(c)))
 				return pipeline.Continue(), nil
 			}},
 	}
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-		c.SetReply(messages.SetFieldString([]byte(`{}`), "target", seen(c)))
+		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "target", seen(c)))
 		return nil
 	})
 	call := func(format string) func(int) *messages.Call {
@@ -57,17 +58,17 @@ func noteFixture(kind messages.Kind) Fixture {
 	check := func(want func(i int) string) func(*testing.T, int, Outcome) {
 		return func(t *testing.T, i int, o Outcome) {
 			for _, who := range []string{"writer", "reader", "target"} {
-				require.Equal(t, string(messages.Encode(want(i))), replyField(t, o.Call, who))
+				require.Equal(t, string(rawjson.Encode(want(i))), replyField(t, o.Call, who))
 			}
 			require.Equal(t, `""`, replyField(t, o.Call, "found"), "a call begins without notes of another")
 			require.NotContains(t, o.Call.Notes, "test.found", "Unnote travels too")
 		}
 	}
 	return Fixture{Name: "notes-" + string(kind), Kind: kind, Stages: stages, Target: target, Cases: []Case{
-		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`), Check: check(func(i int) string { return string(messages.Encode(fmt.Sprint(i))) })},
+		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`), Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
 		{Name: "CH-16 the next call does not see it", Call: call(`{}`), Check: check(func(int) string { return "" })},
 		{Name: "CH-17 CH-9 calls at once do not mix", Calls: 50, Call: call(`{"put":N}`),
-			Check: check(func(i int) string { return string(messages.Encode(fmt.Sprint(i))) })},
+			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
 	}}
 }
 
@@ -81,7 +82,7 @@ func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
 		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-				token, _ := messages.FieldString(c.Request(), "token")
+				token, _ := rawjson.FieldString(c.Request(), "token")
 				return pipeline.Continue(), c.SetState(frameState{Token: name + token})
 			},
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -141,13 +142,13 @@ func auditFixture() Fixture {
 // streamFixture emits the request's "pieces" one by one and replies with all of them.
 func streamFixture() Fixture {
 	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
-		raw, _ := messages.Field(c.Request(), "pieces")
-		for _, p := range messages.Elements(raw) {
+		raw, _ := rawjson.Field(c.Request(), "pieces")
+		for _, p := range rawjson.Elements(raw) {
 			if err := emit(p); err != nil {
 				return fmt.Errorf("emit: %w", err)
 			}
 		}
-		c.SetReply(messages.SetField([]byte(`{}`), "pieces", raw))
+		c.SetReply(rawjson.SetField([]byte(`{}`), "pieces", raw))
 		return nil
 	})
 	const n = 200

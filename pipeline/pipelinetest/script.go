@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -101,7 +102,7 @@ func play(c *messages.Call, mark string) Act {
 		}
 	}
 	Mark(c, mark)
-	raw, _ := messages.Field(c.Request(), "script")
+	raw, _ := rawjson.Field(c.Request(), "script")
 	var s Script
 	if json.Unmarshal(raw, &s) != nil || n >= len(s[mark]) {
 		return ActContinue
@@ -112,20 +113,20 @@ func play(c *messages.Call, mark string) Act {
 func before(ctx context.Context, c *messages.Call, letter string, act Act) (pipeline.Verdict, error) {
 	switch act {
 	case ActEdit:
-		raw, _ := messages.Field(c.Request(), "edits")
-		edits := append(messages.Elements(raw), messages.Encode(letter))
-		c.SetRequest(messages.SetField(c.Request(), "edits", messages.Array(edits)))
+		raw, _ := rawjson.Field(c.Request(), "edits")
+		edits := append(rawjson.Elements(raw), rawjson.Encode(letter))
+		c.SetRequest(rawjson.SetField(c.Request(), "edits", rawjson.Array(edits)))
 	case ActAnswer:
-		c.SetReply(messages.SetFieldString([]byte(`{}`), "text", "by "+letter))
+		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "text", "by "+letter))
 	}
 	return verdict(ctx, letter, act)
 }
 
 func after(ctx context.Context, c *messages.Call, letter string, act Act) (pipeline.Verdict, error) {
-	text, _ := messages.FieldString(c.ReplyBytes(), "text")
+	text, _ := rawjson.FieldString(c.Reply(), "text")
 	switch {
 	case act == ActEdit && c.HasReply():
-		c.SetReply(messages.SetFieldString(c.ReplyBytes(), "text", text+"+"+letter))
+		c.SetReply(rawjson.SetFieldString(c.Reply(), "text", text+"+"+letter))
 	case act == ActHalf:
 		c.SetReply([]byte(`{"text":"half made"}`))
 		return pipeline.Verdict{}, errors.New("broke half way")
@@ -134,7 +135,7 @@ func after(ctx context.Context, c *messages.Call, letter string, act Act) (pipel
 	case act == ActRethrow && c.Fault != nil:
 		return pipeline.Verdict{}, fmt.Errorf("stage %s: %w", letter, c.Fault)
 	case act == ActAgainWith:
-		return pipeline.AgainWith(0, messages.SetFieldString(c.Request(), "model", "m2")), nil
+		return pipeline.AgainWith(0, rawjson.SetFieldString(c.Request(), "model", "m2")), nil
 	}
 	return verdict(ctx, letter, act)
 }
@@ -193,8 +194,8 @@ func ScriptedTarget() pipeline.Target {
 		}
 		reply := []byte(`{"text":"T"}`)
 		for _, key := range []string{"model", "edits"} {
-			if raw, ok := messages.Field(c.Request(), key); ok {
-				reply = messages.SetField(reply, key, raw)
+			if raw, ok := rawjson.Field(c.Request(), key); ok {
+				reply = rawjson.SetField(reply, key, raw)
 			}
 		}
 		c.SetReply(reply)

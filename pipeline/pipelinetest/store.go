@@ -109,7 +109,7 @@ func storeRevision(t *testing.T, s pipeline.Store) {
 	require.ErrorIs(t, err, pipeline.ErrChanged)
 	e, err := s.Get(ctx, "k")
 	require.NoError(t, err)
-	require.Equal(t, pipeline.Entry{Value: []byte("two"), Revision: r2, Created: e.Created}, e)
+	require.Equal(t, pipeline.StoreEntry{Value: []byte("two"), Revision: r2, Created: e.Created}, e)
 	require.NoError(t, s.Delete(ctx, "k"))
 	_, err = s.Put(ctx, "k", []byte("dead"), 0, pipeline.IfRevision(r2))
 	require.ErrorIs(t, err, pipeline.ErrChanged, "a deleted entry has no revision to write over")

@@ -41,7 +41,7 @@ func TestStageRunsEveryPhaseTwice(t *testing.T) {
 	body := `{"script":{"A.a":["again"]}}`
 	c := pipelinetest.Stage(t, shape.Stage(messages.Model), target, pipelinetest.NewCall(messages.Model, []byte(body)))
 	require.Nil(t, c.Fault)
-	require.JSONEq(t, `{"text":"second"}`, string(c.ReplyBytes()))
+	require.JSONEq(t, `{"text":"second"}`, string(c.Reply()))
 	require.Equal(t, []string{"A.b", "A.a", "A.a"}, pipelinetest.Trace(c))
 	require.Equal(t, 2, target.Calls())
 	require.Equal(t, []string{body, body}, target.Requests())

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Bounds of an answer. Notes and state travel in line 1 of the call on every hop.
@@ -81,7 +82,7 @@ func decode(body []byte) (a answer, err error) {
 				return fmt.Errorf("version is %s; this Shallot speaks version %d", clip(raw), Version)
 			}
 		case "verdict":
-			s, ok := messages.IsString(raw)
+			s, ok := rawjson.IsString(raw)
 			if !ok {
 				return fmt.Errorf("verdict is %s", clip(raw))
 			}
@@ -125,7 +126,7 @@ func decode(body []byte) (a answer, err error) {
 		case "question":
 			a.question = raw
 		case "target":
-			s, ok := messages.IsString(raw)
+			s, ok := rawjson.IsString(raw)
 			if !ok || s == "" {
 				return fmt.Errorf("target is %s", clip(raw))
 			}
@@ -159,12 +160,12 @@ func decode(body []byte) (a answer, err error) {
 
 func readError(raw []byte) (*said, error) {
 	s := &said{}
-	if text, ok := messages.IsString(raw); ok {
+	if text, ok := rawjson.IsString(raw); ok {
 		s.message = text
 	} else if err := object(raw, "error", func(key string, raw []byte) error {
-		text, isText := messages.IsString(raw)
+		text, isText := rawjson.IsString(raw)
 		switch {
-		case messages.IsNull(raw) && key != "message":
+		case rawjson.IsNull(raw) && key != "message":
 		case key == "code" && isText:
 			s.code = messages.Code(text)
 		case key == "message" && isText:
@@ -203,7 +204,7 @@ func object(raw []byte, what string, f func(key string, raw []byte) error) error
 	}
 	var err error
 	seen := map[string]bool{}
-	messages.EachField(raw, func(key string, value []byte) {
+	rawjson.EachField(raw, func(key string, value []byte) {
 		switch {
 		case err != nil:
 		case seen[key]:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -25,7 +26,7 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 	}
 	before := phase == messages.Before
 	onRequest, onReply := false, false
-	base, stays := c.Request(), c.ReplyBytes()
+	base, stays := c.Request(), c.Reply()
 	switch a.verdict {
 	case "continue":
 		v, onRequest, onReply = pipeline.Continue(), before, !before
@@ -39,7 +40,7 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 			base = kept
 		}
 	case "hold":
-		v = pipeline.Hold(messages.Encode(a.question))
+		v = pipeline.Hold(rawjson.Encode(a.question))
 	case "jump":
 		v, onRequest, onReply = pipeline.Jump(a.target), before, true
 	default:
@@ -84,14 +85,14 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 // when it fails.
 func (a answer) note(c *messages.Call) {
 	for _, n := range a.notes {
-		if messages.IsNull(n.raw) {
+		if rawjson.IsNull(n.raw) {
 			c.Unnote(n.key)
 			continue
 		}
 		if c.Notes == nil {
 			c.Notes = messages.Notes{}
 		}
-		c.Notes[n.key] = messages.Encode(json.RawMessage(n.raw))
+		c.Notes[n.key] = rawjson.Encode(json.RawMessage(n.raw))
 	}
 }
 
@@ -115,7 +116,7 @@ func (a answer) fits() error {
 		return errors.New("delay_ms goes with the verdict again")
 	case a.question != nil && a.verdict != "hold":
 		return errors.New("question goes with the verdict hold")
-	case a.verdict == "hold" && messages.IsNull(a.question):
+	case a.verdict == "hold" && rawjson.IsNull(a.question):
 		return errors.New("hold needs a question")
 	case a.target != "" && a.verdict != "jump":
 		return errors.New("target goes with the verdict jump")
@@ -220,7 +221,7 @@ func (a answer) wait() (d time.Duration) {
 
 // plain is the text of a JSON string, which stands for a body that is text.
 func plain(raw []byte) []byte {
-	if s, ok := messages.IsString(raw); ok {
+	if s, ok := rawjson.IsString(raw); ok {
 		return []byte(s)
 	}
 	return raw
@@ -257,12 +258,12 @@ func setPath(in []byte, path []string, raw []byte) ([]byte, error) {
 			elems = append(elems, []byte("{}"))
 		}
 		elems[i], err = setPath(elems[i], path[1:], raw)
-		return messages.Array(elems), err
+		return rawjson.Array(elems), err
 	}
 	if len(in) == 0 || in[0] != '{' {
 		return nil, fmt.Errorf("what holds %q is neither an object nor a list", clip([]byte(path[0])))
 	}
-	was, ok := messages.Field(in, path[0])
+	was, ok := rawjson.Field(in, path[0])
 	if !ok {
 		was = []byte("{}")
 	}
@@ -270,7 +271,7 @@ func setPath(in []byte, path []string, raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return messages.SetField(in, path[0], value), nil
+	return rawjson.SetField(in, path[0], value), nil
 }
 
 // removePath takes a field or an element away; one that is not there is no error.
@@ -282,28 +283,28 @@ func removePath(in []byte, path []string) ([]byte, error) {
 		case i == len(elems):
 			return in, nil
 		case len(path) == 1:
-			return messages.Array(slices.Delete(elems, i, i+1)), nil
+			return rawjson.Array(slices.Delete(elems, i, i+1)), nil
 		}
 		elems[i], err = removePath(elems[i], path[1:])
-		return messages.Array(elems), err
+		return rawjson.Array(elems), err
 	}
-	was, ok := messages.Field(in, path[0])
+	was, ok := rawjson.Field(in, path[0])
 	switch {
 	case !ok:
 		return in, nil
 	case len(path) == 1:
-		return messages.DropField(in, path[0]), nil
+		return rawjson.DropField(in, path[0]), nil
 	}
 	value, err := removePath(was, path[1:])
 	if err != nil {
 		return nil, err
 	}
-	return messages.SetField(in, path[0], value), nil
+	return rawjson.SetField(in, path[0], value), nil
 }
 
 // element reads a step into a list: its elements, and the place that the step names. elems is nil if in is no list.
 func element(in []byte, step string) (elems [][]byte, i int, err error) {
-	if elems = messages.Elements(in); elems == nil {
+	if elems = rawjson.Elements(in); elems == nil {
 		return nil, 0, nil
 	}
 	i, err = strconv.Atoi(step)

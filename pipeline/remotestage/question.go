@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Version is that of the questions and answers.
@@ -99,8 +100,8 @@ func (r *stage) question(c *messages.Call, phase messages.Phase) []byte {
 	_, text := c.RequestText()
 	add(messages.RequestBody, c.Request(), text)
 	_, text = c.ReplyText()
-	add(messages.ReplyBody, c.ReplyBytes(), text)
-	head := messages.Encode(q)
+	add(messages.ReplyBody, c.Reply(), text)
+	head := rawjson.Encode(q)
 	out := make([]byte, 0, len(head)+size)
 	out = append(out, head[:len(head)-1]...)
 	for _, b := range bodies {

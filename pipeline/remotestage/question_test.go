@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
@@ -145,7 +146,7 @@ func TestTrouble(t *testing.T) {
 						require.NotEmpty(t, stop.Tally.Err)
 						if r.open {
 							require.Nil(t, c.Fault)
-							require.Equal(t, reply, string(c.ReplyBytes()))
+							require.Equal(t, reply, string(c.Reply()))
 							return
 						}
 						require.NotNil(t, c.Fault)
@@ -243,14 +244,14 @@ func FuzzAnswer(f *testing.F) {
 		for _, a := range append(asked, string(c.Request())) {
 			require.True(t, json.Valid([]byte(a)))
 			for _, field := range []string{"model", "seed", "temperature", "x"} {
-				was, _ := messages.Field([]byte(body), field)
-				is, _ := messages.Field([]byte(a), field)
+				was, _ := rawjson.Field([]byte(body), field)
+				is, _ := rawjson.Field([]byte(a), field)
 				require.Equal(t, string(was), string(is), field)
 			}
 		}
 		if c.HasReply() {
 			require.Nil(t, c.Fault)
-			require.Equal(t, string(field(reply, "usage")), string(field(string(c.ReplyBytes()), "usage")))
+			require.Equal(t, string(field(reply, "usage")), string(field(string(c.Reply()), "usage")))
 		}
 		require.NotEqual(t, len(asked) > 0, string(c.Notes["executorReached"]) != "true")
 		if c.Fault != nil && c.Fault.Code != messages.DeadlineExceeded && c.Fault.Code != messages.Internal {
@@ -262,6 +263,6 @@ func FuzzAnswer(f *testing.F) {
 }
 
 func field(body, key string) []byte {
-	raw, _ := messages.Field([]byte(body), key)
+	raw, _ := rawjson.Field([]byte(body), key)
 	return raw
 }

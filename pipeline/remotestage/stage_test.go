@@ -118,7 +118,7 @@ func TestVerdicts(t *testing.T) {
 				require.False(t, c.Slip.Done())
 				return
 			case r.code != "":
-				require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+				require.NotNil(t, c.Fault, "%s", c.Reply())
 				require.Equal(t, r.code, c.Fault.Code, c.Fault.Message)
 				require.Equal(t, "mine", c.Fault.Origin)
 				return
@@ -126,7 +126,7 @@ func TestVerdicts(t *testing.T) {
 				r.reply = reply
 			}
 			require.Nil(t, c.Fault)
-			require.Equal(t, r.reply, string(c.ReplyBytes()), "what was not edited stays byte for byte")
+			require.Equal(t, r.reply, string(c.Reply()), "what was not edited stays byte for byte")
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestBadAnswers(t *testing.T) {
 					s = *r.spec
 				}
 				c, asked := run(t, s, says(phase, r.answer))
-				require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+				require.NotNil(t, c.Fault, "%s", c.Reply())
 				require.Equal(t, messages.StageError, c.Fault.Code)
 				require.Equal(t, "mine", c.Fault.Origin)
 				require.Contains(t, c.Fault.Message, "stage mine: ")
@@ -265,7 +265,7 @@ func TestAfterOnFaultAndOnText(t *testing.T) {
 	require.NotContains(t, string(c.Notes["question"]), `"reply"`)
 	c = after(`{"verdict":"continue","reply":{"text":"stands in"},"notes":{"degraded":"mine"}}`, failing)
 	require.Nil(t, c.Fault)
-	require.Equal(t, `{"text":"stands in"}`, string(c.ReplyBytes()))
+	require.Equal(t, `{"text":"stands in"}`, string(c.Reply()))
 	require.Contains(t, after(`{"verdict":"continue","set":{"reply.x":1}}`, failing).Fault.Message, "slow down", "the fault that is there stays")
 
 	text := func(c *messages.Call) error { c.SetReply([]byte("plain text")); return nil }

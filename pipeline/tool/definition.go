@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
@@ -114,7 +115,7 @@ func (e *Executor) UnmarshalYAML(decode func(any) error) error {
 
 // UnmarshalJSON takes the short form or a record.
 func (e *Executor) UnmarshalJSON(b []byte) error {
-	if s, ok := messages.IsString(b); ok {
+	if s, ok := rawjson.IsString(b); ok {
 		x, err := ParseExecutor(s)
 		*e = x
 		return err
@@ -182,7 +183,7 @@ func (d *Definition) Fingerprint() string {
 	part([]byte(d.Description))
 	part(args.Canonical(d.InputSchema))
 	part(args.Canonical(d.OutputSchema))
-	part(messages.Encode(d.Annotations))
+	part(rawjson.Encode(d.Annotations))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // The marks of degraded results: metadata "fallback" (S2-FALL-2 to S2-FALL-4).
@@ -45,7 +46,7 @@ func Suggestion(c messages.ErrorClass) string {
 // Graceful is the last rung of the ladder: {error, tool, message, suggestion} (S2-FALL-4, S2-FALL-7). A fault
 // without a message gives "".
 func Graceful(tool string, class messages.ErrorClass, message string) []byte {
-	return messages.Encode(struct {
+	return rawjson.Encode(struct {
 		Error      messages.ErrorClass `json:"error"`
 		Tool       string              `json:"tool"`
 		Message    string              `json:"message"`

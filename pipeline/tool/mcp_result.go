@@ -10,9 +10,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// NoteMCP holds what an MCP caller said beside the arguments; see [MCPCall].
-const NoteMCP = "mcp.call"
-
 // MetaNative is the key of the result metadata under which the native form of an MCP result travels.
 const MetaNative = "mcp"
 
@@ -57,7 +54,7 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	if !c.HasReply() {
 		return nil, false
 	}
-	reply := c.ReplyBytes()
+	reply := c.Reply()
 	if text, isText := c.ReplyText(); isText {
 		reply = []byte(text)
 	} else if IsNativeMCP(reply) {
@@ -65,7 +62,7 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	}
 	var meta map[string]json.RawMessage
 	var n Native
-	if !c.Noted(NoteMetadata, &meta) || json.Unmarshal(meta[MetaNative], &n) != nil || n.Of != NativeHash(reply) {
+	if !c.Noted(messages.NoteMetadata, &meta) || json.Unmarshal(meta[MetaNative], &n) != nil || n.Of != NativeHash(reply) {
 		return nil, false
 	}
 	return n.Result, true

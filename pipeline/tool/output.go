@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
@@ -34,7 +34,7 @@ func (d *Definition) CheckOutput(p *args.Parser, content []byte, structured json
 		}
 		raw = []byte(own.Raw)
 	case !json.Valid(content):
-		raw = messages.Encode(string(content))
+		raw = rawjson.Encode(string(content))
 	}
 	return p.Check(d.OutputSchema, raw)
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
@@ -82,7 +83,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	replaced := false
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
 		old, gone, next := rec.Definition, rec.Gone, d
-		replaced = old != nil && old.Source == Operator && string(messages.Encode(old)) != string(messages.Encode(&next))
+		replaced = old != nil && old.Source == Operator && string(rawjson.Encode(old)) != string(rawjson.Encode(&next))
 		why := "its description or schema changed after it was approved"
 		switch {
 		case old == nil:
@@ -102,7 +103,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 			next.Quarantined = why + "; approve hash " + d.Hash + " to let it run"
 		}
 		rec.Definition, rec.Gone = &next, false
-		return old == nil || gone || string(messages.Encode(old)) != string(messages.Encode(&next)), nil
+		return old == nil || gone || string(rawjson.Encode(old)) != string(rawjson.Encode(&next)), nil
 	})
 	if err != nil {
 		return nil, wrap(err, "register", d.Name)

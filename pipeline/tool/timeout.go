@@ -40,27 +40,6 @@ func (t Timeouts) For(tool string, own time.Duration) time.Duration {
 	return d
 }
 
-// Keys of the call's shared notes that the tool stages and the target agree on.
-const (
-	// NoteTimeout is the time limit of the attempt in milliseconds, written by the timeout stage.
-	NoteTimeout = "tool.timeoutMs"
-	// NoteIsError is true where the reply is the tool's own error result: passed on as it is, never cached.
-	NoteIsError = "tool.isError"
-	// NoteMetadata holds the result's metadata as an object (S2-RES-1): from_cache, fallback, and the executor's own.
-	NoteMetadata = "tool.metadata"
-	// NoteStructured holds the result's structured content, where it has one beside the reply.
-	NoteStructured = "tool.structured"
-	// NoteChanges lists what argument parsing changed.
-	NoteChanges = "tool.changes"
-	// NoteIssues lists what was wrong with the arguments, for callers that read more than text.
-	NoteIssues = "tool.issues"
-	// NoteVersion is the version that the name was resolved to, so that a call keeps it to its end.
-	NoteVersion = "tool.version"
-	// NoteStarted is true where a tool that may not run twice was started for this call: whatever goes wrong after that,
-	// nobody may be told to try again (contracts 10).
-	NoteStarted = "tool.started"
-)
-
 // TimeoutText is the text of S2-TIME-2.
 func TimeoutText(tool string, limit time.Duration) string {
 	return fmt.Sprintf("Tool '%s' timed out after %dms", tool, limit.Milliseconds())

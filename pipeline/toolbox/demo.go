@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -59,16 +60,16 @@ func currentTime(_ context.Context, inv Invocation) (Result, error) {
 	zone := field(inv, "timezone").String()
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
-		return Result{Content: messages.Encode(fmt.Sprintf("there is no time zone %q; use a name such as Europe/Rome", zone)), IsError: true}, nil
+		return Result{Content: rawjson.Encode(fmt.Sprintf("there is no time zone %q; use a name such as Europe/Rome", zone)), IsError: true}, nil
 	}
-	return Result{Content: messages.Encode(map[string]string{"time": time.Now().In(loc).Format(time.RFC3339), "timezone": loc.String()})}, nil
+	return Result{Content: rawjson.Encode(map[string]string{"time": time.Now().In(loc).Format(time.RFC3339), "timezone": loc.String()})}, nil
 }
 
 func add(_ context.Context, inv Invocation) (Result, error) {
 	a, okA := new(big.Rat).SetString(field(inv, "a").Raw)
 	b, okB := new(big.Rat).SetString(field(inv, "b").Raw)
 	if !okA || !okB {
-		return Result{Content: messages.Encode("a and b must be numbers"), IsError: true}, nil
+		return Result{Content: rawjson.Encode("a and b must be numbers"), IsError: true}, nil
 	}
 	a.Add(a, b)
 	text := a.RatString()
@@ -108,7 +109,7 @@ func sendNote(ctx context.Context, inv Invocation) (Result, error) {
 	if _, err := slow(ctx, inv); err != nil {
 		return Result{}, err
 	}
-	return Result{Content: messages.Encode(map[string]string{"sent_to": field(inv, "to").String(), "key": inv.IdempotencyKey})}, nil
+	return Result{Content: rawjson.Encode(map[string]string{"sent_to": field(inv, "to").String(), "key": inv.IdempotencyKey})}, nil
 }
 
 func largeText(_ context.Context, inv Invocation) (Result, error) {
@@ -116,5 +117,5 @@ func largeText(_ context.Context, inv Invocation) (Result, error) {
 	for i := range field(inv, "lines").Int() {
 		fmt.Fprintf(&b, "line %d: a result that is too long for a model to read in full\n", i+1)
 	}
-	return Result{Content: messages.Encode(b.String())}, nil
+	return Result{Content: rawjson.Encode(b.String())}, nil
 }

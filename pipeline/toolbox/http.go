@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -127,7 +128,7 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	if read := streamOf(resp); read != nil {
 		r, err := read(inv, limit, resp.Body)
 		switch f := (*messages.Fault)(nil); {
-		case errors.Is(err, messages.ErrTooLong):
+		case errors.Is(err, chat.ErrTooLong):
 			return Result{}, tooLong(name, limit)
 		case err != nil && !errors.As(err, &f):
 			return Result{}, network(ctx, name, true, err)

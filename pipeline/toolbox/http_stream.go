@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // streamOf is how an answer is read piece by piece; nil if it is read whole. Server-sent events and JSON lines are
@@ -50,7 +52,7 @@ func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) 
 		n, err := body.Read(buf)
 		all = append(all, buf[:n]...)
 		if int64(len(all)) > limit {
-			return Result{}, messages.ErrTooLong
+			return Result{}, chat.ErrTooLong
 		}
 		if m := ready(all[given:]); m > 0 {
 			inv.Chunk(string(all[given : given+m]))
@@ -69,11 +71,11 @@ func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) 
 // life; result, the whole result, which ends the stream; error, which ends it as a failure. The data of an event without
 // a name, or named message, is text as it stands; [DONE] ends the stream. Other events are dropped.
 func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
-	events := messages.NewEventReader(body, int(limit)+64, nil)
+	events := chat.NewEventReader(body, int(limit)+64, nil)
 	var size int64
 	say := func(text string) error {
 		if size += int64(len(text)); size > limit {
-			return messages.ErrTooLong
+			return chat.ErrTooLong
 		}
 		inv.Chunk(text)
 		return nil
@@ -93,7 +95,7 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 			}
 			err = say(string(ev.Data))
 		case "chunk":
-			text, ok := messages.FieldString(ev.Data, "text")
+			text, ok := rawjson.FieldString(ev.Data, "text")
 			if !ok || !json.Valid(ev.Data) {
 				text = string(ev.Data)
 			}
@@ -113,23 +115,23 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 
 // resultEvent reads {"result": <value or text>}; data of another form is the result itself.
 func resultEvent(data []byte) Result {
-	raw, ok := messages.Field(data, "result")
+	raw, ok := rawjson.Field(data, "result")
 	if !ok || !json.Valid(data) {
 		return Result{Content: data}
 	}
 	r := Result{Content: raw}
-	if text, ok := messages.IsString(raw); ok {
+	if text, ok := rawjson.IsString(raw); ok {
 		r.Content = []byte(text)
 	}
-	failed, _ := messages.Field(data, "is_error")
+	failed, _ := rawjson.Field(data, "is_error")
 	r.IsError = string(failed) == "true"
 	return r
 }
 
 // errorText is the message of an error body, or the data.
 func errorText(data []byte) string {
-	raw, _ := messages.Field(data, "error")
-	if text, ok := messages.FieldString(raw, "message"); ok && json.Valid(data) {
+	raw, _ := rawjson.Field(data, "error")
+	if text, ok := rawjson.FieldString(raw, "message"); ok && json.Valid(data) {
 		return text
 	}
 	return string(data)

@@ -38,7 +38,7 @@ func (t *Target) OutcomeOf(ctx context.Context, c *messages.Call, f *messages.Fa
 		}
 		return f
 	}
-	if c.Flag(tool.NoteStarted) {
+	if c.Flag(messages.NoteToolStarted) {
 		return tool.AfterStart(d.Name, f, e.Check)
 	}
 	old, err := t.Runs.read(ctx, runKey(c))

@@ -83,8 +83,8 @@ func TestDoubt(t *testing.T) {
 // silent is a store that does not answer.
 type silent struct{ pipeline.Memory }
 
-func (*silent) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errors.New("no answer")
+func (*silent) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errors.New("no answer")
 }
 
 // unheard is a store whose first answer is lost, after or before it wrote.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -48,7 +49,7 @@ func (i *RunRecords) ttl() time.Duration {
 // have happened: then the record that is there is this run's own.
 func (i *RunRecords) begin(ctx context.Context, key string, n runRecord) (rev uint64, old *runRecord, err error) {
 	n.Run = messages.NewID()
-	rev, failed := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfAbsent())
+	rev, failed := i.Store.Put(ctx, key, rawjson.Encode(n), i.ttl(), pipeline.IfAbsent())
 	if failed == nil {
 		return rev, nil, nil
 	}
@@ -72,7 +73,7 @@ func (i *RunRecords) begin(ctx context.Context, key string, n runRecord) (rev ui
 // end stores what came of it. A record that somebody else changed meanwhile stays as it is.
 func (i *RunRecords) end(ctx context.Context, key string, rev uint64, n runRecord) error {
 	n.State = "done"
-	_, err := i.Store.Put(ctx, key, messages.Encode(n), i.ttl(), pipeline.IfRevision(rev))
+	_, err := i.Store.Put(ctx, key, rawjson.Encode(n), i.ttl(), pipeline.IfRevision(rev))
 	return err
 }
 

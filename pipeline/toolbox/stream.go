@@ -6,16 +6,19 @@ import (
 	"sync"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // resultKey is the one text of a tool's stream.
 var resultKey = pipeline.ChunkKey{Tool: -1}
 
-// stream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
+// resultStream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
 // process that accepted the call. Nothing is sent after end, but by finish: the call then belongs to whoever passes it
 // on. Executors may use it from any goroutine.
-type stream struct {
+type resultStream struct {
 	progress bool // the caller asked for signs of life
 	show     bool // the caller reads chunks and no stage holds them back
 	wordless bool // a stage rewrites results: signs of life go without their texts, which no stage sees
@@ -25,13 +28,13 @@ type stream struct {
 	emit  pipeline.Emit
 	over  bool
 	given bool // there were chunks
-	join  messages.TextJoiner
+	join  chat.TextJoiner
 	text  strings.Builder // all chunks
 	shown bool            // a part of the text was sent
 }
 
 // alive sends a sign of life.
-func (s *stream) alive(what json.RawMessage) {
+func (s *resultStream) alive(what json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.progress || s.over || !json.Valid(what) {
@@ -43,22 +46,22 @@ func (s *stream) alive(what json.RawMessage) {
 			return
 		}
 	}
-	_ = s.emit(messages.ToolProgress(what)) // a lost sign of life is no failure
+	_ = s.emit(chat.ToolProgress(what)) // a lost sign of life is no failure
 }
 
 // numbers is what may be said of a sign of life where a stage rewrites results: how far the tool is, if it says that.
 func numbers(what json.RawMessage) (out json.RawMessage, far bool) {
 	out = json.RawMessage("{}")
 	for _, key := range []string{"progress", "total"} {
-		if v, ok := messages.Field(what, key); ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
-			out, far = messages.SetField(out, key, v), far || key == "progress"
+		if v, ok := rawjson.Field(what, key); ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
+			out, far = rawjson.SetField(out, key, v), far || key == "progress"
 		}
 	}
 	return out, far
 }
 
 // chunk takes the next piece of the result.
-func (s *stream) chunk(piece string) {
+func (s *resultStream) chunk(piece string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || piece == "" {
@@ -68,32 +71,32 @@ func (s *stream) chunk(piece string) {
 	s.add(s.join.Add(piece))
 }
 
-func (s *stream) add(text string) {
+func (s *resultStream) add(text string) {
 	s.text.WriteString(text)
 	if s.show {
-		s.send(pipeline.PassText(s.filters, resultKey, text))
+		s.send(stream.PassText(s.filters, resultKey, text))
 	}
 }
 
-func (s *stream) send(text string) {
+func (s *resultStream) send(text string) {
 	if text == "" {
 		return
 	}
 	s.shown = true
-	if s.emit(messages.ToolChunk(text)) != nil {
+	if s.emit(chat.ToolChunk(text)) != nil {
 		s.show = false // nobody takes them any more; the result is whole at the end
 	}
 }
 
 // end stops the executor's access: it may still be on its way out.
-func (s *stream) end() {
+func (s *resultStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
 }
 
 // begun reports whether the tool has given a piece of its result: then it has run, whatever it says later.
-func (s *stream) begun() bool {
+func (s *resultStream) begun() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.given
@@ -101,7 +104,7 @@ func (s *stream) begun() bool {
 
 // complete makes a result of which chunks were given whole. A result that says something else than its chunks is a
 // failure where a part of them was shown, and stands where nobody saw them.
-func (s *stream) complete(tool string, r *Result) error {
+func (s *resultStream) complete(tool string, r *Result) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.given {
@@ -116,7 +119,7 @@ func (s *stream) complete(tool string, r *Result) error {
 	rest, ok := strings.CutPrefix(whole, s.text.String())
 	switch {
 	case ok:
-		s.join = messages.TextJoiner{}
+		s.join = chat.TextJoiner{}
 		s.add(rest)
 		r.Content, r.streamed = []byte(whole), true
 	case s.shown && r.IsError:
@@ -130,17 +133,17 @@ func (s *stream) complete(tool string, r *Result) error {
 }
 
 // reply puts a streamed result into the call, and sends what the filters have held back of it.
-func (s *stream) reply(c *messages.Call, content string) {
+func (s *resultStream) reply(c *messages.Call, content string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.SetReply([]byte(content))
 	if !s.show && !s.shown {
 		return
 	}
-	if out, text, _ := c.ReplyOut(); !text && (out != content || out[0] != '{' && out[0] != '[') {
+	if out, text, _ := c.ReplyPlain(); !text && (out != content || out[0] != '{' && out[0] != '[') {
 		c.SetReplyText(content) // what was shown must be its beginning
 	}
-	if rest := pipeline.FlushText(s.filters, resultKey); s.show {
+	if rest := stream.FlushText(s.filters, resultKey); s.show {
 		s.send(rest)
 	}
 }

@@ -12,7 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -22,15 +25,15 @@ func followed(t *testing.T, target *toolbox.Target, tool string) (text string, p
 	t.Helper()
 	c = messages.NewCall(messages.Tool, "t1", []byte(`{}`))
 	c.Tool, c.Stream = tool, true
-	var f pipeline.ToolFollower
+	var f stream.ToolFollower
 	n := 0
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
-			if p, ok := messages.Field(chunk, "progress"); ok {
+			if p, ok := rawjson.Field(chunk, "progress"); ok {
 				progress = append(progress, string(p))
 				continue
 			}
-			piece, ok := messages.ToolChunkText(chunk)
+			piece, ok := chat.ToolChunkText(chunk)
 			require.True(t, ok, "%s", chunk)
 			text += piece
 		}
@@ -147,9 +150,9 @@ func TestHTTPStreams(t *testing.T) {
 				return
 			}
 			require.Nil(t, fault)
-			out, _, _ := c.ReplyOut()
+			out, _, _ := c.ReplyPlain()
 			require.Equal(t, row.whole, out)
-			require.Equal(t, row.isError, c.Flag(tool.NoteIsError))
+			require.Equal(t, row.isError, c.Flag(messages.NoteIsError))
 			if row.first != "" {
 				require.Equal(t, row.whole, text)
 			}
@@ -205,7 +208,7 @@ func TestRemoteChunks(t *testing.T) {
 				return
 			}
 			require.Nil(t, fault)
-			out, _, _ := c.ReplyOut()
+			out, _, _ := c.ReplyPlain()
 			require.Equal(t, row.whole, out)
 		})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
@@ -37,7 +38,7 @@ type Target struct {
 	Parser *args.Parser
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
 	// that is unknown here holds streamed results back. Nil means that none is known.
-	Filters func(stage string) (pipeline.FilterMaker, bool)
+	Filters func(stage string) (stream.FilterMaker, bool)
 	Log     *slog.Logger
 }
 
@@ -66,7 +67,7 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: arguments(c)}
 	a.limit = a.e.Timeout
 	var ms int64
-	if c.Noted(tool.NoteTimeout, &ms) && ms > 0 {
+	if c.Noted(messages.NoteToolTimeout, &ms) && ms > 0 {
 		a.limit = time.Duration(ms) * time.Millisecond
 	}
 	if err := t.Pool.acquire(ctx); err != nil {
@@ -94,7 +95,7 @@ func notGranted(c *messages.Call, d *tool.Definition) *messages.Fault {
 // name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
 func (t *Target) name(c *messages.Call) string {
 	var version string
-	if c.Noted(tool.NoteVersion, &version) && version != "" {
+	if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 		return tool.Pin(c.Tool, version)
 	}
 	return c.Tool
@@ -119,21 +120,21 @@ type attempt struct {
 	args  json.RawMessage
 	limit time.Duration
 	said  *tool.MCPCall
-	out   *stream
+	out   *resultStream
 }
 
 // open prepares what the executor says while it runs.
 func (a *attempt) open() {
 	a.c.Unnote(messages.NoteStreamShown)
 	var said tool.MCPCall
-	if a.c.Noted(tool.NoteMCP, &said) {
+	if a.c.Noted(messages.NoteMCP, &said) {
 		a.said = &said
 	}
-	a.out = &stream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
+	a.out = &resultStream{emit: a.emit, progress: a.c.Stream || said.Progress, show: a.c.Stream}
 	if a.c.Stream {
-		a.out.filters, a.out.show = pipeline.ChunkFilters(a.c, a.t.Filters, a.log())
+		a.out.filters, a.out.show = stream.ChunkFilters(a.c, a.t.Filters, a.log())
 	}
-	a.out.wordless = a.out.progress && pipeline.Unseen(a.c)
+	a.out.wordless = a.out.progress && stream.Unseen(a.c)
 }
 
 // ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
@@ -146,7 +147,7 @@ func (a *attempt) ended(err error) error {
 	if !ok || f.Code == messages.OutcomeUnknown || f.Code == messages.Cancelled || f.Code == messages.DeadlineExceeded {
 		return err // these say more, and nobody acts on them either
 	}
-	return pipeline.ToolCut(f)
+	return stream.ToolCut(f)
 }
 
 // run runs the executor in the slot that was acquired. The timer is the context's, not a worker of the pool (X-42).
@@ -222,7 +223,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 		f.Unsent = true
 		return f
 	}
-	a.c.Note(tool.NoteStarted, true)
+	a.c.Note(messages.NoteToolStarted, true)
 	if old != nil {
 		free()
 		return a.before(*old, n.Fingerprint)
@@ -235,7 +236,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	case err == nil:
 		n.Result = &storedResult{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
 	case errors.As(err, &f) && tool.NotExecuted(f):
-		a.c.Unnote(tool.NoteStarted)
+		a.c.Unnote(messages.NoteToolStarted)
 		if err := a.t.Runs.forget(late, key); err != nil {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
@@ -287,15 +288,15 @@ func (a *attempt) reply(r Result, err error) error {
 	if len(content) == 0 {
 		content = []byte(`""`) // null becomes empty (S2-MCP-1)
 	}
-	a.c.Unnote(tool.NoteIsError)
+	a.c.Unnote(messages.NoteIsError)
 	if r.IsError {
-		a.c.Note(tool.NoteIsError, true)
+		a.c.Note(messages.NoteIsError, true)
 	}
 	if len(r.Structured) > 0 {
-		a.c.Note(tool.NoteStructured, r.Structured)
+		a.c.Note(messages.NoteStructured, r.Structured)
 	}
 	if len(r.Metadata) > 0 {
-		a.c.Note(tool.NoteMetadata, r.Metadata)
+		a.c.Note(messages.NoteMetadata, r.Metadata)
 	}
 	if r.streamed {
 		a.out.reply(a.c, string(content))

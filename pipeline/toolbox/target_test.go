@@ -90,7 +90,7 @@ func TestTimeout(t *testing.T) {
 		require.Zero(t, pool.Running(), "TO-4: no slot is lost")
 
 		c := call("x", `{}`)
-		c.Note(tool.NoteTimeout, 7)
+		c.Note(messages.NoteToolTimeout, 7)
 		require.Equal(t, "Tool 'x' timed out after 7ms", faultOf(t, target.Do(t.Context(), c, noEmit)).Message, "what the timeout stage noted wins")
 	})
 }
@@ -179,8 +179,8 @@ func TestIntent(t *testing.T) {
 	for range 3 {
 		d := c.Clone()
 		require.NoError(t, target.Do(t.Context(), d, noEmit))
-		require.Equal(t, `{"n":9007199254740993}`, string(d.ReplyBytes()), "the stored result, to the letter")
-		require.True(t, d.Flag(tool.NoteIsError), "contracts 13")
+		require.Equal(t, `{"n":9007199254740993}`, string(d.Reply()), "the stored result, to the letter")
+		require.True(t, d.Flag(messages.NoteIsError), "contracts 13")
 	}
 	require.EqualValues(t, 2, runs.Load(), "contracts 11: again only after proof that it did not run")
 }
@@ -287,7 +287,7 @@ func TestDemoTools(t *testing.T) {
 	} {
 		x := call(c.tool, c.args)
 		require.NoError(t, target.Do(t.Context(), x, noEmit))
-		require.Equal(t, c.want, string(x.ReplyBytes()))
+		require.Equal(t, c.want, string(x.Reply()))
 	}
 	require.Error(t, toolbox.PoolConfig{CorePool: 65, MaxPool: 64}.Validate(), "S2-TIME-4: keys are checked")
 	require.NoError(t, toolbox.DefaultPool().Validate())

@@ -1,4 +1,4 @@
-// Package apitest is what the tests of the APIs share: a door in this process, an HTTP client, an installation.
+// Package apitest is what the tests of the APIs share: a entry in this process, an HTTP client, an installation.
 package apitest
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // taskTools are tools over HTTP and on an MCP server, which wait until the test lets them end.
@@ -131,7 +131,7 @@ func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...s
 		extensions = `"extensions":{}`
 	}
 	if c.Session == "" {
-		params = string(messages.SetField([]byte(params), "_meta", []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
+		params = string(rawjson.SetField([]byte(params), "_meta", []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 			`"io.modelcontextprotocol/clientCapabilities":{`+c.Caps+extensions+`}}`)))
 	}
 	r, err := http.NewRequestWithContext(ctx, "POST", c.URL+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"q","method":"`+method+`","params":`+params+`}`))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -92,6 +93,6 @@ func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fau
 	if f := api.WellFormed(body); f != nil {
 		return "", f
 	}
-	name, _ := messages.FieldString(body, "confirm")
+	name, _ := rawjson.FieldString(body, "confirm")
 	return name, nil
 }

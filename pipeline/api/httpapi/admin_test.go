@@ -19,15 +19,15 @@ func testManager(t *testing.T) *pipeline.Manager {
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 	m := &pipeline.Manager{}
 	require.NoError(t, m.Register(pipeline.Stage{Name: "pii", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Before: pass}, true))
-	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Class: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Before: pass}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Before: pass}, true))
 	return m
 }
 
 func controlled(t *testing.T, addr string, edit func(*Config, *Deps)) *testGateway {
-	return controlledBy(t, &apitest.Door{}, addr, edit)
+	return controlledBy(t, &apitest.Entry{}, addr, edit)
 }
 
-func controlledBy(t *testing.T, d *apitest.Door, addr string, edit func(*Config, *Deps)) *testGateway {
+func controlledBy(t *testing.T, d *apitest.Entry, addr string, edit func(*Config, *Deps)) *testGateway {
 	t.Helper()
 	return start(t, d, func(c *Config, p *Deps) {
 		c.Addr = addr
@@ -130,7 +130,7 @@ func TestWhoReachesControl(t *testing.T) {
 func TestTodoSessions(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
-	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+	g := start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
 		p.Todo = &TodoLists{
 			Load: func(_ context.Context, tenant, session string) (any, error) {
 				seen <- tenant + " " + session

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -125,7 +126,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 	case err != nil:
 		s.failed(w, r, err)
 	default:
-		word, _ := messages.FieldString(body, "decision")
+		word, _ := rawjson.FieldString(body, "decision")
 		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
 		w.Header().Set("Location", api.ResultPath(call))
 		writeValue(w, http.StatusOK, struct {

@@ -15,9 +15,9 @@ import (
 
 func withApprovals(t *testing.T, h *host.Host, edit func(*Config, *Deps)) *testGateway {
 	t.Helper()
-	return start(t, &apitest.Door{}, func(c *Config, p *Deps) {
+	return start(t, &apitest.Entry{}, func(c *Config, p *Deps) {
 		c.Embedded = true
-		p.Door, p.Tools, p.Approvals = h.Door(), h, h
+		p.Entry, p.Tools, p.Approvals = h.Entry(), h, h
 		if edit != nil {
 			edit(c, p)
 		}

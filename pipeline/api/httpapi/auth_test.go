@@ -16,7 +16,7 @@ import (
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	refused := map[string][]string{
 		"none":           nil,
@@ -64,7 +64,7 @@ func TestKeys(t *testing.T) {
 
 func TestOpenGateway(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, nil)
 	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
 	require.Equal(t, "default", d.Last(t).Tenant)
@@ -78,7 +78,7 @@ func TestOpenGateway(t *testing.T) {
 
 func TestBrowserTricksOnAnOpenLoopbackPort(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"https://good.example"} })
+	g := start(t, &apitest.Entry{}, func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"https://good.example"} })
 	tests := map[string]struct {
 		headers []string
 		ok      bool

@@ -40,7 +40,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	if async {
 		req.Submit, req.Stream = true, false
 	}
-	pending, err := s.Door.Accept(r.Context(), req)
+	pending, err := s.Entry.Accept(r.Context(), req)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -70,7 +70,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	s.finish(w, r, c)
 }
 
-// request makes the door's request of a chat body and its headers.
+// request makes the entry's request of a chat body and its headers.
 func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *messages.Fault) {
 	c, fault := api.ParseChat(body)
 	if fault != nil {
@@ -150,7 +150,7 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	case !c.HasReply():
 		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
 	default:
-		api.WriteJSON(w, http.StatusOK, c.ReplyBytes())
+		api.WriteJSON(w, http.StatusOK, c.Reply())
 	}
 }
 
@@ -216,7 +216,7 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	c, err := s.Door.Result(ctx, tenant, call)
+	c, err := s.Entry.Result(ctx, tenant, call)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")

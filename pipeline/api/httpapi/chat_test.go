@@ -16,7 +16,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
@@ -26,7 +25,7 @@ func TestBodiesPassVerbatim(t *testing.T) {
 		`{"type":"file","file":{"file_id":"f"}}],"cache_control":{"type":"ephemeral"}}],"temperature":0,"seed":9007199254740993,"stop":"END",` +
 		`"top_k":5,"zz":1,"aa":{"b":false,"a":null},"arguments":"","x":1.0e3,"big":123456789012345678901234567890,"u":"\u00e9","tools":[]}`
 	answer := `{"id":"c","zz":9007199254740993,"choices":[{"index":0,"message":{"role":"assistant","content":"ok","vendor":{"x":1.10}},"finish_reason":"stop","logprobs":null}],"aa":0}`
-	d := &apitest.Door{Target: apitest.Replies(answer)}
+	d := &apitest.Entry{Target: apitest.Replies(answer)}
 	g := start(t, d, nil)
 	for _, path := range []string{"/v1/chat/completions", "/chat/completions"} {
 		got := g.Do(t, "POST", path, rich)
@@ -42,7 +41,7 @@ func TestAnswerHeaders(t *testing.T) {
 	mark := pipeline.Stage{Name: "mark", Kind: messages.Model, Order: 10,
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Note(messages.NoteDegraded, "model-fallback;model=m2")
-			c.Note(api.NoteModelCache, "miss")
+			c.Note(messages.NoteModelCache, "miss")
 			c.Note(messages.NoteUpstreamHeaders, map[string]string{"X-RateLimit-Remaining-Tokens": "7", "x-request-id": "up"})
 			return pipeline.Continue(), nil
 		}}
@@ -53,7 +52,7 @@ func TestAnswerHeaders(t *testing.T) {
 			}
 			return pipeline.Continue(), nil
 		}}
-	g := start(t, &apitest.Door{Stages: []pipeline.Stage{mark, stop}}, nil)
+	g := start(t, &apitest.Entry{Stages: []pipeline.Stage{mark, stop}}, nil)
 
 	got := g.Chat(t, apitest.GoodBody, "X-Request-Id: mine")
 	require.Equal(t, 200, got.StatusCode)
@@ -86,7 +85,7 @@ func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	odd := messages.NewFault(messages.ProviderRejected, "?").From(messages.TargetOrigin)
 	odd.Status = 42
 
-	g := start(t, &apitest.Door{Target: apitest.Faults(limited)}, nil)
+	g := start(t, &apitest.Entry{Target: apitest.Faults(limited)}, nil)
 	got := g.Chat(t, apitest.GoodBody)
 	got.IsFault(t, messages.ProviderLimited)
 	require.Equal(t, 429, got.StatusCode)
@@ -99,19 +98,19 @@ func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	require.Empty(t, got.Header.Get("Set-Cookie"))
 	require.Empty(t, got.Header.Get("Shallot-Stage"))
 
-	got = start(t, &apitest.Door{Target: apitest.Faults(rejected)}, nil).Chat(t, apitest.GoodBody)
+	got = start(t, &apitest.Entry{Target: apitest.Faults(rejected)}, nil).Chat(t, apitest.GoodBody)
 	got.IsFault(t, messages.ProviderRejected)
 	require.Equal(t, 409, got.StatusCode)
 	require.JSONEq(t, `{"error":{"message":"bad tool","type":"odd_error","param":"tools[0]","code":"odd"}}`, got.Body)
 
-	require.Equal(t, 502, start(t, &apitest.Door{Target: apitest.Faults(odd)}, nil).Chat(t, apitest.GoodBody).StatusCode, "a status that is none")
+	require.Equal(t, 502, start(t, &apitest.Entry{Target: apitest.Faults(odd)}, nil).Chat(t, apitest.GoodBody).StatusCode, "a status that is none")
 }
 
 func TestEveryFaultCodeIsWritten(t *testing.T) {
 	t.Parallel()
 	for _, code := range messages.Codes() {
 		f := messages.NewFault(code, "text").From("some-stage")
-		d := &apitest.Door{Refuse: func(pipeline.Request) error { return f }}
+		d := &apitest.Entry{Refuse: func(pipeline.Request) error { return f }}
 		got := start(t, d, nil).Chat(t, apitest.GoodBody)
 		got.IsFault(t, code)
 		require.Equal(t, code.Info().Status, got.StatusCode)
@@ -122,7 +121,7 @@ func TestEveryFaultCodeIsWritten(t *testing.T) {
 
 func TestDoorErrorsAreNotShown(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{Refuse: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
+	g := start(t, &apitest.Entry{Refuse: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
 	got := g.Chat(t, apitest.GoodBody)
 	got.IsFault(t, messages.Internal)
 	require.NotContains(t, got.Body, "secret")
@@ -170,7 +169,7 @@ func TestBodyReading(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.BodyLimit = tt.limit })
+			g := start(t, &apitest.Entry{}, func(c *Config, _ *Deps) { c.BodyLimit = tt.limit })
 			got := g.Chat(t, tt.body, tt.headers...)
 			if tt.want == "" {
 				require.Equal(t, 200, got.StatusCode, got.Body)
@@ -183,7 +182,7 @@ func TestBodyReading(t *testing.T) {
 
 func TestBodyThatNeverComes(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(c *Config, _ *Deps) { c.BodyTimeout = 20 * time.Millisecond })
+	g := start(t, &apitest.Entry{}, func(c *Config, _ *Deps) { c.BodyTimeout = 20 * time.Millisecond })
 	got := g.Raw(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	require.Contains(t, got, " 408 ")
 	require.Contains(t, got, "Connection: close")
@@ -191,7 +190,7 @@ func TestBodyThatNeverComes(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, nil)
+	g := start(t, &apitest.Entry{}, nil)
 	for _, path := range []string{"/v1/models", "/models"} {
 		got := g.Do(t, "GET", path, "")
 		require.JSONEq(t, `{"object":"list","data":[{"id":"m1","object":"model","created":1700000000,"owned_by":"demo"},
@@ -209,7 +208,7 @@ func TestModels(t *testing.T) {
 	require.Equal(t, 200, head.StatusCode)
 	require.Empty(t, head.Body)
 
-	g = start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+	g = start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
 		p.Keys = keysOf(t, `keys: [{id: k, hash: "`+HashKey("k", nil)+`", models: ["org/*"], agents: [x]}]`)
 	})
 	got := g.Do(t, "GET", "/v1/models", "", "Authorization: Bearer k")
@@ -219,7 +218,7 @@ func TestModels(t *testing.T) {
 
 func TestAgents(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	body := strings.Replace(apitest.GoodBody, "m1", "agent/helper", 1)
 	require.Equal(t, 200, g.Chat(t, body, apitest.AuthA).StatusCode)
@@ -239,7 +238,7 @@ func TestAgents(t *testing.T) {
 
 func TestAsyncAndResults(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	got := g.Chat(t, apitest.StreamBody, apitest.AuthA, "Prefer: respond-async, wait=5")
 	require.Equal(t, 202, got.StatusCode, got.Body)
@@ -282,7 +281,7 @@ func TestHeldCallIsAccepted(t *testing.T) {
 		Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			return pipeline.Hold([]byte(`{}`)), nil
 		}}
-	got := start(t, &apitest.Door{Stages: []pipeline.Stage{hold}}, nil).Chat(t, apitest.GoodBody)
+	got := start(t, &apitest.Entry{Stages: []pipeline.Stage{hold}}, nil).Chat(t, apitest.GoodBody)
 	require.Equal(t, http.StatusAccepted, got.StatusCode)
 	require.Equal(t, "approval_pending", gjson.Get(got.Body, "status").Str)
 	require.NotEmpty(t, got.Header.Get("Location"))

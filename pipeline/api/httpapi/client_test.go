@@ -24,7 +24,7 @@ func TestGoOpenAIClient(t *testing.T) {
 	ask := openai.ChatCompletionRequest{Model: "m1", Messages: []openai.ChatCompletionMessage{{Role: "user", Content: "hi"}}}
 	keyed := func(_ *Config, p *Deps) { p.Keys = twoTenants(t) }
 
-	g := start(t, &apitest.Door{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
+	g := start(t, &apitest.Entry{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
 	got, err := client(g, "key-a").CreateChatCompletion(t.Context(), ask)
 	require.NoError(t, err)
 	require.Equal(t, "yes", got.Choices[0].Message.Content)
@@ -54,16 +54,16 @@ func TestGoOpenAIClient(t *testing.T) {
 			text += c.Choices[0].Delta.Content
 		}
 	}
-	text, err := read(start(t, &apitest.Door{Target: streams(ends, chunk("a", "null"), chunk("b", `"stop"`))}, keyed))
+	text, err := read(start(t, &apitest.Entry{Target: streams(ends, chunk("a", "null"), chunk("b", `"stop"`))}, keyed))
 	require.NoError(t, err)
 	require.Equal(t, "ab", text)
 
-	text, err = read(start(t, &apitest.Door{Target: streams(cut, chunk("a", "null"))}, keyed))
+	text, err = read(start(t, &apitest.Entry{Target: streams(cut, chunk("a", "null"))}, keyed))
 	require.Equal(t, "a", text)
 	require.ErrorAs(t, err, &api, "a cut stream is an error to the client, never a short success")
 	require.Equal(t, "stream_cut", api.Code)
 
-	_, err = read(start(t, &apitest.Door{Target: apitest.Faults(messages.NewFault(messages.ProviderLimited, "slow").From(messages.TargetOrigin))}, keyed))
+	_, err = read(start(t, &apitest.Entry{Target: apitest.Faults(messages.NewFault(messages.ProviderLimited, "slow").From(messages.TargetOrigin))}, keyed))
 	require.ErrorAs(t, err, &api)
 	require.Equal(t, http.StatusTooManyRequests, api.HTTPStatusCode)
 }

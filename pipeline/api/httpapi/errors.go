@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -50,10 +51,10 @@ func setHeader(h http.Header, name, value string) {
 }
 
 func writeValue(w http.ResponseWriter, status int, v any) {
-	api.WriteJSON(w, status, append(messages.Encode(v), '\n'))
+	api.WriteJSON(w, status, append(rawjson.Encode(v), '\n'))
 }
 
-// failed answers with an error of the door or of control. What is no fault is our defect: its text goes to the log,
+// failed answers with an error of the entry or of control. What is no fault is our defect: its text goes to the log,
 // the caller gets an id to name. Nothing is written for a caller who is gone.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if f, ok := errors.AsType[*messages.Fault](err); ok {

@@ -14,21 +14,21 @@ import (
 
 type testGateway struct {
 	apitest.Client
-	s    *Server
-	door *apitest.Door
-	log  *bytes.Buffer
+	s     *Server
+	entry *apitest.Entry
+	log   *bytes.Buffer
 }
 
 // start serves the main port on loopback. edit may change settings and parts.
-func start(t *testing.T, door *apitest.Door, edit func(*Config, *Deps)) *testGateway {
+func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testGateway {
 	t.Helper()
-	if door.Target == nil {
-		door.Target = apitest.Replies(`{"ok":true}`)
+	if entry.Target == nil {
+		entry.Target = apitest.Replies(`{"ok":true}`)
 	}
 	log := &bytes.Buffer{}
 	c := Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := Deps{
-		Door: door, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
+		Entry: entry, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
 		Models: func(context.Context) []ModelInfo {
 			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"}, {"agent/helper", 1700000002, "shallot"}}
 		},
@@ -41,7 +41,7 @@ func start(t *testing.T, door *apitest.Door, edit func(*Config, *Deps)) *testGat
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.Handler())
 	t.Cleanup(ts.Close)
-	return &testGateway{apitest.Client{Server: ts}, s, door, log}
+	return &testGateway{apitest.Client{Server: ts}, s, entry, log}
 }
 
 func keysOf(t *testing.T, yaml string) *KeyStore {

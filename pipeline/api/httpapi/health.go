@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -45,7 +45,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 			status, word = http.StatusServiceUnavailable, "unavailable"
 		}
 	}
-	api.WriteJSON(w, status, append(messages.Encode(struct {
+	api.WriteJSON(w, status, append(rawjson.Encode(struct {
 		Status string  `json:"status"`
 		Checks []Check `json:"checks"`
 	}{word, checks}), '\n'))

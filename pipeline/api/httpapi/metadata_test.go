@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
@@ -69,7 +70,7 @@ func TestBodyValidation(t *testing.T) {
 		"bad session id":              {body: `{"model":"m1","metadata":{"session_id":"a b"},` + msgs + `}`, param: "metadata.session_id", code: messages.InvalidRequest},
 		"tenant in the body":          {body: `{"model":"m1","tenant":"other","metadata":{"tenant":"other"},` + msgs + `}`},
 	}
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, nil)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +190,7 @@ func TestMetadata(t *testing.T) {
 
 func TestRequestIDIsEchoed(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := start(t, d, nil)
 	require.Equal(t, "abc", g.Do(t, "GET", "/livez", "", "X-Request-Id: abc").Header.Get("X-Request-Id"))
 	bad := g.Chat(t, apitest.GoodBody, "X-Request-Id: a", "X-Request-Id: b")
@@ -224,7 +225,7 @@ func FuzzReadChat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if c, fault := api.ParseChat(body); fault == nil {
 			require.NotEmpty(t, c.Model)
-			require.NotEmpty(t, messages.Messages(body))
+			require.NotEmpty(t, chat.Messages(body))
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, nil)
+	g := start(t, &apitest.Entry{}, nil)
 	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/embeddings", "/v1/chat/completions/x", "/v1/chat/completions/"} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			got := g.Do(t, method, path, "")
@@ -48,7 +48,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 // TestPathTricks: a target that two readers could read as two paths gets the same answer with and without a key.
 func TestPathTricks(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{}
+	d := &apitest.Entry{}
 	g := controlledBy(t, d, "127.0.0.1:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	for _, target := range []string{
 		"//v1/models", "/v1//models", "/v1/../v1/models", "/v1/./models", "/v1/%2e%2e/v1/models", "/v1%2fmodels", "/%2Fv1/models",
@@ -72,7 +72,7 @@ func TestPathTricks(t *testing.T) {
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	pre := []string{"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, x-stainless-os, x-stainless-retry-count, x-evil"}
-	g := start(t, &apitest.Door{}, func(c *Config, p *Deps) {
+	g := start(t, &apitest.Entry{}, func(c *Config, p *Deps) {
 		c.AllowedOrigins = []string{"https://good.example"}
 		p.Keys = twoTenants(t)
 	})
@@ -105,7 +105,7 @@ func TestCORS(t *testing.T) {
 
 func TestPanicsBecomeAnswers(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{Refuse: func(pipeline.Request) error { panic("secret detail") }}, nil)
+	g := start(t, &apitest.Entry{Refuse: func(pipeline.Request) error { panic("secret detail") }}, nil)
 	got := g.Chat(t, apitest.GoodBody)
 	got.IsFault(t, messages.Internal)
 	require.Equal(t, 500, got.StatusCode)
@@ -114,7 +114,7 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 	require.Contains(t, g.log.String(), "secret detail")
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode, "the gateway lives on")
 
-	g = start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+	g = start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
 		p.Extra = []Surface{{Pattern: "/half", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = w.Write([]byte("half"))
@@ -128,7 +128,7 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	checks := []Check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
-	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+	g := start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
 		p.Ready = func(context.Context) []Check { return checks }
 		p.Keys = twoTenants(t)
 	})
@@ -150,7 +150,7 @@ func TestHealth(t *testing.T) {
 
 func TestMountedSurfaceKnowsWhoAsks(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, func(_ *Config, p *Deps) {
+	g := start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
 		p.Keys = twoTenants(t)
 		p.Extra = []Surface{{Pattern: "/mcp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, api.IdentityOf(r.Context()).Tenant, r.Header.Get("Authorization"))

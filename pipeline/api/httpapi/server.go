@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // Config are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
@@ -66,7 +67,7 @@ type ModelInfo struct {
 	OwnedBy string
 }
 
-// Follower decides which bytes of a streamed call the caller may see; pipeline.Follower is the real one.
+// Follower decides which bytes of a streamed call the caller may see; stream.Follower is the real one.
 type Follower interface {
 	Delta(d pipeline.Delta) [][]byte
 	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
@@ -82,20 +83,20 @@ type Surface struct {
 
 // Deps are what the server depends on. Keys may be nil: no keys-file.
 type Deps struct {
-	Door        pipeline.Door
+	Entry       pipeline.Entry
 	Models      func(ctx context.Context) []ModelInfo
 	Control     pipeline.Control
 	Tools       ToolService
 	Approvals   api.ApprovalService
 	Ready       func(ctx context.Context) []Check
-	NewFollower func(request []byte) Follower // nil: pipeline.NewFollower
+	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
 	Extra       []Surface
 	Log         *slog.Logger
 }
 
-// Server is the gateway's HTTP side. It holds no state of a call: that is the door's.
+// Server is the gateway's HTTP side. It holds no state of a call: that is the entry's.
 type Server struct {
 	Config
 	Deps
@@ -117,7 +118,7 @@ func New(c Config, p Deps) (*Server, error) {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
 	if p.NewFollower == nil {
-		p.NewFollower = func(request []byte) Follower { return pipeline.NewFollower(request) }
+		p.NewFollower = func(request []byte) Follower { return stream.NewFollower(request) }
 	}
 	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
 	s.Halted, s.halt = context.WithCancel(context.Background())

@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
@@ -24,7 +25,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
 	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
-	var f Follower = &pipeline.ToolFollower{}
+	var f Follower = &stream.ToolFollower{}
 	if !e.tool {
 		f = s.NewFollower(req.Body)
 	}
@@ -109,7 +110,7 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 }
 
 // lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
-// stops, or the door failed.
+// stops, or the entry failed.
 func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
 	switch {
 	case r.Context().Err() != nil: // Leave was called when it happened

@@ -49,7 +49,7 @@ func TestStreamFraming(t *testing.T) {
 	t.Parallel()
 	first, second := chunk("a", "null"), chunk("b", `"stop"`)
 	spread := "{\n \"x\": 1,\r\n \"y\": \"a\\nb\"\n}"
-	g := start(t, &apitest.Door{Target: streams(ends, first, second, spread)}, nil)
+	g := start(t, &apitest.Entry{Target: streams(ends, first, second, spread)}, nil)
 	got := g.Chat(t, apitest.StreamBody, "X-Request-Id: r1", "Accept-Encoding: gzip")
 	require.Equal(t, 200, got.StatusCode)
 	require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
@@ -85,7 +85,7 @@ func TestStreamEnds(t *testing.T) {
 
 	t.Run("failure before the first chunk has its real status", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &apitest.Door{Target: apitest.Faults(refused)}, nil).Chat(t, apitest.StreamBody)
+		got := start(t, &apitest.Entry{Target: apitest.Faults(refused)}, nil).Chat(t, apitest.StreamBody)
 		got.IsFault(t, messages.ProviderLimited)
 		require.Equal(t, 429, got.StatusCode)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
@@ -93,28 +93,28 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("cut after the first chunk: error event, no DONE", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &apitest.Door{Target: streams(cut, chunk("a", "null"))}, nil).Chat(t, apitest.StreamBody)
+		got := start(t, &apitest.Entry{Target: streams(cut, chunk("a", "null"))}, nil).Chat(t, apitest.StreamBody)
 		require.Equal(t, 200, got.StatusCode)
 		require.NotContains(t, got.Body, "[DONE]")
 		require.True(t, strings.HasSuffix(got.Body, `data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"), got.Body)
 	})
 	t.Run("a reply without deltas is replayed, with all answer headers", func(t *testing.T) {
 		t.Parallel()
-		got := start(t, &apitest.Door{Target: apitest.Replies(`{"r":1}`)}, nil).Chat(t, apitest.StreamBody)
+		got := start(t, &apitest.Entry{Target: apitest.Replies(`{"r":1}`)}, nil).Chat(t, apitest.StreamBody)
 		require.Equal(t, "data: {\"r\":1}\n\ndata: [DONE]\n\n", got.Body)
 		require.Equal(t, "1", got.Header.Get("Shallot-Attempts"))
 		require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
 	})
-	t.Run("refused at the door", func(t *testing.T) {
+	t.Run("refused at the entry", func(t *testing.T) {
 		t.Parallel()
-		d := &apitest.Door{Refuse: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
+		d := &apitest.Entry{Refuse: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
 		got := start(t, d, nil).Chat(t, apitest.StreamBody)
 		got.IsFault(t, messages.Overloaded)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
 	})
 	t.Run("a follower with nothing to show is no success", func(t *testing.T) {
 		t.Parallel()
-		g := start(t, &apitest.Door{Target: streams(ends, "{}")}, func(_ *Config, p *Deps) {
+		g := start(t, &apitest.Entry{Target: streams(ends, "{}")}, func(_ *Config, p *Deps) {
 			p.NewFollower = func([]byte) Follower { return mute{} }
 		})
 		g.Chat(t, apitest.StreamBody).IsFault(t, messages.Internal)
@@ -140,7 +140,7 @@ func open(t *testing.T, g *testGateway, ctx context.Context) (*http.Response, *b
 func TestStreamIsFlushedEventByEventAndPings(t *testing.T) {
 	t.Parallel()
 	step := make(chan string)
-	d := &apitest.Door{Target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
 		for s := range step {
 			if err := emit([]byte(s)); err != nil {
 				return err
@@ -176,7 +176,7 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			running := make(chan struct{})
-			d := &apitest.Door{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			d := &apitest.Entry{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{}`))
 				close(running)
 				<-ctx.Done()
@@ -207,7 +207,7 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 
 func TestNormalEndDoesNotLeave(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{Left: make(chan string, 1), Target: streams(ends, "{}")}
+	d := &apitest.Entry{Left: make(chan string, 1), Target: streams(ends, "{}")}
 	g := start(t, d, nil)
 	g.Chat(t, apitest.StreamBody)
 	g.Chat(t, apitest.GoodBody)
@@ -219,7 +219,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 64<<10) + `"`
 	ended := make(chan error, 1)
-	d := &apitest.Door{Left: make(chan string, 2), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Entry{Left: make(chan string, 2), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 		for { // the target never waits for the reader: the queue is bounded and the connection goes
 			if err := emit([]byte(big)); err != nil {
 				ended <- err
@@ -243,7 +243,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 32<<20) + `"` // more than socket buffers take
-	d := &apitest.Door{Left: make(chan string, 2), Target: streams(ends, big)}
+	d := &apitest.Entry{Left: make(chan string, 2), Target: streams(ends, big)}
 	g := start(t, d, func(c *Config, _ *Deps) { c.WriteTimeout, c.StreamBuffer = 30*time.Millisecond, 64<<20 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 
 func TestStreamThenReplyOnOneConnection(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{Target: streams(ends, "{}")}
+	d := &apitest.Entry{Target: streams(ends, "{}")}
 	g := start(t, d, func(c *Config, _ *Deps) { c.WriteTimeout = 40 * time.Millisecond })
 	require.Contains(t, g.Chat(t, apitest.StreamBody).Body, "[DONE]")
 	hold := time.NewTimer(60 * time.Millisecond) // longer than the stream's last write deadline
@@ -266,7 +266,7 @@ func TestStreamThenReplyOnOneConnection(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	running := make(chan struct{}, 2)
-	d := &apitest.Door{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+	d := &apitest.Entry{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 		if c.Stream {
 			_ = emit([]byte(`{"n":1}`))
 		}
@@ -274,7 +274,7 @@ func TestGracefulStop(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	s, err := New(Config{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, Deps{Door: d, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} }})
+	s, err := New(Config{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, Deps{Entry: d, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} }})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -319,12 +319,12 @@ func TestGracefulStop(t *testing.T) {
 func TestStopLetsCallsFinish(t *testing.T) {
 	t.Parallel()
 	running, finish := make(chan struct{}), make(chan struct{})
-	d := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	d := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		close(running)
 		<-finish
 		return ends(c)
 	}}
-	s, err := New(Config{Addr: "127.0.0.1:0"}, Deps{Door: d})
+	s, err := New(Config{Addr: "127.0.0.1:0"}, Deps{Entry: d})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 // ToolService is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
@@ -20,7 +20,7 @@ type ToolService interface {
 	RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error)
 	RemoveTool(ctx context.Context, name, by string) error
 	ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error)
-	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error)
+	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
 // maxDefinition bounds a tool's definition.
@@ -163,7 +163,7 @@ const evictedPath = "/v1/evicted/"
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
 // those who may call the tool that reads it.
 func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	if name := stages.EvictedTool().Name; !id.MayTool(name) {
+	if name := evicted.Tool().Name; !id.MayTool(name) {
 		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
 		return
 	}

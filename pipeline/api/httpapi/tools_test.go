@@ -14,7 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
-	"github.com/shallot-nats/shallot/stages"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 )
 
 // shelf is a toolShelf of two tools, one of them held, that remembers who changed what.
@@ -56,16 +56,16 @@ func (s *shelf) ApproveTool(_ context.Context, name, hash, by string) (api.ToolI
 	return shelved(name, ""), nil
 }
 
-func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (stages.EvictedPart, error) {
+func (s *shelf) ReadEvicted(_ context.Context, tenant, path string, offset, limit int) (evicted.Part, error) {
 	if tenant != "ta" {
-		return stages.EvictedPart{}, messages.NewFault(messages.NotFound, "nothing")
+		return evicted.Part{}, messages.NewFault(messages.NotFound, "nothing")
 	}
-	return stages.EvictedPart{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
+	return evicted.Part{Text: fmt.Sprintf("%s %d", path, limit), Offset: offset}, nil
 }
 
 func TestReadEvicted(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Door{}, withShelf(&shelf{}, twoTenants(t)))
+	g := start(t, &apitest.Entry{}, withShelf(&shelf{}, twoTenants(t)))
 	got := g.Do(t, "GET", "/v1/evicted/a/tool_1.txt?offset=3&limit=5", "", apitest.AuthA)
 	require.Equal(t, 200, got.StatusCode, got.Body)
 	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.Body, "text").String())
@@ -92,7 +92,7 @@ func withShelf(s ToolService, keys *KeyStore) func(*Config, *Deps) {
 
 func TestCallTool(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{Target: apitest.Replies(`{"sum":9007199254740993}`)}
+	d := &apitest.Entry{Target: apitest.Replies(`{"sum":9007199254740993}`)}
 	g := start(t, d, withShelf(&shelf{}, nil))
 	got := g.Do(t, "POST", "/v1/tools/add/call", `{"b":1,"a":9007199254740992}`, "Idempotency-Key: k", "Shallot-Timeout: 5s", "X-Request-Id: r")
 	require.Equal(t, 200, got.StatusCode, got.Body)
@@ -115,12 +115,12 @@ func TestCallTool(t *testing.T) {
 	require.True(t, d.Last(t).Submit)
 	require.Contains(t, async.Header.Get("Location"), "/v1/results/")
 
-	text := start(t, &apitest.Door{Target: apitest.Replies(`plain words`)}, withShelf(&shelf{}, nil)).Do(t, "POST", "/v1/tools/add/call", `{}`)
+	text := start(t, &apitest.Entry{Target: apitest.Replies(`plain words`)}, withShelf(&shelf{}, nil)).Do(t, "POST", "/v1/tools/add/call", `{}`)
 	require.Equal(t, "plain words", text.Body)
 	require.Contains(t, text.Header.Get("Content-Type"), "text/plain")
 	require.Equal(t, []string{"no-store", "11"}, []string{text.Header.Get("Cache-Control"), text.Header.Get("Content-Length")})
 
-	small := start(t, &apitest.Door{}, func(c *Config, p *Deps) { c.BodyLimit, p.Tools = 16, &shelf{} })
+	small := start(t, &apitest.Entry{}, func(c *Config, p *Deps) { c.BodyLimit, p.Tools = 16, &shelf{} })
 	small.Do(t, "POST", "/v1/tools/add/call", `{"a":"0123456789abcdef"}`).IsFault(t, messages.TooLarge)
 }
 
@@ -128,7 +128,7 @@ func TestListTools(t *testing.T) {
 	t.Parallel()
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n  - {id: op, hash: %q, role: operator}\n",
 		HashKey("key-a", nil), HashKey("key-n", nil), HashKey("key-op", nil)))
-	g := start(t, &apitest.Door{}, withShelf(&shelf{}, keys))
+	g := start(t, &apitest.Entry{}, withShelf(&shelf{}, keys))
 	got := g.Do(t, "GET", "/v1/tools", "", apitest.AuthA)
 	require.JSONEq(t, `[{"type":"function","function":{"name":"add","description":"d","parameters":{"type":"object"}}}]`, gjson.Get(got.Body, "data").Raw, "it can stand as tools in a chat request")
 	require.Equal(t, "read", gjson.Get(got.Body, "policies.add.effect").String())
@@ -161,7 +161,7 @@ func (d *dotted) GetTool(_ context.Context, name string) (api.ToolInfo, error) {
 
 func TestModelNames(t *testing.T) {
 	t.Parallel()
-	d := &apitest.Door{Target: apitest.Replies(`1`)}
+	d := &apitest.Entry{Target: apitest.Replies(`1`)}
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q}\n  - {id: n, hash: %q, tools: [\"a_b*\"]}\n", HashKey("key-a", nil), HashKey("key-n", nil)))
 	g := start(t, d, withShelf(&dotted{}, keys))
 	got := g.Do(t, "GET", "/v1/tools", "", apitest.AuthA)
@@ -189,7 +189,7 @@ func TestModelNames(t *testing.T) {
 func TestRegisterTool(t *testing.T) {
 	t.Parallel()
 	s := &shelf{}
-	g := start(t, &apitest.Door{}, withShelf(s, twoTenants(t)))
+	g := start(t, &apitest.Entry{}, withShelf(s, twoTenants(t)))
 	for _, r := range [][2]string{{"POST", "/v1/tools"}, {"DELETE", "/v1/tools/add"}, {"POST", "/v1/tools/add/approve"}} {
 		g.Do(t, r[0], r[1], `{}`, apitest.AuthA).IsFault(t, messages.Forbidden)
 		g.Do(t, r[0], r[1], `{}`).IsFault(t, messages.Unauthenticated)
@@ -207,7 +207,7 @@ func TestRegisterTool(t *testing.T) {
 	require.Equal(t, []string{`register {"name":"new"} by op`, "remove new@2 by op", "approve new x by op"}, s.did)
 
 	t.Run("beyond loopback only on the admin listener", func(t *testing.T) {
-		public := start(t, &apitest.Door{}, func(c *Config, p *Deps) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
+		public := start(t, &apitest.Entry{}, func(c *Config, p *Deps) { c.Addr, p.Tools, p.Keys = "0.0.0.0:8080", s, twoTenants(t) })
 		refused := public.Do(t, "POST", "/v1/tools", `{"name":"new"}`, apitest.AuthOp)
 		refused.IsFault(t, messages.Forbidden)
 		require.Contains(t, refused.Message(), "admin")

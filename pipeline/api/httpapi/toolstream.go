@@ -7,33 +7,35 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
 // chunks.
 
-// toolEvent is a chunk of pipeline.ToolFollower as an event.
+// toolEvent is a chunk of stream.ToolFollower as an event.
 func toolEvent(chunk []byte) (name string, data []byte) {
-	if _, ok := messages.ToolChunkText(chunk); ok {
+	if _, ok := chat.ToolChunkText(chunk); ok {
 		return "chunk", oneLine(chunk)
 	}
-	progress, _ := messages.Field(chunk, "progress")
+	progress, _ := rawjson.Field(chunk, "progress")
 	return "progress", oneLine(progress)
 }
 
 // resultEvent is the end of a success: the call, the whole result as a JSON value or a text, and what the answer headers
 // would say of it, which may have gone out already.
 func resultEvent(c *messages.Call) []byte {
-	out := messages.SetFieldString([]byte("{}"), "call", c.ID)
-	out = messages.SetField(out, "result", c.ReplyBytes())
+	out := rawjson.SetFieldString([]byte("{}"), "call", c.ID)
+	out = rawjson.SetField(out, "result", c.Reply())
 	h := api.ResponseHeaders(c, c.Accepted)
 	if h["Shallot-Tool-Error"] == "true" {
-		out = messages.SetField(out, "is_error", []byte("true"))
+		out = rawjson.SetField(out, "is_error", []byte("true"))
 	}
 	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}} {
 		if v := h[key[1]]; v != "" {
-			out = messages.SetFieldString(out, key[0], v)
+			out = rawjson.SetFieldString(out, key[0], v)
 		}
 	}
 	return oneLine(retryMarks(out, h))
@@ -52,8 +54,8 @@ func retryMarks(out []byte, facts map[string]string) []byte {
 	if facts["Shallot-Should-Retry"] != "true" {
 		return out
 	}
-	out = messages.SetField(out, "should_retry", []byte("true"))
-	return messages.SetField(out, "suggested_delay_ms", []byte(facts["Shallot-Suggested-Delay-Ms"]))
+	out = rawjson.SetField(out, "should_retry", []byte("true"))
+	return rawjson.SetField(out, "suggested_delay_ms", []byte(facts["Shallot-Suggested-Delay-Ms"]))
 }
 
 // wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not

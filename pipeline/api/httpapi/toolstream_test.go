@@ -15,9 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -25,10 +26,10 @@ const acceptEvents = "Accept: text/event-stream"
 
 func TestToolStreamFraming(t *testing.T) {
 	t.Parallel()
-	says := func(reply string, chunks ...string) *apitest.Door {
-		return &apitest.Door{Target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
+	says := func(reply string, chunks ...string) *apitest.Entry {
+		return &apitest.Entry{Target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
 	}
-	call := func(t *testing.T, d *apitest.Door, headers ...string) apitest.Reply {
+	call := func(t *testing.T, d *apitest.Entry, headers ...string) apitest.Reply {
 		t.Helper()
 		return start(t, d, withShelf(&shelf{}, nil)).Do(t, "POST", "/v1/tools/add/call", `{}`, headers...)
 	}
@@ -55,8 +56,8 @@ func TestToolStreamFraming(t *testing.T) {
 	t.Run("failures", func(t *testing.T) {
 		t.Parallel()
 		broken := messages.NewFault(messages.ToolNetwork, "the line broke").From(messages.TargetOrigin)
-		call(t, &apitest.Door{Target: apitest.Faults(broken)}, acceptEvents).IsFault(t, messages.ToolNetwork)
-		cut := call(t, &apitest.Door{Target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
+		call(t, &apitest.Entry{Target: apitest.Faults(broken)}, acceptEvents).IsFault(t, messages.ToolNetwork)
+		cut := call(t, &apitest.Entry{Target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
 		require.Equal(t, 200, cut.StatusCode)
 		require.NotContains(t, cut.Body, "event: result")
 		require.Regexp(t, `event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
@@ -104,7 +105,7 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 		},
 	})
 	outer := installation(t, `tool: {tools: [{name: counts, executor: "`+inner+`/v1/tools/counts/call", effect: read, cache: "off"}]}`, nil)
-	read := func(ctx context.Context, chunk func(text string)) (events []messages.Event) {
+	read := func(ctx context.Context, chunk func(text string)) (events []chat.Event) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, outer+"/v1/tools/counts/call", strings.NewReader(`{}`))
 		require.NoError(t, err)
 		req.Header.Set("Accept", "text/event-stream")
@@ -112,14 +113,14 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 		res, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
 		defer res.Body.Close()
-		r := messages.NewEventReader(bufio.NewReader(res.Body), 1<<20, nil)
+		r := chat.NewEventReader(bufio.NewReader(res.Body), 1<<20, nil)
 		for {
 			ev, err := r.Next()
 			if err != nil {
 				return events
 			}
 			events = append(events, ev)
-			if text, ok := messages.ToolChunkText(ev.Data); ok {
+			if text, ok := chat.ToolChunkText(ev.Data); ok {
 				chunk(text)
 			}
 		}
@@ -148,7 +149,7 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
-	_, err = messages.NewEventReader(res.Body, 1<<20, nil).Next()
+	_, err = chat.NewEventReader(res.Body, 1<<20, nil).Next()
 	require.NoError(t, err)
 	leave()
 	res.Body.Close()
@@ -169,7 +170,7 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := New(Config{Addr: "127.0.0.1:8080"}, Deps{Door: h.Door(), Tools: h, NewFollower: func(r []byte) Follower { return pipeline.NewFollower(r) }, Log: apitest.Log(t)})
+	s, err := New(Config{Addr: "127.0.0.1:8080"}, Deps{Entry: h.Entry(), Tools: h, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) }, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {

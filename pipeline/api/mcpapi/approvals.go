@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -56,7 +57,7 @@ type heldState struct {
 
 // seal signs a state, so that a client can only bring back what a gateway of this installation gave out.
 func (s heldState) seal(key []byte) string {
-	payload := base64.RawURLEncoding.EncodeToString(messages.Encode(s))
+	payload := base64.RawURLEncoding.EncodeToString(rawjson.Encode(s))
 	return ownState + payload + "." + stateMAC(key, payload)
 }
 
@@ -78,10 +79,10 @@ func openState(key []byte, text string, now time.Time) (s heldState, ok bool) {
 
 // hashArguments is the same for the same arguments, however they are written.
 func hashArguments(raw []byte) string {
-	if messages.IsNull(raw) {
+	if rawjson.IsNull(raw) {
 		raw = []byte("{}")
 	}
-	if canonical, err := messages.Canonical(raw); err == nil {
+	if canonical, err := rawjson.Canonical(raw); err == nil {
 		raw = canonical
 	}
 	sum := sha256.Sum256(raw)
@@ -213,7 +214,7 @@ func (f *Server) attach(ctx context.Context, d *tool.Definition, req *mcp.CallTo
 	limit, cancel := context.WithTimeout(ctx, heldWait)
 	defer cancel()
 	for {
-		c, err := f.Door.Result(limit, s.Tenant, s.Call)
+		c, err := f.Entry.Result(limit, s.Tenant, s.Call)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -263,7 +264,7 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 	switch form.Action {
 	case "accept":
 	case "decline":
-		return messages.Encode(approval.Decision{Decision: approval.Reject, Reason: "declined at the client"}), ""
+		return rawjson.Encode(approval.Decision{Decision: approval.Reject, Reason: "declined at the client"}), ""
 	default:
 		return nil, ""
 	}
@@ -278,7 +279,7 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 		d.Arguments = json.RawMessage(raw)
 	}
 	if d.Decision == approval.Respond {
-		d.Content = messages.Encode(text("content"))
+		d.Content = rawjson.Encode(text("content"))
 	}
-	return messages.Encode(d), ""
+	return rawjson.Encode(d), ""
 }

@@ -19,11 +19,11 @@ import (
 // approvalGateway is a gateway with an MCP face on the installation.
 func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	server, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Approvals = h
 	t.Cleanup(server.Close)
-	return serveMCP(t, h.Door(), server, func(c *httpapi.Config, p *httpapi.Deps) {
+	return serveMCP(t, h.Entry(), server, func(c *httpapi.Config, p *httpapi.Deps) {
 		c.Embedded = true
 		p.Tools, p.Approvals = h, h
 		if edit != nil {

@@ -71,7 +71,7 @@ func chainServerOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	server, err := New(Options{Door: h.Door(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		server.Close()

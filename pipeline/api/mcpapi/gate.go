@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -121,7 +122,7 @@ func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 func notAllowed(format string, name string) error {
 	return &jsonrpc.Error{
 		Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf(format, name),
-		Data: messages.Encode(map[string]any{"shallot/fault": messages.Forbidden, "shallot/retryable": false}),
+		Data: rawjson.Encode(map[string]any{"shallot/fault": messages.Forbidden, "shallot/retryable": false}),
 	}
 }
 
@@ -173,7 +174,7 @@ func plainProperties(schema any) json.RawMessage {
 	if !ok {
 		return nil
 	}
-	properties, ok := messages.Field(raw, "properties")
+	properties, ok := rawjson.Field(raw, "properties")
 	if !ok {
 		return raw
 	}
@@ -181,14 +182,14 @@ func plainProperties(schema any) json.RawMessage {
 	gjson.ParseBytes(properties).ForEach(func(k, v gjson.Result) bool {
 		switch v.Type {
 		case gjson.True:
-			plain = messages.SetField(plain, k.Str, []byte(`{}`))
+			plain = rawjson.SetField(plain, k.Str, []byte(`{}`))
 		case gjson.False:
-			plain = messages.SetField(plain, k.Str, []byte(`{"not":{}}`))
+			plain = rawjson.SetField(plain, k.Str, []byte(`{"not":{}}`))
 		}
 		return true
 	})
 	if string(plain) == string(properties) {
 		return raw
 	}
-	return messages.SetField(raw, "properties", plain)
+	return rawjson.SetField(raw, "properties", plain)
 }

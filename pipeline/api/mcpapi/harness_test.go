@@ -12,11 +12,11 @@ import (
 )
 
 // serveMCP serves /mcp behind the checks of the HTTP server, on loopback. edit may change its settings.
-func serveMCP(t *testing.T, door pipeline.Door, server *Server, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+func serveMCP(t *testing.T, entry pipeline.Entry, server *Server, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
 	c := httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := httpapi.Deps{
-		Door: door, Log: apitest.Log(t), NewFollower: func([]byte) httpapi.Follower { return &apitest.PlainFollower{} },
+		Entry: entry, Log: apitest.Log(t), NewFollower: func([]byte) httpapi.Follower { return &apitest.PlainFollower{} },
 		Extra: []httpapi.Surface{{Pattern: "/mcp", Handler: server.Handler(1 << 20)}},
 	}
 	if edit != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
@@ -48,13 +49,13 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 // What a key's list of tools does not name is neither listed nor reachable over MCP, prompts and resources included.
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
-	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
+	entry := &apitest.Entry{Target: apitest.Replies(`{"ok":true}`)}
 	source := withServer{&fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
 	record := func(id, tools string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id, tools)
 	}
 	keys := keysOf(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
-	g := serveSource(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
+	g := serveSource(t, entry, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
 	for key, want := range map[string]struct {
 		tools             []string
 		prompts, resource bool
@@ -125,7 +126,7 @@ func TestMCPOutputSchema(t *testing.T) {
 		c.SetReply([]byte(reply))
 		return nil
 	}
-	door := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	entry := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch n := gjson.GetBytes(c.Request(), "n").Int(); n {
 		case 1:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -148,7 +149,7 @@ func TestMCPOutputSchema(t *testing.T) {
 	sum.OutputSchema = tool.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
 	sum.InputSchema = tool.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
 	list.OutputSchema = tool.JSON(`{"type":"array","items":{"type":"integer"}}`)
-	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{sum, list}}, nil)
+	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{sum, list}}, nil)
 	for _, revision := range append(revisions, "2025-03-26", "2024-11-05") {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +157,7 @@ func TestMCPOutputSchema(t *testing.T) {
 			tools, err := s.ListTools(t.Context(), nil)
 			require.NoError(t, err)
 			require.Len(t, tools.Tools, 2)
-			raw := messages.Encode(tools)
+			raw := rawjson.Encode(tools)
 			modern := revision == "2026-07-28"
 			require.Equal(t, modern, gjson.GetBytes(raw, "tools.0.outputSchema").Exists(), "an array's schema is not for older clients")
 			require.True(t, gjson.GetBytes(raw, "tools.1.outputSchema").Exists())
@@ -173,10 +174,10 @@ func TestMCPOutputSchema(t *testing.T) {
 				r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sum", Arguments: map[string]int{"n": n}})
 				require.NoError(t, err, n)
 				require.Equal(t, want.isError, r.IsError, n)
-				require.Contains(t, string(messages.Encode(r.Content)), strings.ReplaceAll(want.text, `"`, `\"`), n)
+				require.Contains(t, string(rawjson.Encode(r.Content)), strings.ReplaceAll(want.text, `"`, `\"`), n)
 				require.Equal(t, want.structured == "", r.StructuredContent == nil, n)
 				if n == 5 {
-					require.JSONEq(t, want.structured, string(messages.Encode(r.StructuredContent)), "the mark is in _meta and the text")
+					require.JSONEq(t, want.structured, string(rawjson.Encode(r.StructuredContent)), "the mark is in _meta and the text")
 				}
 			}
 			r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "list", Arguments: map[string]int{"n": 7}})
@@ -196,7 +197,7 @@ func post(method, more string) string {
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := serveSource(t, &apitest.Door{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
+	g := serveSource(t, &apitest.Entry{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -258,8 +259,8 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 // What _meta says of a call is checked like the headers, under its own name.
 func TestMCPMetaOfCalls(t *testing.T) {
 	t.Parallel()
-	door := &apitest.Door{Target: apitest.Replies(`{}`)}
-	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
+	entry := &apitest.Entry{Target: apitest.Replies(`{}`)}
+	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", nil)
 	for name, row := range map[string]struct {
 		meta mcp.Meta
@@ -280,7 +281,7 @@ func TestMCPMetaOfCalls(t *testing.T) {
 	}
 	_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Meta: mcp.Meta{"shallot/cache": "off", "shallot/deadline": time.Now().Add(time.Hour).Format(time.RFC3339), "traceparent": 7}})
 	require.NoError(t, err)
-	require.Equal(t, "off", door.Last(t).Cache)
+	require.Equal(t, "off", entry.Last(t).Cache)
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: add", "Idempotency-Key: k1"}
 	body := strings.Replace(post("tools/call", `"name":"add",`), `"_meta":{`, `"_meta":{"shallot/idempotency-key":"k2",`, 1)
 	require.Contains(t, g.Do(t, "POST", "/mcp", body, headers...).Body, "say different things")

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
@@ -44,7 +44,7 @@ func TestMCPLogMessages(t *testing.T) {
 	got := make(chan heard, 64)
 	client := func(who, level, revision string) func(server string) error {
 		s := server.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
-			got <- heard{who, string(r.Params.Level), string(messages.Encode(r.Params.Data))}
+			got <- heard{who, string(r.Params.Level), string(rawjson.Encode(r.Params.Data))}
 		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 		apitest.Offered(t, s, "now_say")
 		apitest.Offered(t, s, "older_say")

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
@@ -76,12 +76,12 @@ func TestMCPReferenceServers(t *testing.T) {
 		r, err := direct[c.server].CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
 		require.True(t, err != nil || r.IsError, "%s %s: the server itself takes it: the case shows nothing", c.tool, c.args)
 		r = apitest.Invoke(t, s, c.server+"_"+c.tool, c.args)
-		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, messages.Encode(r))
+		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, rawjson.Encode(r))
 		require.Contains(t, apitest.TextOf(t, r), c.want)
 	}
 	t.Run("images and links pass", func(t *testing.T) {
 		r := apitest.Invoke(t, s, "everything_get-tiny-image", `{}`)
-		require.True(t, strings.Contains(string(messages.Encode(r.Content)), `"image"`))
+		require.True(t, strings.Contains(string(rawjson.Encode(r.Content)), `"image"`))
 	})
 	slow := json.RawMessage(`{"duration":"60","steps":600}`)
 	// begin calls the slow tool and returns when it runs.

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -28,7 +29,7 @@ var metaHeaders = []struct{ key, header string }{
 	{"tracestate", "Tracestate"},
 }
 
-// request makes the door's request of a tools/call.
+// request makes the entry's request of a tools/call.
 func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
 	id, headers := f.caller(req.Extra)
 	headers, said, err := withMeta(headers, req.Params.Meta)
@@ -66,7 +67,7 @@ func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline
 			r.IdempotencyKey += "." + tool.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
 		}
 	}
-	r.Notes = messages.Notes{tool.NoteMCP: messages.Encode(note)}
+	r.Notes = messages.Notes{messages.NoteMCP: rawjson.Encode(note)}
 	return r, nil
 }
 
@@ -100,7 +101,7 @@ func metadataError(f *messages.Fault, said map[string]string) error {
 		param = "_meta." + key
 		text = strings.Replace(text, "header "+f.Param, fmt.Sprintf("_meta %q", key), 1)
 	}
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: text, Data: messages.Encode(map[string]any{
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: text, Data: rawjson.Encode(map[string]any{
 		"shallot/fault": f.Code, "shallot/retryable": f.Retryable(), "param": param,
 	})}
 }

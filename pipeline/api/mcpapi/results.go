@@ -10,8 +10,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
-	"github.com/shallot-nats/shallot/stages"
 )
 
 // rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
@@ -47,9 +47,9 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 	}
 	switch fault.Code {
 	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: messages.Encode(meta)}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fault.Message, Data: rawjson.Encode(meta)}
 	case messages.Cancelled:
-		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: messages.Encode(meta)}
+		return nil, &jsonrpc.Error{Code: codeCancelled, Message: fault.Message, Data: rawjson.Encode(meta)}
 	}
 	r := textResult(fault.Message, meta)
 	r.IsError = true
@@ -63,7 +63,7 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 		return faultResult(c.Fault, c.ID)
 	}
 	r, native := f.body(d, c, alone)
-	r.IsError = r.IsError || c.Flag(tool.NoteIsError)
+	r.IsError = r.IsError || c.Flag(messages.NoteIsError)
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
@@ -94,7 +94,7 @@ func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alo
 	}
 	structured, _ := r.StructuredContent.(json.RawMessage)
 	if standIn && structured != nil {
-		structured = messages.DropField(structured, stages.MarkField) // _meta and the text have the mark
+		structured = rawjson.DropField(structured, messages.MarkField) // _meta and the text have the mark
 		r.StructuredContent = structured
 	}
 	wrong := "it is text and no structured content"
@@ -120,7 +120,7 @@ func fromCache(c *messages.Call) bool {
 	var meta struct {
 		FromCache bool `json:"from_cache"`
 	}
-	return c.Noted(tool.NoteMetadata, &meta) && meta.FromCache
+	return c.Noted(messages.NoteMetadata, &meta) && meta.FromCache
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
@@ -132,7 +132,7 @@ func degraded(c *messages.Call) string {
 	var meta struct {
 		Fallback any `json:"fallback"`
 	}
-	if c.Noted(tool.NoteMetadata, &meta) {
+	if c.Noted(messages.NoteMetadata, &meta) {
 		if s, ok := meta.Fallback.(string); ok {
 			return s
 		}
@@ -154,14 +154,14 @@ func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) (r *mcp.
 	if text, ok := c.ReplyText(); ok {
 		return textResult(text, nil), false
 	}
-	reply := c.ReplyBytes()
-	text, isText := messages.IsString(reply)
+	reply := c.Reply()
+	text, isText := rawjson.IsString(reply)
 	if !isText {
 		text = string(reply)
 	}
 	r = textResult(text, nil)
 	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
-	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(tool.NoteIsError) {
+	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(messages.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
 	return r, false
@@ -174,17 +174,17 @@ func nativeResult(raw json.RawMessage) (*mcp.CallToolResult, error) {
 		return nil, err
 	}
 	r := &mcp.CallToolResult{IsError: read.IsError, InputRequests: read.InputRequests, RequestState: read.RequestState}
-	content, _ := messages.Field(raw, "content")
-	blocks := messages.Elements(content)
+	content, _ := rawjson.Field(raw, "content")
+	blocks := rawjson.Elements(content)
 	for i, b := range blocks {
 		if i < len(read.Content) {
 			r.Content = append(r.Content, rawContent{Content: read.Content[i], raw: b})
 		}
 	}
-	if s, ok := messages.Field(raw, "structuredContent"); ok && !messages.IsNull(s) {
+	if s, ok := rawjson.Field(raw, "structuredContent"); ok && !rawjson.IsNull(s) {
 		r.StructuredContent = json.RawMessage(s)
 	}
-	if m, ok := messages.Field(raw, "_meta"); ok {
+	if m, ok := rawjson.Field(raw, "_meta"); ok {
 		dec := json.NewDecoder(bytes.NewReader(m))
 		dec.UseNumber()
 		if err := dec.Decode(&r.Meta); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/inflight"
@@ -57,7 +58,7 @@ const sessionIdle = 30 * time.Minute
 
 // Options are what the MCP server is made of.
 type Options struct {
-	Door      pipeline.Door
+	Entry     pipeline.Entry
 	Source    Source
 	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told so
 	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
@@ -179,7 +180,7 @@ func (f *Server) sync(ctx context.Context) {
 			delete(touched, d.Executor.Name)
 			delete(f.listed, d.Name)
 		}
-		seen := string(messages.Encode(d))
+		seen := string(rawjson.Encode(d))
 		if f.listed[d.Name] == seen {
 			continue
 		}
@@ -229,7 +230,7 @@ func objectSchema(s tool.JSON) json.RawMessage {
 	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
 		return json.RawMessage(`{"type":"object"}`)
 	case gjson.GetBytes(s, "type").String() != "object":
-		return messages.SetField(s, "type", []byte(`"object"`))
+		return rawjson.SetField(s, "type", []byte(`"object"`))
 	}
 	return json.RawMessage(s)
 }
@@ -248,7 +249,7 @@ func (f *Server) call(ctx context.Context, d *tool.Definition, req *mcp.CallTool
 	if err != nil {
 		return nil, err
 	}
-	pending, err := f.Door.Accept(ctx, r)
+	pending, err := f.Entry.Accept(ctx, r)
 	if err != nil {
 		return faultResult(messages.AsFault(err, "entry"), "")
 	}
@@ -308,7 +309,7 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	if caps.RootsV2 != nil {
 		out["roots"] = struct{}{}
 	}
-	return messages.Encode(out)
+	return rawjson.Encode(out)
 }
 
 // progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever

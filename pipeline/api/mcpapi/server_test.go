@@ -44,21 +44,21 @@ func toolDef(name, kind string) *tool.Definition {
 }
 
 // serveSource serves /mcp of the test gateway.
-func serveSource(t *testing.T, door *apitest.Door, source Source, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
-	server, err := New(Options{Door: door, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+func serveSource(t *testing.T, entry *apitest.Entry, source Source, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+	server, err := New(Options{Entry: entry, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
-	if door.Target == nil {
-		door.Target = apitest.Replies(`{"ok":true}`)
+	if entry.Target == nil {
+		entry.Target = apitest.Replies(`{"ok":true}`)
 	}
-	return serveMCP(t, door, server, edit)
+	return serveMCP(t, entry, server, edit)
 }
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
 
 func TestMCPCall(t *testing.T) {
 	t.Parallel()
-	door := &apitest.Door{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	entry := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch string(c.Request()) {
 		case `{"n":1}`:
 			c.SetReply([]byte(`{"sum":9007199254740993}`))
@@ -74,16 +74,16 @@ func TestMCPCall(t *testing.T) {
 			c.Note(messages.NoteDegraded, "stale_cache")
 		case `{"n":6}`:
 			c.SetReply([]byte("no such city"))
-			c.Note(tool.NoteIsError, true)
+			c.Note(messages.NoteIsError, true)
 		case `{"n":7}`:
 			c.SetReply([]byte(`{"sum":7}`))
-			c.Note(tool.NoteMetadata, map[string]any{"from_cache": true})
+			c.Note(messages.NoteMetadata, map[string]any{"from_cache": true})
 		case `{"n":9007199254740993}`:
 			c.SetReply([]byte(`[1,2]`))
 		}
 		return nil
 	}}
-	g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
+	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -102,7 +102,7 @@ func TestMCPCall(t *testing.T) {
 			require.NotNil(t, r.StructuredContent)
 			require.False(t, r.IsError)
 			require.NotEmpty(t, r.Meta["shallot/call"])
-			last := door.Last(t)
+			last := entry.Last(t)
 			require.Equal(t, []any{messages.Tool, "add", "ta", "s1"}, []any{last.Kind, last.Tool, last.Tenant, last.Session}, "the tenant is the key's")
 
 			require.Equal(t, "words", apitest.TextOf(t, do(`{"n":2}`)))
@@ -134,7 +134,7 @@ func TestMCPCall(t *testing.T) {
 			require.ErrorAs(t, err, &wire)
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"n":1}`), Meta: mcp.Meta{"shallot/idempotency-key": "k1"}})
 			require.NoError(t, err)
-			require.Equal(t, "k1", door.Last(t).IdempotencyKey)
+			require.Equal(t, "k1", entry.Last(t).IdempotencyKey)
 		})
 	}
 }
@@ -145,7 +145,7 @@ func TestMCPCancel(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun, progressed := make(chan struct{}, 1), make(chan float64, 4)
-			door := &apitest.Door{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			entry := &apitest.Entry{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
 				_ = emit([]byte(`{"progress":{"progress":1,"total":3}}`))
 				_ = emit([]byte(`{"progress":{"progress":1}}`))
 				_ = emit([]byte(`{"progress":{"progress":2,"message":"m"}}`))
@@ -153,7 +153,7 @@ func TestMCPCancel(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			g := serveSource(t, door, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, nil)
+			g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, nil)
 			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
@@ -167,7 +167,7 @@ func TestMCPCancel(t *testing.T) {
 			cancel()
 			require.Error(t, <-done)
 			select {
-			case <-door.Left:
+			case <-entry.Left:
 			case <-time.After(10 * time.Second):
 				t.Fatal("the call was not left")
 			}
@@ -177,17 +177,17 @@ func TestMCPCancel(t *testing.T) {
 
 func TestMCPGuards(t *testing.T) {
 	t.Parallel()
-	door := &apitest.Door{}
+	entry := &apitest.Entry{}
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
-	open := serveSource(t, door, source, nil)
+	open := serveSource(t, entry, source, nil)
 	require.Equal(t, http.StatusOK, open.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
 	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
-	keyed := serveSource(t, door, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
+	keyed := serveSource(t, entry, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 
@@ -207,7 +207,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	held := toolDef("held", "go")
 	held.Quarantined = "changed"
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), held}}
-	g := serveSource(t, &apitest.Door{}, source, nil)
+	g := serveSource(t, &apitest.Entry{}, source, nil)
 	changed := make(chan struct{}, 8)
 	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
 	names := func() (out []string) {

@@ -28,8 +28,8 @@ type stdioServer struct {
 	ended chan error
 }
 
-func overStdio(ctx context.Context, t *testing.T, door *apitest.Door, limit int) *stdioServer {
-	server, err := New(Options{Door: door, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+func overStdio(ctx context.Context, t *testing.T, entry *apitest.Entry, limit int) *stdioServer {
+	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Alone = true
 	inR, inW := io.Pipe()
@@ -84,7 +84,7 @@ func sayCall(id int) string {
 // A line that is no message is answered and harms nothing else; batches are taken where the revision has them.
 func TestMCPStdioBadLines(t *testing.T) {
 	t.Parallel()
-	s := overStdio(t.Context(), t, &apitest.Door{Target: apitest.Replies(`{}`)}, 1000)
+	s := overStdio(t.Context(), t, &apitest.Entry{Target: apitest.Replies(`{}`)}, 1000)
 	s.say(t, sayHello, sayReady)
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
@@ -112,7 +112,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 func TestMCPStdioEnds(t *testing.T) {
 	t.Parallel()
 	begun, free := make(chan struct{}, 4), make(chan struct{})
-	door := &apitest.Door{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+	entry := &apitest.Entry{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
 		begun <- struct{}{}
 		select {
 		case <-free:
@@ -124,7 +124,7 @@ func TestMCPStdioEnds(t *testing.T) {
 	}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	told := overStdio(ctx, t, door, 1<<20)
+	told := overStdio(ctx, t, entry, 1<<20)
 	told.say(t, sayHello, sayReady, sayCall(1), sayCall(2), sayCall(2))
 	first := told.next(t) + told.next(t) // in either order
 	require.Contains(t, first, `"id":0`)
@@ -132,15 +132,15 @@ func TestMCPStdioEnds(t *testing.T) {
 	<-begun
 	<-begun
 	told.say(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	<-door.Left
+	<-entry.Left
 	told.say(t, sayPing)
 	require.Contains(t, told.next(t), `"id":"p"`, "not the cancelled call")
 	stop()
 	require.Contains(t, told.next(t), "told to stop")
-	<-door.Left
+	<-entry.Left
 	require.NoError(t, <-told.ended)
 
-	piped := overStdio(t.Context(), t, door, 1<<20)
+	piped := overStdio(t.Context(), t, entry, 1<<20)
 	piped.say(t, sayHello, sayReady, sayCall(3))
 	require.NoError(t, piped.in.Close())
 	require.Contains(t, piped.next(t), `"id":0`)
@@ -159,15 +159,15 @@ func TestMCPHaltAnswers(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun := make(chan struct{}, 1)
-			door := &apitest.Door{Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			entry := &apitest.Entry{Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 				begun <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			server, err := New(Options{Door: door, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(server.Close)
-			g := serveMCP(t, door, server, nil)
+			g := serveMCP(t, entry, server, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
 				&mcp.ClientSessionOptions{ProtocolVersion: revision}) // a standing stream that ends may end the client before it has read the answer

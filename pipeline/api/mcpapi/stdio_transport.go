@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // stdioTransport is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
@@ -150,7 +150,7 @@ func (c *stdioConn) take(line []byte) {
 	c.mu.Lock()
 	known := c.batches
 	c.mu.Unlock()
-	parts := messages.Elements(line)
+	parts := rawjson.Elements(line)
 	if !known || len(parts) == 0 {
 		c.refuse(nil, jsonrpc.CodeInvalidRequest, "batches are not taken in this revision of MCP; send one message a line")
 		return
@@ -257,7 +257,7 @@ func (c *stdioConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 		if b.left > 0 || len(b.answers) == 0 {
 			return nil
 		}
-		return messages.Encode(b.answers)
+		return rawjson.Encode(b.answers)
 	}
 	if call.cancelled {
 		return nil
@@ -267,7 +267,7 @@ func (c *stdioConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 
 // refuse answers what is no request.
 func (c *stdioConn) refuse(id json.RawMessage, code int64, message string) {
-	raw := messages.Encode(struct {
+	raw := rawjson.Encode(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"` // null where there is none: JSON-RPC wants the field
 		Error   *jsonrpc.Error  `json:"error"`

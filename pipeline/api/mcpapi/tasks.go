@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
@@ -131,7 +132,7 @@ func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.Call
 	if d.Timeout > 0 {
 		r.MaxTime = d.Timeout.D() + taskSlack // its end is not waited for on a connection
 	}
-	pending, err := f.Door.Accept(ctx, r)
+	pending, err := f.Entry.Accept(ctx, r)
 	if err != nil {
 		return faultResult(messages.AsFault(err, "entry"), "")
 	}
@@ -184,5 +185,5 @@ func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.Call
 // needsTasks refuses a caller who does not declare the extension.
 func needsTasks(why string) error {
 	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: why + "; declare it in _meta, among the extensions of " + mcp.MetaKeyClientCapabilities,
-		Data: messages.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}})}
+		Data: rawjson.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}})}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Tasks whose call waits for a person's approval. Who may decide, and can be asked, is asked by tasks/get and decides by
@@ -45,7 +45,7 @@ func (f *Server) heldTask(ctx context.Context, extra *mcp.RequestExtra, p *taskP
 
 // formsIn reports whether the caller of a request can show a form to a person.
 func formsIn(meta mcp.Meta) bool {
-	e := gjson.GetBytes(messages.Encode(meta[mcp.MetaKeyClientCapabilities]), "elicitation")
+	e := gjson.GetBytes(rawjson.Encode(meta[mcp.MetaKeyClientCapabilities]), "elicitation")
 	return e.IsObject() && (e.Get("form").Exists() || !e.Get("url").Exists())
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
@@ -59,7 +60,7 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 			return t.view(statusCancelled), nil
 		case len(open) > 0:
 			v := t.view(statusInput)
-			v.InputRequests = messages.Encode(open)
+			v.InputRequests = rawjson.Encode(open)
 			return v, nil
 		}
 		// All is answered, and whoever took the last answer did not get to the next round.
@@ -101,7 +102,7 @@ func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.
 		return nil, f.taskTrouble(t.id, err)
 	}
 	v := t.view(statusCompleted)
-	v.Result = messages.SetField(raw, "resultType", []byte(`"complete"`))
+	v.Result = rawjson.SetField(raw, "resultType", []byte(`"complete"`))
 	return v, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -70,7 +71,7 @@ func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeli
 	}
 	limit, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()
-	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), messages.Encode(t.taskRecord), 0, pipeline.IfAbsent())
+	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord), 0, pipeline.IfAbsent())
 	return t, err
 }
 
@@ -82,7 +83,7 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 		return nil, metadataError(fault, nil)
 	}
 	none := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("there is no task %q of this key; tasks are kept %s", clipped(id), f.tasks.TaskTTL()),
-		Data: messages.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})}
+		Data: rawjson.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})}
 	if len(id) > 128 {
 		return nil, none
 	}
@@ -105,7 +106,7 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 
 // saveTask writes a task that nobody else has written meanwhile; otherwise the error is pipeline.ErrChanged.
 func (f *Server) saveTask(ctx context.Context, t *task) error {
-	_, err := f.tasks.TaskStore().Put(ctx, taskKey(t.tenant, t.id), messages.Encode(t.taskRecord), 0, pipeline.IfRevision(t.revision))
+	_, err := f.tasks.TaskStore().Put(ctx, taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord), 0, pipeline.IfRevision(t.revision))
 	return err
 }
 
@@ -123,7 +124,7 @@ func (f *Server) keepTask(ctx context.Context, t *task) {
 func (f *Server) taskTrouble(id string, err error) error {
 	f.Log.Warn("a task cannot be served", "task", id, "err", err)
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the task's record cannot be read or written now; it is kept, ask again later",
-		Data: messages.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
+		Data: rawjson.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
 }
 
 // asked is the question that a call ended with: the names are those of the server behind.
@@ -140,7 +141,7 @@ func questionOf(t *task, c *messages.Call) *asked {
 		return nil
 	}
 	q := &asked{requests: map[string]json.RawMessage{}, state: fieldText(raw, "requestState")}
-	requests, _ := messages.Field(raw, "inputRequests")
+	requests, _ := rawjson.Field(raw, "inputRequests")
 	eachField(requests, func(name string, request []byte) {
 		q.names = append(q.names, name)
 		q.requests[name] = request
@@ -167,14 +168,14 @@ func (t *task) open(q *asked) map[string]json.RawMessage {
 // the middle: the idempotency key makes it one call.
 func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
 	note := tool.MCPCall{}
-	c.Noted(tool.NoteMCP, &note)
+	c.Noted(messages.NoteMCP, &note)
 	note.Progress, note.LogLevel, note.RequestState, note.InputResponses = false, "", q.state, nil
 	answers := map[string]json.RawMessage{}
 	for _, name := range q.names {
 		answers[name] = t.Answers[t.shown(name)]
 	}
 	if len(answers) > 0 {
-		note.InputResponses = messages.Encode(answers)
+		note.InputResponses = rawjson.Encode(answers)
 	}
 	body := c.Request()
 	if text, ok := c.RequestText(); ok {
@@ -184,11 +185,11 @@ func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *as
 	if t.Limit > 0 {
 		deadline = time.Now().Add(t.Limit)
 	}
-	pending, err := f.Door.Accept(ctx, pipeline.Request{
+	pending, err := f.Entry.Accept(ctx, pipeline.Request{
 		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
-		Trace: c.Trace, Notes: messages.Notes{tool.NoteMCP: messages.Encode(note)},
+		Trace: c.Trace, Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(note)},
 	})
 	if err != nil {
 		return err

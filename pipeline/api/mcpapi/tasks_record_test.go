@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
@@ -50,7 +51,7 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"), "call")
 		require.NoError(t, err)
 		ask := func() *taskView {
-			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: messages.Encode(made.id)})
+			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: rawjson.Encode(made.id)})
 			require.NoError(t, err)
 			return res.(*taskView)
 		}
@@ -83,8 +84,8 @@ func (refusingStore) Put(context.Context, string, []byte, time.Duration, pipelin
 	return 0, errors.New("no answer")
 }
 
-func (refusingStore) Get(context.Context, string) (pipeline.Entry, error) {
-	return pipeline.Entry{}, errors.New("no answer")
+func (refusingStore) Get(context.Context, string) (pipeline.StoreEntry, error) {
+	return pipeline.StoreEntry{}, errors.New("no answer")
 }
 
 // No handle goes out that is not stored: the caller gets the result instead. And a task that cannot be read is no
@@ -93,12 +94,12 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	t.Parallel()
 	d := toolDef("slow", "go")
 	d.Task = tool.TaskAlways
-	door := &apitest.Door{Target: apitest.Replies(`{"ok":true}`)}
-	c := apitest.TaskClient{URL: serveSource(t, door, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}}, nil).URL}
+	entry := &apitest.Entry{Target: apitest.Replies(`{"ok":true}`)}
+	c := apitest.TaskClient{URL: serveSource(t, entry, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}}, nil).URL}
 	r := c.Call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())
-	require.True(t, door.Last(t).Keep)
+	require.True(t, entry.Last(t).Keep)
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
 		a := c.Do(t, method, `{"taskId":"x","inputResponses":{}}`)
 		require.EqualValues(t, -32603, a.Get("error.code").Int(), a.Raw)

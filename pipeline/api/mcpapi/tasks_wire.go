@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // The values of resultType and status that this face gives.
@@ -34,7 +34,7 @@ type taskParams struct {
 }
 
 func (p *taskParams) id() (string, error) {
-	id, ok := messages.IsString(p.TaskID)
+	id, ok := rawjson.IsString(p.TaskID)
 	if !ok || id == "" {
 		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId: it must be the text that tools/call gave"}
 	}
@@ -137,7 +137,7 @@ func clipped(s string) string {
 
 // fieldText is a text field of an object; empty if there is none.
 func fieldText(obj []byte, key string) string {
-	s, _ := messages.FieldString(obj, key)
+	s, _ := rawjson.FieldString(obj, key)
 	return s
 }
 

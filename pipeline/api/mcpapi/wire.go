@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -62,7 +63,7 @@ func wireError(w http.ResponseWriter, status int, id json.RawMessage, code int64
 }
 
 func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonrpc.Error) {
-	api.WriteJSON(w, status, append(messages.Encode(struct {
+	api.WriteJSON(w, status, append(rawjson.Encode(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id,omitempty"`
 		Error   *jsonrpc.Error  `json:"error"`

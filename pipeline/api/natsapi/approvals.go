@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -56,7 +57,7 @@ func heldList(list []json.RawMessage, limit int) []byte {
 	out := []byte{'['}
 	for _, row := range list {
 		if len(out)+len(row)+2 > limit {
-			row = messages.DropField(row, "question")
+			row = rawjson.DropField(row, "question")
 		}
 		if len(out)+len(row)+2 > limit {
 			break
@@ -86,7 +87,7 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: messages.Encode(struct {
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: rawjson.Encode(struct {
 			Call     string `json:"call"`
 			Status   string `json:"status"`
 			Decision string `json:"decision,omitempty"`
@@ -102,7 +103,7 @@ func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	if err := json.Unmarshal(data, &all); err != nil {
 		return "", nil, bad
 	}
-	call, ok := messages.IsString(all["call"])
+	call, ok := rawjson.IsString(all["call"])
 	if !ok || call == "" {
 		return "", nil, bad.At("call")
 	}
@@ -113,5 +114,5 @@ func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	if len(all) == 0 {
 		return "", nil, bad.At("decision")
 	}
-	return call, messages.DropField(bytes.TrimSpace(data), "call"), nil
+	return call, rawjson.DropField(bytes.TrimSpace(data), "call"), nil
 }

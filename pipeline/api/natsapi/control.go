@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // serveControl answers the control subjects: one process of the entry role switches and sums.
@@ -28,7 +29,7 @@ func (s *Server) serveControl() error {
 				_ = m.RespondMsg(refusal(m.Reply, messages.AsFault(err, "control")))
 				return
 			}
-			_ = m.Respond(messages.Encode(v))
+			_ = m.Respond(rawjson.Encode(v))
 		}); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
@@ -60,5 +61,5 @@ func (s *Server) serveVerb(m *nats.Msg, tenant string, v Verb) {
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	s.reply(m, &nats.Msg{Subject: m.Reply, Data: messages.Encode(out)})
+	s.reply(m, &nats.Msg{Subject: m.Reply, Data: rawjson.Encode(out)})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -78,7 +79,7 @@ func (s *Server) serveRequest(m *nats.Msg) {
 		return
 	}
 	if in.Submit {
-		out := &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"accepted"}, hdrCall: {p.ID()}}, Data: messages.Encode(struct {
+		out := &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"accepted"}, hdrCall: {p.ID()}}, Data: rawjson.Encode(struct {
 			Call   string `json:"call"`
 			Status string `json:"status"`
 			Result string `json:"result"`
@@ -108,7 +109,7 @@ func noSubject(subject string) *messages.Fault {
 // one here too.
 func (s *Server) refuse(in messages.Intake, m *nats.Msg, err error) {
 	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
-	raw, _ := messages.Field(m.Data, "stream")
+	raw, _ := rawjson.Field(m.Data, "stream")
 	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
 		s.reply(m, &nats.Msg{Subject: m.Reply})
 	}
@@ -259,7 +260,7 @@ func answer(subject string, c *messages.Call) *nats.Msg {
 	} else if text, ok := c.ReplyText(); ok {
 		m.Data = []byte(text)
 	} else {
-		m.Data = c.ReplyBytes()
+		m.Data = c.Reply()
 	}
 	for k, v := range api.ResponseHeaders(c, time.Now()) {
 		m.Header[k] = []string{headerValue(v)}
@@ -281,5 +282,5 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 // pendingAnswer says that a call is parked until somebody answers (contracts 9).
 func pendingAnswer(subject, id string) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
-		Data: messages.Encode(map[string]string{"call": id, "status": "approval_pending"})}
+		Data: rawjson.Encode(map[string]string{"call": id, "status": "approval_pending"})}
 }

@@ -23,7 +23,7 @@ const entryGroup = "entry"
 
 // Calls is what the server asks about calls; bus.Node is one.
 type Calls interface {
-	pipeline.Door
+	pipeline.Entry
 	pipeline.Control
 	// HeldRows lists the calls of a tenant that wait for an answer, the oldest first, each as JSON.
 	HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, error)

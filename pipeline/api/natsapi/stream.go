@@ -7,8 +7,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // follower decides what a caller of a stream sees.
@@ -20,9 +23,9 @@ type follower interface {
 
 func followerOf(kind messages.Kind, request []byte) follower {
 	if kind == messages.Tool {
-		return &pipeline.ToolFollower{}
+		return &stream.ToolFollower{}
 	}
-	return pipeline.NewFollower(request)
+	return stream.NewFollower(request)
 }
 
 // streamMessages are the messages that carry chunks: the chunks of a model as they are, the bare text of a tool's. Signs
@@ -37,16 +40,16 @@ func streamMessages(subject string, chunks [][]byte, degraded string, largest in
 		out = append(out, m)
 	}
 	for _, chunk := range chunks {
-		if text, ok := messages.ToolChunkText(chunk); ok {
-			for _, piece := range messages.SplitText(text, max(largest, utf8.UTFMax)) {
+		if text, ok := chat.ToolChunkText(chunk); ok {
+			for _, piece := range chat.SplitText(text, max(largest, utf8.UTFMax)) {
 				add([]byte(piece))
 			}
 			continue
 		}
-		if _, alive := messages.Field(chunk, "progress"); alive {
+		if _, alive := rawjson.Field(chunk, "progress"); alive {
 			continue
 		}
-		for _, piece := range messages.SplitChunk(chunk, largest) {
+		for _, piece := range chat.SplitChunk(chunk, largest) {
 			add(piece)
 		}
 	}
@@ -64,8 +67,8 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 	chunks, fault := f.End(c)
 	last := &nats.Msg{Subject: subject}
 	if c.Kind == messages.Tool {
-		if reply, text, ok := c.ReplyOut(); fault == nil && ok && !text && !begun {
-			chunks = [][]byte{messages.ToolChunk(reply)}
+		if reply, text, ok := c.ReplyPlain(); fault == nil && ok && !text && !begun {
+			chunks = [][]byte{chat.ToolChunk(reply)}
 		}
 		last.Header = nats.Header{}
 		for k, v := range api.ResponseHeaders(c, time.Now()) {

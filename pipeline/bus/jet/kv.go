@@ -59,16 +59,16 @@ func retryRequest(ctx context.Context, twice bool, request func(ctx context.Cont
 
 // Get returns the entry, or pipeline.ErrNotFound. On a cluster it may be served by a follower and be a little old, so
 // decide by a conditional Put, never by a read alone.
-func (b *Bucket) Get(ctx context.Context, key string) (pipeline.Entry, error) {
+func (b *Bucket) Get(ctx context.Context, key string) (pipeline.StoreEntry, error) {
 	var e jetstream.KeyValueEntry
 	err := retryRequest(ctx, true, func(ctx context.Context) (err error) { e, err = b.kv.Get(ctx, key); return err })
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return pipeline.Entry{}, pipeline.ErrNotFound
+		return pipeline.StoreEntry{}, pipeline.ErrNotFound
 	}
 	if err != nil {
-		return pipeline.Entry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, err)
+		return pipeline.StoreEntry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, err)
 	}
-	return pipeline.Entry{Value: e.Value(), Revision: e.Revision(), Created: e.Created()}, nil
+	return pipeline.StoreEntry{Value: e.Value(), Revision: e.Revision(), Created: e.Created()}, nil
 }
 
 // Put writes under the condition. A ttl is rounded up to whole seconds, the server's grain; it is set by a raw publish

@@ -18,6 +18,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -114,11 +116,11 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if why != "" {
 		p.refused = append(p.refused, why)
 		w.WriteHeader(400)
-		_, _ = w.Write(messages.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error", "param": "messages", "code": nil}}))
+		_, _ = w.Write(rawjson.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error", "param": "messages", "code": nil}}))
 		return
 	}
 	text := "Noted: " + fmt.Sprint(len(q.Messages))
-	if strings.HasPrefix(messages.SystemText(raw), "You summarise") {
+	if strings.HasPrefix(chat.SystemText(raw), "You summarise") {
 		p.summarys++
 		text = "They looked up many things."
 	} else {

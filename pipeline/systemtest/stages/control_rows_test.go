@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -47,7 +49,7 @@ func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 }
 
 var says1 = pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-	c.SetReply(messages.TextReply("x", "m", "ok", 1))
+	c.SetReply(chat.TextReply("x", "m", "ok", 1))
 	return nil
 })
 
@@ -248,7 +250,7 @@ func controlRows(t *testing.T, s site) {
 		require.NoError(t, err)
 		for _, v := range []any{d, st} {
 			var body map[string]json.RawMessage
-			require.NoError(t, json.Unmarshal(messages.Encode(v), &body))
+			require.NoError(t, json.Unmarshal(rawjson.Encode(v), &body))
 			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`, string(body["orderConflicts"]))
 			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors", "chainBuildCount", "lastBuildTimeMs"} {
 				require.Contains(t, body, key)

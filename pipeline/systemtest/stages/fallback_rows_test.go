@@ -15,6 +15,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/model"
 )
@@ -29,7 +31,7 @@ func fallbackEdgeRows() []row {
 		t.Helper()
 		var got []string
 		for _, raw := range o.seen {
-			got = append(got, messages.ModelName(raw))
+			got = append(got, chat.ModelName(raw))
 		}
 		require.Equal(t, want, got)
 	}
@@ -115,7 +117,7 @@ func fallbackEdgeRows() []row {
 // cutRows read streams of the model endpoint from an upstream that breaks off: before anything was said, or after.
 func cutRows(with []made) []row {
 	streams := func(id string, calls int, breaks map[string]string, check func(t *testing.T, o outcome)) row {
-		body := messages.SetField(request(user("hi")), "stream", []byte("true"))
+		body := rawjson.SetField(request(user("hi")), "stream", []byte("true"))
 		return row{id: id, with: with, turns: []turn{{body: body, stream: true}}, calls: calls, check: check,
 			model: func(t testing.TB) pipeline.Target { return breaking(t, breaks) }}
 	}
@@ -155,7 +157,7 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 		}
 		event(`{"role":"assistant","content":""}`, "null")
 		if say != "" {
-			event(`{"content":`+string(messages.Encode(say))+`}`, "null")
+			event(`{"content":`+string(rawjson.Encode(say))+`}`, "null")
 		}
 		if !broken {
 			event(`{}`, `"stop"`)

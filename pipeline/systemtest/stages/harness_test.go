@@ -16,9 +16,11 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -94,7 +96,7 @@ func (m *scripted) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	case []byte:
 		c.SetReply(line)
 	case string:
-		c.SetReply(messages.TextReply("x", "m", line, 1))
+		c.SetReply(chat.TextReply("x", "m", line, 1))
 	default:
 		return fmt.Errorf("row %s has no line for this call", p)
 	}
@@ -234,11 +236,11 @@ func inProcess(t *testing.T, r row) {
 
 // reader is the caller of a stream.
 type reader struct {
-	*pipeline.Follower
+	*stream.Follower
 	text string
 }
 
-func newReader(u turn) *reader { return &reader{Follower: pipeline.NewFollower(u.body)} }
+func newReader(u turn) *reader { return &reader{Follower: stream.NewFollower(u.body)} }
 
 func (r *reader) delta(d pipeline.Delta) { r.read(r.Delta(d)) }
 

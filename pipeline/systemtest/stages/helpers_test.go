@@ -8,37 +8,38 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
-func messageOf(role, text string) messages.Msg { return messages.NewMsg(role, text) }
+func messageOf(role, text string) chat.Msg { return chat.NewMsg(role, text) }
 
-func sys(text string) messages.Msg  { return messageOf("system", text) }
-func user(text string) messages.Msg { return messageOf("user", text) }
-func says(text string) messages.Msg { return messageOf("assistant", text) }
+func sys(text string) chat.Msg  { return messageOf("system", text) }
+func user(text string) chat.Msg { return messageOf("user", text) }
+func says(text string) chat.Msg { return messageOf("assistant", text) }
 
 // calls is an assistant message with tool calls "id name arguments".
-func calls(list ...string) messages.Msg {
+func calls(list ...string) chat.Msg {
 	var out []string
 	for _, c := range list {
 		f := strings.SplitN(c+" {}", " ", 3)
 		f[2] = strings.TrimSuffix(f[2], " {}")
 		out = append(out, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, f[0], f[1], f[2]))
 	}
-	return messages.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(out, ",") + `]}`)}
+	return chat.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(out, ",") + `]}`)}
 }
 
-func result(id, text string) messages.Msg {
-	return messages.Msg{Raw: []byte(fmt.Sprintf(`{"role":"tool","tool_call_id":%q,"content":%q}`, id, text))}
+func result(id, text string) chat.Msg {
+	return chat.Msg{Raw: []byte(fmt.Sprintf(`{"role":"tool","tool_call_id":%q,"content":%q}`, id, text))}
 }
 
-func request(msgs ...messages.Msg) []byte {
-	return messages.WithMessages([]byte(`{"model":"m","temperature":0,"messages":[],"big":9007199254740993}`), msgs)
+func request(msgs ...chat.Msg) []byte {
+	return chat.WithMessages([]byte(`{"model":"m","temperature":0,"messages":[],"big":9007199254740993}`), msgs)
 }
 
 // sized is a text of so many tokens of four characters.
 func sized(head string, tokens int) string { return head + strings.Repeat("x", tokens*4-len(head)) }
 
-func raws(msgs []messages.Msg) []string {
+func raws(msgs []chat.Msg) []string {
 	var out []string
 	for _, m := range msgs {
 		out = append(out, string(m.Raw))
@@ -49,13 +50,13 @@ func raws(msgs []messages.Msg) []string {
 func text(t *testing.T, c *messages.Call) string {
 	t.Helper()
 	require.Nil(t, c.Fault)
-	return messages.Choices(c.ReplyBytes())[0].Message().Text()
+	return chat.Choices(c.Reply())[0].Message().Text()
 }
 
 // unpaired says what an upstream that checks the pairs of calls and results would say.
 func unpaired(request []byte) string {
 	open := map[string]bool{}
-	for i, m := range messages.Messages(request) {
+	for i, m := range chat.Messages(request) {
 		if m.Role() == "tool" {
 			if !open[m.ToolCallID()] {
 				return fmt.Sprintf("message %d: result %q without its call", i, m.ToolCallID())

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -69,7 +71,7 @@ func TestDocumentedDefaults(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			s := build(t, row{with: []made{{want.stage, ""}}}, "", stages.Deps{Store: memories(), Serves: func(string) bool { return true }})[0]
-			require.Equal(t, want.class, s.Class)
+			require.Equal(t, want.class, s.Alias)
 			require.Equal(t, want.order, s.Order)
 			for _, spec := range stages.All() {
 				if spec.Name != want.stage {
@@ -78,7 +80,7 @@ func TestDocumentedDefaults(t *testing.T) {
 				_, on, err := spec.Make(spec.Config(), stages.Deps{Store: memories(), Serves: func(string) bool { return true }})
 				require.NoError(t, err)
 				require.True(t, on, "on by default")
-				require.Contains(t, string(messages.Encode(spec.Config())), want.keys)
+				require.Contains(t, string(rawjson.Encode(spec.Config())), want.keys)
 			}
 		})
 	}
@@ -131,7 +133,7 @@ func fallbackRows() []row {
 		return func(t *testing.T, o outcome) {
 			var got []string
 			for _, raw := range o.seen {
-				got = append(got, messages.ModelName(raw))
+				got = append(got, chat.ModelName(raw))
 			}
 			require.Equal(t, want, got)
 			require.NotContains(t, o.last().Notes, messages.NoteIsFallback, "the flag is removed")
@@ -184,7 +186,7 @@ func piiRows() []row {
 		}
 	}
 	const rules = "rules: [{type: %s, strategy: %s}]"
-	history := []messages.Msg{user("I am joe@example.com"), calls("a f"), result("a", "joe@example.com")}
+	history := []chat.Msg{user("I am joe@example.com"), calls("a f"), result("a", "joe@example.com")}
 	return []row{
 		{id: "PI-1 REDACT", with: with(""), turns: ask("mail joe@example.com now"), calls: 1, check: model("mail [REDACTED_EMAIL] now")},
 		{id: "PI-2 MASK 16", with: with(fmt.Sprintf(rules, "credit_card", "MASK")), turns: ask("4111111111111111"), calls: 1, check: model("************1111")},
@@ -200,7 +202,7 @@ func piiRows() []row {
 		{id: "PI-5 a card that fails the checksum", with: with(fmt.Sprintf(rules, "credit_card", "REDACT")), turns: ask("4111111111111112"), calls: 1, check: model("4111111111111112")},
 		{id: "PI-5 no addresses", with: with(fmt.Sprintf(rules, "ip", "REDACT")), turns: ask("999.1.1.1 and 1.2.3"), calls: 1, check: model("999.1.1.1 and 1.2.3")},
 		{id: "PI-6 defaults", with: with(""), turns: one(request(history...)), script: []any{"to joe@example.com"}, calls: 1, check: func(t *testing.T, o outcome) {
-			msgs := messages.Messages(o.seen[0])
+			msgs := chat.Messages(o.seen[0])
 			require.Equal(t, "I am [REDACTED_EMAIL]", msgs[0].Text())
 			require.Equal(t, "joe@example.com", msgs[2].Text())
 			ended("to joe@example.com")(t, o)
@@ -209,7 +211,7 @@ func piiRows() []row {
 			script: []any{[]byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`)},
 			check: func(t *testing.T, o outcome) {
 				require.Equal(t, `{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
-					string(o.last().ReplyBytes()))
+					string(o.last().Reply()))
 			}},
 		{id: "PI-8 overlap", with: with("rules: [{type: phone}, {type: credit_card}]"), turns: ask("tel 4111 1111 1111 1111."), calls: 1, check: model("tel [REDACTED_CREDIT_CARD].")},
 		{id: "S4-PII-1 REPLACE and back", with: with(fmt.Sprintf(rules, "email", "REPLACE")), turns: ask("joe@example.com"), script: []any{"Dear <EMAIL_1>"}, calls: 1, check: func(t *testing.T, o outcome) {
@@ -237,7 +239,7 @@ func todoRows() []row {
 			}
 			last.Noted("todo", &report)
 			require.Len(t, report.Invalid, invalid)
-			prompt := messages.SystemText(o.seen[len(replies)])
+			prompt := chat.SystemText(o.seen[len(replies)])
 			require.True(t, strings.HasPrefix(prompt, "Be kind.\n\n[当前任务列表]\n"+list), prompt)
 			require.Equal(t, strings.Count(list, "\n"), strings.Count(prompt, "\n#"), prompt)
 			require.True(t, strings.HasSuffix(prompt, "[TODO_UPDATE: id=N, status=S]"), "TD-12")
@@ -267,7 +269,7 @@ func todoRows() []row {
 			}},
 		{id: "TD-14 tool calls and no text", with: with, turns: one(body), script: []any{calling}, calls: 1, check: func(t *testing.T, o outcome) {
 			require.Nil(t, o.last().Fault)
-			require.Equal(t, string(calling), string(o.last().ReplyBytes()))
+			require.Equal(t, string(calling), string(o.last().Reply()))
 		}},
 		todo("TD-15 order of fields", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: status=COMPLETED, id=1]"),
 		todo("TD-16b one valid, one not", "z", a, 1, "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z"),

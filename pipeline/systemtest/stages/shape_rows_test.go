@@ -8,11 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
 
-func talk(n, tokens int) []messages.Msg {
-	out := make([]messages.Msg, n)
+func talk(n, tokens int) []chat.Msg {
+	out := make([]chat.Msg, n)
 	for i := range out {
 		out[i] = messageOf([]string{"user", "assistant"}[i%2], sized(fmt.Sprint(i+1, " "), tokens))
 	}
@@ -20,8 +22,8 @@ func talk(n, tokens int) []messages.Msg {
 }
 
 // rounds is a system message and n rounds of user, call, result, assistant.
-func rounds(n, tokens int) []messages.Msg {
-	out := []messages.Msg{sys("be kind")}
+func rounds(n, tokens int) []chat.Msg {
+	out := []chat.Msg{sys("be kind")}
 	for i := range n {
 		id := fmt.Sprint("c", i)
 		out = append(out, user(sized(id, tokens)), calls(id+" f"), result(id, sized(id, tokens)), says(sized(id, tokens)))
@@ -29,8 +31,8 @@ func rounds(n, tokens int) []messages.Msg {
 	return out
 }
 
-func join(parts ...[]messages.Msg) []messages.Msg {
-	var out []messages.Msg
+func join(parts ...[]chat.Msg) []chat.Msg {
+	var out []chat.Msg
 	for _, p := range parts {
 		out = append(out, p...)
 	}
@@ -40,31 +42,31 @@ func join(parts ...[]messages.Msg) []messages.Msg {
 func editRows() []row {
 	with := func(yaml string) []made { return []made{{"context-editing", yaml}} }
 	const trim = "strategy: TRIM\nmax-tokens: 100"
-	gets := func(id, yaml string, in, want []messages.Msg) row {
+	gets := func(id, yaml string, in, want []chat.Msg) row {
 		return row{id: id, with: with(yaml), turns: one(request(in...)), calls: 1, summary: "they said hello", check: func(t *testing.T, o outcome) {
 			same(t, o, request(want...))
 			require.Empty(t, o.summaries)
 		}}
 	}
-	exact := func(total int) []messages.Msg {
-		return join([]messages.Msg{sys(sized("be kind ", 10))}, talk(18, 200), []messages.Msg{user(sized("now ", total-3610))})
+	exact := func(total int) []chat.Msg {
+		return join([]chat.Msg{sys(sized("be kind ", 10))}, talk(18, 200), []chat.Msg{user(sized("now ", total-3610))})
 	}
-	five := []messages.Msg{calls("a f", "b f", "c f", "d f", "e f")}
+	five := []chat.Msg{calls("a f", "b f", "c f", "d f", "e f")}
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		five = append(five, result(id, sized("", 50)))
 	}
 	talk20, talk12, parallel := talk(20, 50), talk(12, 50), join(talk(12, 50), five, talk(7, 50))
-	pinned := join(talk(4, 50), []messages.Msg{messageOf("developer", "rule"), user("the question")})
+	pinned := join(talk(4, 50), []chat.Msg{messageOf("developer", "rule"), user("the question")})
 	for i := range 12 {
 		pinned = append(pinned, says(sized(fmt.Sprint(i, " "), 50)))
 	}
 	long, big := rounds(5, 20), rounds(20, 270)
-	summarised := func(id, strategy string, in []messages.Msg, budget int, check func(t *testing.T, in, got []messages.Msg)) row {
+	summarised := func(id, strategy string, in []chat.Msg, budget int, check func(t *testing.T, in, got []chat.Msg)) row {
 		return row{id: id, with: with("strategy: " + strategy), turns: times(2, turn{body: request(in...)}), summary: "they said hello", calls: 2, check: func(t *testing.T, o outcome) {
 			require.Len(t, o.summaries, 1, "one summary, which the second call finds")
 			require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13 stable")
 			require.NotContains(t, string(o.summaries[0]), "be kind", "CE-10")
-			got := messages.Messages(o.seen[0])
+			got := chat.Messages(o.seen[0])
 			require.Equal(t, string(in[0].Raw), string(got[0].Raw), "CE-10")
 			require.Contains(t, got[1].Text(), "they said hello")
 			require.Less(t, len(o.seen[0])/4, budget)
@@ -76,11 +78,11 @@ func editRows() []row {
 		gets("CE-2 nothing in the middle", trim, talk12, talk12),
 		gets("CE-3 within max-tokens", trim, talk(20, 5), talk(20, 5)),
 		gets("CE-5 CE-3 exactly the threshold", "strategy: SUMMARIZE", exact(4000), exact(4000)),
-		summarised("CE-5 CE-6 one above", "SUMMARIZE", exact(4001), 3000, func(t *testing.T, in, got []messages.Msg) {
+		summarised("CE-5 CE-6 one above", "SUMMARIZE", exact(4001), 3000, func(t *testing.T, in, got []chat.Msg) {
 			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
 		}),
 		gets("CE-8 system and the last three rounds", "strategy: SLIDING_WINDOW\nwindow-rounds: 3\nmax-tokens: 100", long, join(long[:1], long[9:])),
-		summarised("CE-9 summary, then window", "HYBRID", big, 8000, func(t *testing.T, in, got []messages.Msg) {
+		summarised("CE-9 summary, then window", "HYBRID", big, 8000, func(t *testing.T, in, got []chat.Msg) {
 			require.Equal(t, "user", got[2].Role())
 			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]))
 		}),
@@ -95,8 +97,8 @@ func editRows() []row {
 			for i, want := range []string{"context-editing", "tool-selection", "todo-list", "model"} {
 				require.True(t, strings.HasPrefix(o.last().Slip.Path[i], want), o.last().Slip.Path)
 			}
-			require.True(t, strings.HasPrefix(messages.SystemText(o.seen[0]), "be kind\n\n[当前任务列表]"))
-			require.Len(t, messages.Messages(o.seen[0]), 5)
+			require.True(t, strings.HasPrefix(chat.SystemText(o.seen[0]), "be kind\n\n[当前任务列表]"))
+			require.Len(t, chat.Messages(o.seen[0]), 5)
 		}})
 	for _, fails := range []any{fault(messages.ProviderError), "", " \n"} {
 		out = append(out, row{id: fmt.Sprintf("CE-6 no summary to be had %q", fails), with: with("strategy: SUMMARIZE"), turns: one(request(exact(4001)...)), summary: fails, calls: 1,
@@ -108,10 +110,10 @@ func editRows() []row {
 	for _, strategy := range []string{"TRIM", "SUMMARIZE", "SLIDING_WINDOW", "HYBRID", "CLEAR_TOOL_USES"} {
 		out = append(out, row{id: "CE-10 CE-11 CE-12 CE-13 " + strategy,
 			with:  with("strategy: " + strategy + "\nmax-tokens: 1000\nsummarize-threshold: 1000\nwindow-rounds: 2\nclear-tool-uses: {trigger: 1000, keep: 1}"),
-			turns: times(2, turn{body: request(join(rounds(6, 100), five, []messages.Msg{user("and now?")})...)}), summary: "before", calls: 2,
+			turns: times(2, turn{body: request(join(rounds(6, 100), five, []chat.Msg{user("and now?")})...)}), summary: "before", calls: 2,
 			check: func(t *testing.T, o outcome) {
 				require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13")
-				msgs := messages.Messages(o.seen[0])
+				msgs := chat.Messages(o.seen[0])
 				require.Equal(t, "be kind", msgs[0].Text(), "CE-10")
 				require.Equal(t, "and now?", msgs[len(msgs)-1].Text(), "CE-11")
 				require.Less(t, len(o.seen[0]), len(request(join(rounds(6, 100), five)...)))
@@ -121,8 +123,8 @@ func editRows() []row {
 }
 
 func clearRows() []row {
-	uses := func(tools ...string) []messages.Msg {
-		in := []messages.Msg{user(sized("", 10))}
+	uses := func(tools ...string) []chat.Msg {
+		in := []chat.Msg{user(sized("", 10))}
 		for i, tool := range tools {
 			id := fmt.Sprint("c", i+1)
 			in = append(in, calls(id+" "+tool+` {"q":"`+sized("", 20)+`"}`), result(id, sized(id, 100)))
@@ -131,36 +133,36 @@ func clearRows() []row {
 	}
 	five := uses("k", "x", "y", "z", "x")
 	cleared := func(request []byte, placeholder string) (ids []string) {
-		for _, m := range messages.Messages(request) {
+		for _, m := range chat.Messages(request) {
 			if m.Role() == "tool" && m.Text() == placeholder {
 				ids = append(ids, m.ToolCallID())
 			}
 		}
 		return ids
 	}
-	clears := func(id, keys string, in []messages.Msg, want ...string) row {
+	clears := func(id, keys string, in []chat.Msg, want ...string) row {
 		return row{id: id, with: []made{{"context-editing", "strategy: CLEAR_TOOL_USES\nclear-tool-uses: {" + keys + "}"}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
 			require.Equal(t, want, cleared(o.seen[0], "[cleared]"))
 			if want == nil {
 				same(t, o, request(in...))
 			}
-			require.Len(t, messages.Messages(o.seen[0]), len(in), "no message is taken or invented")
+			require.Len(t, chat.Messages(o.seen[0]), len(in), "no message is taken or invented")
 		}}
 	}
-	fresh := join(five, []messages.Msg{user("next"), calls("n1 x"), result("n1", "[cleared]"), calls("n2 x"), result("n2", "tail")})
-	open := join(five[:3], []messages.Msg{calls("o1 x", "o2 x"), result("o1", sized("", 50)), user("go on")})
+	fresh := join(five, []chat.Msg{user("next"), calls("n1 x"), result("n1", "[cleared]"), calls("n2 x"), result("n2", "tail")})
+	open := join(five[:3], []chat.Msg{calls("o1 x", "o2 x"), result("o1", sized("", 50)), user("go on")})
 	inputs := clears("CU-8 clear-tool-inputs true", "trigger: 1, keep: 4, clear-tool-inputs: true", five, "c1")
 	check8 := inputs.check
 	inputs.check = func(t *testing.T, o outcome) {
 		check8(t, o)
-		c := messages.Messages(o.seen[0])[1].ToolCalls()[0]
+		c := chat.Messages(o.seen[0])[1].ToolCalls()[0]
 		require.Equal(t, []string{"c1", "k", "{}"}, []string{c.ID(), c.Name(), c.Arguments()})
 	}
 	untouched := clears("CU-8 clear-tool-inputs false", "trigger: 1, keep: 4", five, "c1")
 	checkFalse := untouched.check
 	untouched.check = func(t *testing.T, o outcome) {
 		checkFalse(t, o)
-		require.Equal(t, string(five[1].Raw), string(messages.Messages(o.seen[0])[1].Raw))
+		require.Equal(t, string(five[1].Raw), string(chat.Messages(o.seen[0])[1].Raw))
 	}
 	placeholder := clears("CU-10 placeholder", "trigger: 1, keep: 0, placeholder: X", five)
 	placeholder.check = func(t *testing.T, o outcome) {
@@ -181,7 +183,7 @@ func clearRows() []row {
 	unanswered.with = append(unanswered.with, made{"pair-repair", ""})
 	unanswered.turns = []turn{{run: "r", body: request(open...)}}
 	unanswered.check = func(t *testing.T, o outcome) { // the result is pair repair's, and clearing alone leaves the count
-		require.Len(t, messages.Messages(o.seen[0]), len(open)+1)
+		require.Len(t, chat.Messages(o.seen[0]), len(open)+1)
 	}
 	// The two counters differ on this history: what is over the trigger by one is not by the other.
 	chars := stages.Chars{}.Count("m", five)
@@ -211,13 +213,13 @@ func hintRows() []row {
 - {name: code-review-agent, keywords: [{keyword: 代码审查, weight: 5}, {keyword: review, weight: 4}, {keyword: 代码质量, weight: 3}]}
 - {name: data-analysis-agent, keywords: [{keyword: 数据分析, weight: 5}, {keyword: 统计, weight: 3}]}`
 	const hint = "[DELEGATION_HINT] 建议委派给: "
-	hints := func(id, want string, in ...messages.Msg) row {
+	hints := func(id, want string, in ...chat.Msg) row {
 		return row{id: id, with: []made{{"sub-agent", agents}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
 			if want == "" {
 				same(t, o, request(in...))
 				return
 			}
-			prompt := messages.SystemText(o.seen[0])
+			prompt := chat.SystemText(o.seen[0])
 			require.True(t, strings.HasSuffix(prompt, hint+want), prompt)
 			require.Equal(t, 1, strings.Count(prompt, hint))
 			require.Equal(t, in[0].Role() != "system", prompt == hint+want, "SA-10")
@@ -251,10 +253,10 @@ func selectionRows() []row {
 		return []byte(`{"model":"m","messages":[` + string(user(text).Raw) + `],"tools":[` + strings.Join(list, ",") + `]}`)
 	}
 	names := func(request []byte) (out []string) {
-		raw, _ := messages.Field(request, "tools")
-		for _, e := range messages.Elements(raw) {
-			f, _ := messages.Field(e, "function")
-			name, _ := messages.FieldString(f, "name")
+		raw, _ := rawjson.Field(request, "tools")
+		for _, e := range rawjson.Elements(raw) {
+			f, _ := rawjson.Field(e, "function")
+			name, _ := rawjson.FieldString(f, "name")
 			out = append(out, name)
 		}
 		return out
@@ -280,7 +282,7 @@ func selectionRows() []row {
 		r.script = []any{reply}
 		r.turns[0].run = "r"
 		r.check = func(t *testing.T, o outcome) {
-			require.Equal(t, string(reply), string(o.last().ReplyBytes()), "the reply itself is never changed")
+			require.Equal(t, string(reply), string(o.last().Reply()), "the reply itself is never changed")
 			if strict {
 				require.Equal(t, []string{"t12"}, stages.BlockedTools(o.last()))
 			} else {

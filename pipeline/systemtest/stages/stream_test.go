@@ -15,9 +15,12 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -38,7 +41,7 @@ func upstream(t *testing.T) string {
 		n := int(gjson.GetBytes(raw, "n").Int())
 		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
 			for c := range n {
-				event(c, `{"content":`+string(messages.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
+				event(c, `{"content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}
 		}
 		for c := range n {
@@ -78,7 +81,7 @@ func TestStreamsThroughStages(t *testing.T) {
 			t.Run(fmt.Sprint("TD-1 TD-2 TD-6 S4-PII-1 pieces of ", step), func(t *testing.T) {
 				t.Parallel()
 				session := fmt.Sprint("s", step)
-				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, messages.Encode(say))
+				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, rawjson.Encode(say))
 				p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: session, Body: body, Stream: true, Deadline: time.Now().Add(30 * time.Second)})
 				require.NoError(t, err)
 				var shown [2]string
@@ -89,11 +92,11 @@ func TestStreamsThroughStages(t *testing.T) {
 				})
 				require.NoError(t, err)
 				require.Nil(t, c.Fault)
-				for i, choice := range messages.Choices(c.ReplyBytes()) {
+				for i, choice := range chat.Choices(c.Reply()) {
 					require.Equal(t, want, choice.Message().Text(), "the final reply")
 					require.Equal(t, want, shown[i], "what was shown")
 				}
-				l, err := stages.LoadTodo(t.Context(), w.stores["todo"], "t1", session)
+				l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", session)
 				require.NoError(t, err)
 				require.Len(t, l.Items, 1, "one choice's directives are applied")
 				require.Equal(t, "COMPLETED", string(l.Items[0].Status))
@@ -114,7 +117,7 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 			m := &pipeline.Manager{}
 			require.NoError(t, m.Register(build(t, row{with: []made{{"todo-list", ""}}}, "", d)[0], true))
 			nodes = append(nodes, w.node(t, m, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-				c.SetReply(messages.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
+				c.SetReply(chat.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
 				return nil
 			})))
 		}
@@ -131,10 +134,10 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, text(t, c))
 			var report stages.TodoReport
-			require.True(t, c.Noted(stages.NoteTodo, &report))
+			require.True(t, c.Noted(messages.NoteTodo, &report))
 			require.Len(t, report.Added, 1)
 		}
-		l, err := stages.LoadTodo(t.Context(), w.stores["todo"], "t1", "s")
+		l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", "s")
 		require.NoError(t, err)
 		titles := map[string]bool{}
 		for i, it := range l.Items {

@@ -93,7 +93,7 @@ func (b *till) held(t *testing.T, tool, args string, set ...func(*pipeline.Reque
 	for _, f := range set {
 		f(&r)
 	}
-	p, err := b.Door().Accept(t.Context(), r)
+	p, err := b.Entry().Accept(t.Context(), r)
 	require.NoError(t, err)
 	_, err = p.Wait(t.Context(), nil)
 	require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -107,7 +107,7 @@ func (b *till) end(t *testing.T, id string) *messages.Call {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var err error
-		c, err = b.Door().Result(ctx, "default", id)
+		c, err = b.Entry().Result(ctx, "default", id)
 		return err == nil && c != nil
 	}, 40*time.Second, 10*time.Millisecond)
 	return c
@@ -165,7 +165,7 @@ func TestApprovalRows(t *testing.T) {
 		require.InDelta(t, 72*time.Hour, time.Until(list[len(list)-1].Expires), float64(time.Minute))
 		n := len(b.payments())
 		require.Nil(t, b.decide(t, id, `"approve"`))
-		require.Equal(t, `{"paid":true}`, string(b.end(t, id).ReplyBytes()))
+		require.Equal(t, `{"paid":true}`, string(b.end(t, id).Reply()))
 		require.Equal(t, []string{`{"amount":9007199254740993}`}, b.payments()[n:])
 		again := b.decide(t, id, `"reject"`)
 		require.Equal(t, messages.Conflict, again.Code)
@@ -212,7 +212,7 @@ func TestApprovalRows(t *testing.T) {
 		require.Nil(t, b.decide(t, id, `{"decision":"reject","reason":"not today"}`))
 		c = b.end(t, id)
 		require.Nil(t, c.Fault)
-		require.Contains(t, string(c.ReplyBytes()), "not today")
+		require.Contains(t, string(c.Reply()), "not today")
 		require.Len(t, b.payments(), n)
 	})
 	t.Run("HI-7 HI-8 HI-10", func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestApprovalRows(t *testing.T) {
 		n := len(b.payments())
 		id := b.held(t, "shred", `{"file":"a"}`)
 		require.Nil(t, b.decide(t, id, `{"decision":"respond","content":{"n":9007199254740993}}`))
-		require.Equal(t, `{"n":9007199254740993}`, string(b.end(t, id).ReplyBytes()))
+		require.Equal(t, `{"n":9007199254740993}`, string(b.end(t, id).Reply()))
 		require.Len(t, b.payments(), n)
 	})
 }

@@ -178,7 +178,7 @@ func replied(t *testing.T, h *host.Host, p pipeline.Pending, submitted bool) boo
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if submitted {
-		c, err := h.Door().Result(ctx, "default", p.ID())
+		c, err := h.Entry().Result(ctx, "default", p.ID())
 		return err == nil && c != nil
 	}
 	c, err := p.Wait(ctx, nil)
@@ -230,7 +230,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 			}
 			t.Run(x.at+"/"+tool+"/in time", func(t *testing.T) {
 				dying := w.process("", x.at)
-				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
 				require.NoError(t, err)
 				dying.dead()
 				next := w.process("", "")
@@ -242,7 +242,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 				}
 				if want == "" {
 					require.Nil(t, c.Fault, "%v", c.Fault)
-					require.Equal(t, `{"ok":true}`, string(c.ReplyBytes()))
+					require.Equal(t, `{"ok":true}`, string(c.Reply()))
 				} else {
 					require.NotNil(t, c.Fault)
 					require.Equal(t, want, c.Fault.Code, c.Fault.Message)
@@ -261,7 +261,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 					die := func() pipeline.Pending {
 						dying := w.process("", x.at)
 						until = time.Now().Add(3 * time.Second)
-						p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Submit: submit, Deadline: until})
+						p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Submit: submit, Deadline: until})
 						require.NoError(t, err)
 						dying.dead()
 						return p
@@ -276,7 +276,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 						defer next.kill()
 					}
 					c := finish(p)
-					require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+					require.NotNil(t, c.Fault, "%s", c.Reply())
 					want := x.late
 					if tool == "many" {
 						want = messages.DeadlineExceeded

@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -95,7 +96,7 @@ func TestFeatureRows(t *testing.T) {
 	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		switch gjson.GetBytes(c.Request(), "mode").String() {
 		case "change":
-			c.SetRequest(messages.SetField(c.Request(), "say", []byte(`"changed"`)))
+			c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
 		case "answer":
 			c.SetReply([]byte(`"mine"`))
 			return pipeline.Answer(), nil
@@ -124,13 +125,13 @@ func TestFeatureRows(t *testing.T) {
 		})
 		row("S2-CHAIN-1 S1-IF-4", func(t *testing.T) {
 			pass := b.do(t, "moded", `{"row":"S2-CHAIN-1 pass"}`)
-			require.Equal(t, `{"run":1}`, string(pass.ReplyBytes()))
-			require.Equal(t, `"changed"`, string(b.do(t, "moded", `{"row":"S2-CHAIN-1 change","mode":"change"}`).ReplyBytes()))
+			require.Equal(t, `{"run":1}`, string(pass.Reply()))
+			require.Equal(t, `"changed"`, string(b.do(t, "moded", `{"row":"S2-CHAIN-1 change","mode":"change"}`).Reply()))
 			own := b.do(t, "moded", `{"row":"S2-CHAIN-1 answer","mode":"answer"}`)
-			require.Equal(t, `"mine"`, string(own.ReplyBytes()))
+			require.Equal(t, `"mine"`, string(own.Reply()))
 			require.False(t, a.end(t, own).Get("executorReached").Bool(), "S2-CHAIN-3")
 			thrown := b.do(t, "moded", `{"row":"S2-CHAIN-1 throw","mode":"throw"}`)
-			require.Contains(t, string(thrown.ReplyBytes())+fmt.Sprint(thrown.Fault), "mode")
+			require.Contains(t, string(thrown.Reply())+fmt.Sprint(thrown.Fault), "mode")
 			require.Equal(t, []int{1, 0, 0}, []int{b.count("S2-CHAIN-1 pass"), b.count("S2-CHAIN-1 answer"), b.count("S2-CHAIN-1 throw")})
 		})
 		row("S2-CHAIN-2 S2-CHAIN-3 S2-CACHE-4 X-6", func(t *testing.T) { // CH-14
@@ -166,7 +167,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")}, "contracts 13: passed on unchanged")
 			c := b.do(t, "cached", args)
 			require.False(t, hit(c))
-			require.Equal(t, `{"run":4}`, string(c.ReplyBytes()))
+			require.Equal(t, `{"run":4}`, string(c.Reply()))
 			require.True(t, hit(b.do(t, "cached", args)))
 		})
 		row("S2-CHAIN-5 X-51", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
@@ -208,14 +209,14 @@ func TestFeatureRows(t *testing.T) {
 			c = b.do(t, "strict", `{"row":"S2-ARG-15","n":"x","fail":[]}`)
 			require.Equal(t, `[["n","type_mismatch"],["fail","type_mismatch"]]`, pairs(c.Notes["tool.issues"]))
 			require.Equal(t, []int{0, 0}, []int{c.Slip.Tries, b.count("S2-ARG-15")}, "never tried, so never again")
-			require.Equal(t, "invalid_arguments", gjson.GetBytes(c.ReplyBytes(), "error").String())
+			require.Equal(t, "invalid_arguments", gjson.GetBytes(c.Reply(), "error").String())
 			require.True(t, a.end(t, c).Exists(), "the audit has it too")
 			c = b.do(t, "strict", `{"row":"S2-ARG-5","n":"7","more":1}`)
 			require.Equal(t, `[{"path":"/n","from":"\"7\"","to":"7","rule":"to_integer"},{"path":"/more","from":"1","rule":"undeclared_dropped"}]`, string(c.Notes["tool.changes"]), "every change is recorded")
 		})
 		row("X-38 X-32", func(t *testing.T) { // the tool is looked up before its arguments are read
 			c := b.do(t, "not_there", `{"a":`)
-			require.Equal(t, []string{"tool_not_found", "graceful_error"}, []string{gjson.GetBytes(c.ReplyBytes(), "error").String(), fallback(c)})
+			require.Equal(t, []string{"tool_not_found", "graceful_error"}, []string{gjson.GetBytes(c.Reply(), "error").String(), fallback(c)})
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 		})
 		row("X-35 X-34 S2-FALL-4", func(t *testing.T) { // a graceful error is no error on this face, and says what it is
@@ -227,7 +228,7 @@ func TestFeatureRows(t *testing.T) {
 			secret := "sk-proj-0123456789abcdefghij"
 			for with, tool := range map[string]string{"": "again", "tool_network": "cached"} {
 				c := b.do(t, tool, `{"row":"S1-IMPL-3 `+tool+`","fail":9,"with":"`+with+`","text":"dial postgres://root:hunter22@db: Authorization: Bearer `+secret+`"}`)
-				all := string(c.ReplyBytes()) + string(messages.Encode(c.Notes["tool.fallbackFault"])) + a.end(t, c).Raw
+				all := string(c.Reply()) + string(rawjson.Encode(c.Notes["tool.fallbackFault"])) + a.end(t, c).Raw
 				require.NotContains(t, all, secret)
 				require.NotContains(t, all, "hunter22")
 				require.Contains(t, all, "***")
@@ -235,19 +236,19 @@ func TestFeatureRows(t *testing.T) {
 			require.NotContains(t, b.logs.String(), secret)
 		})
 		row("S1-IMPL-4", func(t *testing.T) { // newest, pinned, one that is not there
-			require.JSONEq(t, `{"row":"S1-IMPL-4"}`, string(b.do(t, "pinned", `{"row":"S1-IMPL-4"}`).ReplyBytes()), "1.10 is newer than 1.9 and 1.10-rc.1")
-			require.Equal(t, `{"run":1}`, string(b.do(t, "pinned@1.9", `{"row":"S1-IMPL-4"}`).ReplyBytes()))
+			require.JSONEq(t, `{"row":"S1-IMPL-4"}`, string(b.do(t, "pinned", `{"row":"S1-IMPL-4"}`).Reply()), "1.10 is newer than 1.9 and 1.10-rc.1")
+			require.Equal(t, `{"run":1}`, string(b.do(t, "pinned@1.9", `{"row":"S1-IMPL-4"}`).Reply()))
 			require.Equal(t, `{"run":2}`, string(ask(t, b.Conn, "shallot.v1.tool.request."+messages.Token("pinned@1.9"), `{"row":"S1-IMPL-4"}`).Data))
-			require.Equal(t, "tool_not_found", gjson.GetBytes(b.do(t, "pinned@3", `{}`).ReplyBytes(), "error").String())
+			require.Equal(t, "tool_not_found", gjson.GetBytes(b.do(t, "pinned@3", `{}`).Reply(), "error").String())
 		})
 		row("X-5 S0-EVICT-3", func(t *testing.T) { // a hit never returns more than the threshold
 			args := `{"row":"X-5","text":"a","chars":85000}`
 			first, second := b.do(t, "cached", args), b.do(t, "cached", args)
 			require.True(t, hit(second))
-			require.Equal(t, string(first.ReplyBytes()), string(second.ReplyBytes()))
-			require.Less(t, len(second.ReplyBytes()), 1000)
+			require.Equal(t, string(first.Reply()), string(second.Reply()))
+			require.Less(t, len(second.Reply()), 1000)
 			require.Len(t, b.whole(t, evictedPath(t, second)), 85000)
-			require.Len(t, b.do(t, "never", `{"row":"X-5 never","text":"a","chars":85000}`).ReplyBytes(), 85002, "max-result -1")
+			require.Len(t, b.do(t, "never", `{"row":"X-5 never","text":"a","chars":85000}`).Reply(), 85002, "max-result -1")
 		})
 		row("contracts 10 and 11", func(t *testing.T) { // effect, check, idempotency-key
 			c := b.do(t, "written", `{"row":"written","ms":5000}`)
@@ -258,11 +259,11 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, []int{1, 2, 1}, []int{b.count("written"), b.count("keyed"), b.count("unkeyed")}, "a tool that takes a key may run again")
 		})
 		row("contracts 12", func(t *testing.T) { // allow-blank
-			require.Equal(t, `{"text":" ","name":"n"}`, string(b.do(t, "blank", `{"text":" ","name":"n"}`).ReplyBytes()))
+			require.Equal(t, `{"text":" ","name":"n"}`, string(b.do(t, "blank", `{"text":" ","name":"n"}`).Reply()))
 			require.Equal(t, `[["name","null_or_empty"]]`, pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
 		})
 		row("approval", func(t *testing.T) {
-			p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Tenant: "default", Body: []byte(`{"row":"asked"}`)})
+			p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Tenant: "default", Body: []byte(`{"row":"asked"}`)})
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), nil)
 			require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -299,7 +300,7 @@ func pairs(issues json.RawMessage) string {
 	for _, i := range gjson.ParseBytes(issues).Array() {
 		out = append(out, [2]string{i.Get("parameter").String(), i.Get("code").String()})
 	}
-	return string(messages.Encode(out))
+	return string(rawjson.Encode(out))
 }
 
 // TestDeafTool: S2-TIME-5, X-42: a tool that does not listen holds its slot and not the clock.

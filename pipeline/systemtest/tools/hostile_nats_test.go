@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -95,8 +96,8 @@ tool:
 			t.Run(fmt.Sprintf("%s/%s", tool, x.do), func(t *testing.T) {
 				t.Parallel()
 				row := fmt.Sprint(tool, i)
-				c := call(t, h, pipeline.Request{Tool: tool, Body: messages.Encode(map[string]string{"row": row, "do": x.do})})
-				got := string(c.ReplyBytes())
+				c := call(t, h, pipeline.Request{Tool: tool, Body: rawjson.Encode(map[string]string{"row": row, "do": x.do})})
+				got := string(c.Reply())
 				if s, ok := c.ReplyText(); ok {
 					got = s
 				}
@@ -132,7 +133,7 @@ tool:
 		var wg sync.WaitGroup
 		for range 400 {
 			wg.Go(func() {
-				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "deaf", Body: []byte(`{}`)})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "deaf", Body: []byte(`{}`)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -258,7 +259,7 @@ tool:
 	}
 	var waiting []pipeline.Pending
 	for i := range 90 {
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
 		require.NoError(t, err)
 		waiting = append(waiting, p)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -65,7 +66,7 @@ tool:
 			if row.tool == "slow" {
 				r.Deadline = time.Now().Add(2 * time.Second)
 			}
-			p, err := h.Door().Accept(t.Context(), r)
+			p, err := h.Entry().Accept(t.Context(), r)
 			require.NoError(t, err)
 			_, seen, c, fault := follow(t, p, nil)
 			if stream {
@@ -76,7 +77,7 @@ tool:
 			_ = last.Load().RespondMsg(&nats.Msg{Data: []byte("three"), Header: nats.Header{"Shallot-Chunk": {"3"}}})
 			_ = last.Load().RespondMsg(&nats.Msg{Header: nats.Header{"Shallot-Chunks": {"3"}}})
 			r.Deadline = time.Time{}
-			p, err = h.Door().Accept(t.Context(), r)
+			p, err = h.Entry().Accept(t.Context(), r)
 			require.NoError(t, err)
 			require.Equal(t, c.ID, p.ID())
 			again, err := p.Wait(t.Context(), nil)
@@ -97,7 +98,7 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 		gate := strconv.Itoa(i + 1)
 		f := feed{Gate: gate, Text: "0123456789", N: 50, Step: 20}
 		accept := func(stream bool, cache string) pipeline.Pending {
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: stream, Cache: cache})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: stream, Cache: cache})
 			require.NoError(t, err)
 			return p
 		}
@@ -117,7 +118,7 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 			p := accept(k%2 == 0, "")
 			all.Go(func() {
 				_, whole, c, fault := follow(t, p, nil)
-				out, _, _ := c.ReplyOut()
+				out, _, _ := c.ReplyPlain()
 				tries.Add(int64(c.Slip.Tries))
 				if fault != nil || out != f.all() || k%2 == 0 && whole != out {
 					t.Errorf("%v %q", fault, out)
@@ -297,7 +298,7 @@ stages:
 	}
 	leaving := func(i int) {
 		f := feed{Gate: "5", Text: strconv.Itoa(i), N: 30, Step: 4}
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: true})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: true})
 		if err != nil {
 			t.Error(err)
 			return
@@ -305,14 +306,14 @@ stages:
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		_, _ = p.Wait(ctx, func(d pipeline.Delta) {
-			if _, ok := messages.ToolChunkText(d.Chunk); ok {
+			if _, ok := chat.ToolChunkText(d.Chunk); ok {
 				p.Leave()
 				cancel()
 			}
 		})
 	}
 	waiting := func(i int) {
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{"n":` + strconv.Itoa(i) + `}`), Stream: i%2 == 0})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{"n":` + strconv.Itoa(i) + `}`), Stream: i%2 == 0})
 		if err != nil {
 			t.Error(err)
 			return

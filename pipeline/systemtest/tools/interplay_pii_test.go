@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -57,7 +58,7 @@ tool:
 				return toolbox.Result{Content: []byte("see beside"), Structured: []byte(`{"a":9007199254740993,"to":"joe@example.com"}`), Metadata: map[string]any{"from": value}}, nil
 			},
 			"large": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-				return toolbox.Result{Content: []byte("see beside"), Structured: messages.Encode(map[string]string{"to": long})}, nil
+				return toolbox.Result{Content: []byte("see beside"), Structured: rawjson.Encode(map[string]string{"to": long})}, nil
 			},
 			"native": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`), Metadata: map[string]any{tool.MetaNative: tool.Native{
@@ -82,8 +83,8 @@ tool:
 	ends := map[string]*messages.Call{}
 	for _, name := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
-				Notes: messages.Notes{tool.NoteMCP: messages.Encode(tool.MCPCall{Progress: true, LogLevel: "debug"})}})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
+				Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(tool.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -104,11 +105,11 @@ tool:
 			ends[name] = c
 		}
 	}
-	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[tool.NoteStructured]))
+	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[messages.NoteStructured]))
 	native, ok := tool.NativeMCP(ends["native"])
 	require.True(t, ok)
 	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`, string(native))
-	require.Contains(t, string(ends["fails"].ReplyBytes()), "graceful_error")
+	require.Contains(t, string(ends["fails"].Reply()), "graceful_error")
 	for _, tool := range []string{"streams", "large"} {
 		text := (&rowBus{Host: h}).whole(t, evictedPath(t, ends[tool]))
 		require.Contains(t, text, shown)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
@@ -53,7 +55,7 @@ func TestStreamOfAHeldCall(t *testing.T) {
 				require.ErrorIs(t, err, nats.ErrTimeout, "nothing came after the end")
 			}()
 		} else {
-			p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()), Stream: true})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()), Stream: true})
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) { t.Errorf("a piece: %s", d.Chunk) })
 			require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -65,7 +67,7 @@ func TestStreamOfAHeldCall(t *testing.T) {
 		require.NoError(t, h.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
 		c := endOf(t, h.Host, id)
 		require.Nil(t, c.Fault)
-		out, _, _ := c.ReplyOut()
+		out, _, _ := c.ReplyPlain()
 		require.Equal(t, f.all(), out)
 		require.Equal(t, i == 1, c.Flag(messages.NoteCacheHit), "asked again, not run again")
 	}
@@ -73,7 +75,7 @@ func TestStreamOfAHeldCall(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 	// Whoever cancels a call that waits finds it gone from the list, and ended.
-	p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`), Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`), Stream: true})
 	require.NoError(t, err)
 	_, err = p.Wait(t.Context(), nil)
 	require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -95,7 +97,7 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	h := startStreams(t, "")
 	f := feed{Gate: "1", Text: "0123456789", N: 300, Step: 5}
 	accept := func(stream bool) pipeline.Pending {
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
 		require.NoError(t, err)
 		return p
 	}
@@ -116,7 +118,7 @@ func TestJoiningAStreamedCall(t *testing.T) {
 			others.Go(func() {
 				waits <- struct{}{}
 				_, all, c, fault := follow(t, p, func() { pieces.Add(1) })
-				if out, _, _ := c.ReplyOut(); fault != nil || all != f.all() || out != f.all() {
+				if out, _, _ := c.ReplyPlain(); fault != nil || all != f.all() || out != f.all() {
 					t.Errorf("%v %q", fault, all)
 				}
 			})
@@ -135,7 +137,7 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	// The reverse: the first one does not stream.
 	f.Gate = "2"
 	plain := func(stream bool) pipeline.Pending {
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
 		require.NoError(t, err)
 		return p
 	}
@@ -170,7 +172,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			var answers atomic.Bool
 			var say atomic.Pointer[func(phase string, answer json.RawMessage) string]
 			program(t, h.Host, "shallot.v1.stage.tool.guard", func(q map[string]json.RawMessage) string {
-				phase, _ := messages.IsString(q["phase"])
+				phase, _ := rawjson.IsString(q["phase"])
 				var call struct {
 					Notes map[string]json.RawMessage `json:"notes"`
 				}
@@ -200,7 +202,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			answers.Store(true)
 			before, _, c, fault := h.read(t, "glossed", f, nil)
 			require.Nil(t, fault)
-			require.Equal(t, []any{"", `{"from":"gloss"}`, 0}, []any{before, string(c.ReplyBytes()), c.Slip.Tries})
+			require.Equal(t, []any{"", `{"from":"gloss"}`, 0}, []any{before, string(c.Reply()), c.Slip.Tries})
 			says(func(string, json.RawMessage) string { return `{"verdict":"stop"}` })
 			_, whole, c, fault = h.read(t, "guarded", f, nil)
 			require.NotNil(t, fault)
@@ -220,7 +222,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			require.Equal(t, []any{f.all(), 1}, []any{whole, c.Slip.Tries})
 			afters.Store(0)
 			c = call(t, h.Host, pipeline.Request{Tool: "guarded", Body: []byte(f.args())})
-			out, _, _ := c.ReplyOut()
+			out, _, _ := c.ReplyPlain()
 			require.Equal(t, []any{strings.Repeat("other", 20), 2}, []any{out, c.Slip.Tries})
 
 			// Hold, from each phase.
@@ -232,10 +234,10 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					return `{"verdict":"continue"}`
 				})
 				for _, answer := range []string{`true`, ``} {
-					p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(f.args()), Stream: true})
+					p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(f.args()), Stream: true})
 					require.NoError(t, err)
 					seen := ""
-					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := messages.ToolChunkText(d.Chunk); seen += text })
+					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := chat.ToolChunkText(d.Chunk); seen += text })
 					require.ErrorIs(t, err, pipeline.ErrHeld)
 					if phase == "before" {
 						require.Empty(t, seen)
@@ -257,7 +259,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					require.NoError(t, h.Decide(t.Context(), "default", p.ID(), json.RawMessage(answer), "ann"))
 					c := endOf(t, h.Host, p.ID())
 					require.Nil(t, c.Fault, "%v", c.Fault)
-					out, _, _ := c.ReplyOut()
+					out, _, _ := c.ReplyPlain()
 					require.Equal(t, f.all(), out)
 					require.Equal(t, 1, c.Slip.Tries)
 				}
@@ -298,7 +300,7 @@ stages:
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c := b.end(t, id)
 	require.Nil(t, c.Fault, "%v", c.Fault)
-	require.Equal(t, []any{2, `{"paid":true}`}, []any{c.Slip.Tries, string(c.ReplyBytes())})
+	require.Equal(t, []any{2, `{"paid":true}`}, []any{c.Slip.Tries, string(c.Reply())})
 	require.Equal(t, []string{`{"amount":1}`}, b.payments())
 
 	edits.Store(&other)
@@ -310,7 +312,7 @@ stages:
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c = b.end(t, id)
-	require.NotNil(t, c.Fault, "%s", c.ReplyBytes())
+	require.NotNil(t, c.Fault, "%s", c.Reply())
 	require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
 	require.Contains(t, c.Fault.Message, "with other arguments")
 	require.Equal(t, []string{`{"amount":1}`, `{"amount":1}`}, b.payments())
@@ -334,7 +336,7 @@ stages:
 	_, err := b.Control().Switch(t.Context(), "desk", false, "", "op")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "free", Body: []byte(`{}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "free", Body: []byte(`{}`)})
 		require.NoError(t, err)
 		c, err := p.Wait(t.Context(), nil)
 		if err != nil {
@@ -363,10 +365,10 @@ func TestAPersonsAnswerIsNoStaleResult(t *testing.T) {
 	args := feed{Fail: "the disk is gone"}.args()
 	id := b.held(t, "asked", args)
 	require.Nil(t, b.decide(t, id, `{"decision":"respond","content":{"said":"by ann"}}`))
-	require.Equal(t, `{"said":"by ann"}`, string(b.end(t, id).ReplyBytes()))
+	require.Equal(t, `{"said":"by ann"}`, string(b.end(t, id).Reply()))
 	id = b.held(t, "asked", args)
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c := b.end(t, id)
 	require.Equal(t, "graceful_error", fallback(c))
-	require.NotContains(t, string(c.ReplyBytes()), "by ann")
+	require.NotContains(t, string(c.Reply()), "by ann")
 }

@@ -36,7 +36,7 @@ func pendingRetries(t testing.TB, n int) int {
 	for from := range 64 {
 		wg.Go(func() {
 			for i := from; i < n; i += 64 {
-				_, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Submit: true,
+				_, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Submit: true,
 					Body: fmt.Appendf(nil, `{"row":"waits","fail":%d,"text":"x","i":%d}`, n, i)})
 				if err != nil {
 					t.Error(err)

@@ -156,7 +156,7 @@ func TestOwnRemoteStages(t *testing.T) {
 	require.Equal(t, []string{"my-audit before false", "my-limit before false", "my-audit after false"}, seen(), "and so is a refusal")
 
 	// Killed in the middle of a question: the mandatory stage fails the call, because nobody may pass it unseen.
-	pending, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
+	pending, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { raw, _ := os.ReadFile(log); return strings.Contains(string(raw), "my-audit") }, 10*time.Second, 5*time.Millisecond)
 	p.kill()
@@ -168,7 +168,7 @@ func TestOwnRemoteStages(t *testing.T) {
 	seen()
 
 	// While nobody is there, calls wait, and go on when the program is back.
-	pending, err = h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(`{"n":4}`)})
+	pending, err = h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(`{"n":4}`)})
 	require.NoError(t, err)
 	absent := func() float64 {
 		n := 0.0
@@ -278,7 +278,7 @@ stages:
 	})
 	chat := func(stream bool) (*messages.Call, []pipeline.Delta) {
 		body := fmt.Sprintf(`{"model":"demo/echo","stream":%v,"messages":[{"role":"user","content":"hello there"}]}`, stream)
-		p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Model, Stream: stream, Body: []byte(body)})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Model, Stream: stream, Body: []byte(body)})
 		require.NoError(t, err)
 		var deltas []pipeline.Delta
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -290,12 +290,12 @@ stages:
 	c, _ := chat(false)
 	require.Nil(t, c.Fault, "%v", c.Fault)
 	require.Contains(t, string(c.Request()), `"content":"quiet"`)
-	require.Contains(t, string(c.ReplyBytes()), `"content":"LOUD"`)
+	require.Contains(t, string(c.Reply()), `"content":"LOUD"`)
 	require.Contains(t, strings.Join(c.Slip.Path, ","), "shout.beforeModel,logging.beforeModel")
 	c, deltas := chat(true)
 	require.Nil(t, c.Fault)
 	require.Empty(t, deltas, "what the caller sees is what the after made of it")
-	require.Contains(t, string(c.ReplyBytes()), `"content":"LOUD"`)
+	require.Contains(t, string(c.Reply()), `"content":"LOUD"`)
 
 	stats, err := h.Node.Stats(t.Context())
 	require.NoError(t, err)
@@ -317,7 +317,7 @@ stages:
 
 	_, err = h.Node.Switch(t.Context(), "shout", false, "", "test")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.ReplyBytes()), "hello there") }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.Reply()), "hello there") }, 10*time.Second, 20*time.Millisecond)
 }
 
 func TestRemoteStagesRefused(t *testing.T) {

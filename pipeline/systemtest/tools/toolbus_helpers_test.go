@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -121,7 +122,7 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 	case n <= s.Fail:
 		return toolbox.Result{}, messages.NewFault(messages.Code(s.With), "%s", s.Text)
 	case s.Chars > 0:
-		return toolbox.Result{Content: messages.Encode(strings.Repeat(s.Text, s.Chars))}, nil
+		return toolbox.Result{Content: rawjson.Encode(strings.Repeat(s.Text, s.Chars))}, nil
 	case s.Say != nil:
 		return toolbox.Result{Content: s.Say}, nil
 	}

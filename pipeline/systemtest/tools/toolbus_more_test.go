@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -35,10 +36,10 @@ func (b *rowBus) whole(t *testing.T, path string, set ...func(*pipeline.Request)
 	t.Helper()
 	var out strings.Builder
 	for at := 0; ; {
-		c := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})), set...)
+		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})), set...)
 		require.Nil(t, c.Fault)
-		require.Empty(t, fallback(c), "%s", c.ReplyBytes())
-		part := gjson.ParseBytes(c.ReplyBytes())
+		require.Empty(t, fallback(c), "%s", c.Reply())
+		part := gjson.ParseBytes(c.Reply())
 		text := part.Get("text").String()
 		out.WriteString(text)
 		at += len([]rune(text))
@@ -57,10 +58,10 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 	t.Run("EV-1", func(t *testing.T) {
 		t.Parallel()
 		c := b.do(t, "big", `{"row":"EV-1","text":"a","chars":80000}`)
-		require.Equal(t, `"`+strings.Repeat("a", 80000)+`"`, string(c.ReplyBytes()))
+		require.Equal(t, `"`+strings.Repeat("a", 80000)+`"`, string(c.Reply()))
 		for chars, whole := range map[int]bool{80000: true, 80003: true, 80004: false} { // characters, whatever their bytes
 			c = b.do(t, "big", fmt.Sprintf(`{"row":"EV-1 %d","text":"中","chars":%d}`, chars, chars))
-			require.Equal(t, whole, string(c.ReplyBytes()) == `"`+strings.Repeat("中", chars)+`"`, "%d", chars)
+			require.Equal(t, whole, string(c.Reply()) == `"`+strings.Repeat("中", chars)+`"`, "%d", chars)
 		}
 	})
 	t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
@@ -77,7 +78,7 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 			require.Equal(t, strings.Repeat("a", 85000), string(raw))
 			require.True(t, strings.HasPrefix(path, dir), path)
 		}
-		theirs := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path})), tenant("other"))
+		theirs := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path})), tenant("other"))
 		require.NotNil(t, theirs.Fault, "another tenant's")
 		require.Equal(t, messages.NotFound, theirs.Fault.Code)
 	})
@@ -107,9 +108,9 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 	t.Run("EV-11", func(t *testing.T) {
 		t.Parallel()
 		path := evictedPath(t, b.do(t, "big", `{"row":"EV-11","text":"b","chars":200000}`))
-		c := b.do(t, "readEvictedResult", string(messages.Encode(map[string]any{"path": path, "limit": 80000})))
-		require.NotContains(t, string(c.ReplyBytes()), "完整结果已保存至")
-		require.GreaterOrEqual(t, len(gjson.GetBytes(c.ReplyBytes(), "text").String()), 80000)
+		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "limit": 80000})))
+		require.NotContains(t, string(c.Reply()), "完整结果已保存至")
+		require.GreaterOrEqual(t, len(gjson.GetBytes(c.Reply(), "text").String()), 80000)
 	})
 	t.Run("EV-12", func(t *testing.T) {
 		t.Parallel()
@@ -181,7 +182,7 @@ func TestRowsOff(t *testing.T) {
 	})
 	t.Run("EV-10", func(t *testing.T) {
 		c := b.do(t, "t", `{"row":"EV-10","text":"a","chars":1000000}`)
-		require.Len(t, c.ReplyBytes(), 1000002)
+		require.Len(t, c.Reply(), 1000002)
 		m := ask(t, b.Conn, "shallot.v1.tool.request.t", `{"row":"EV-10 small","text":"a","chars":900000}`)
 		require.Len(t, m.Data, 900002)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
@@ -74,7 +75,7 @@ func cacheRows(t *testing.T, b *rowBus) {
 			require.Equal(t, runs, b.count(row), "%v %v", first.Fault, second.Fault)
 			require.Equal(t, runs == 1, hit(second))
 			if runs == 1 {
-				require.Equal(t, string(first.ReplyBytes()), string(second.ReplyBytes()))
+				require.Equal(t, string(first.Reply()), string(second.Reply()))
 			}
 		})
 	}
@@ -132,7 +133,7 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("RT-9", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient", Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient", Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 5*time.Second, time.Millisecond)
 		begin := time.Now()
@@ -147,23 +148,23 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("RT-10", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks", Tenant: "default", Body: []byte(`{"row":"RT-10"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks", Tenant: "default", Body: []byte(`{"row":"RT-10"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return b.Node.Answer(t.Context(), "default", p.ID(), json.RawMessage(`"yes"`)) == nil }, 10*time.Second, 5*time.Millisecond)
-		c, err := b.Door().Result(t.Context(), "default", p.ID()) // whoever asked was told that it is held
+		c, err := b.Entry().Result(t.Context(), "default", p.ID()) // whoever asked was told that it is held
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
 		require.Equal(t, []int{1, 1}, []int{b.count("RT-10"), c.Slip.Tries})
 	})
 	t.Run("RT-10 approval", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10a","fail":2,"with":"tool_network"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10a","fail":2,"with":"tool_network"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
 		}, 10*time.Second, 5*time.Millisecond)
 		var c *messages.Call
-		require.Eventually(t, func() bool { c, err = b.Door().Result(t.Context(), "default", p.ID()); return err == nil }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil }, 10*time.Second, 5*time.Millisecond)
 		require.Nil(t, c.Fault)
 		require.Equal(t, []int{3, 3}, []int{b.count("RT-10a"), c.Slip.Tries}, "suspended, not retried; then one yes for all attempts")
 		require.Equal(t, 2, strings.Count(strings.Join(c.Slip.Path, " "), "approval.beforeTool"), "asked once, gone on once")
@@ -191,9 +192,9 @@ func policyRows(t *testing.T, b *rowBus) {
 			t.Parallel()
 			c := b.do(t, r.tool, `{"row":"`+row+`",`+r.args+`}`)
 			require.Nil(t, c.Fault)
-			require.Equal(t, []any{r.runs, r.mark}, []any{b.count(row), fallback(c)}, "%s", c.ReplyBytes())
+			require.Equal(t, []any{r.runs, r.mark}, []any{b.count(row), fallback(c)}, "%s", c.Reply())
 			if row == "RP-7" {
-				require.Equal(t, "invalid_arguments", gjson.GetBytes(c.ReplyBytes(), "error").String())
+				require.Equal(t, "invalid_arguments", gjson.GetBytes(c.Reply(), "error").String())
 			}
 		})
 	}
@@ -204,7 +205,7 @@ func timeRows(t *testing.T, b *rowBus) {
 		t.Parallel()
 		begin := time.Now()
 		c := b.do(t, "timed", `{"row":"TO-1","ms":20000}`)
-		require.Contains(t, string(c.ReplyBytes()), "Tool 'timed' timed out after 100ms")
+		require.Contains(t, string(c.Reply()), "Tool 'timed' timed out after 100ms")
 		require.Less(t, time.Since(begin), 10*time.Second)
 	})
 	t.Run("TO-4", func(t *testing.T) {
@@ -231,7 +232,7 @@ func timeRows(t *testing.T, b *rowBus) {
 		for i, ms := range []int{1, 20000, 1} {
 			wg.Go(func() {
 				c := b.do(t, "timed", fmt.Sprintf(`{"row":"TO-8 %d","ms":%d,"say":{"i":%d}}`, i, ms, i))
-				got[i] = string(c.ReplyBytes())
+				got[i] = string(c.Reply())
 			})
 		}
 		wg.Wait()
@@ -259,14 +260,14 @@ func ladderRows(t *testing.T, b *rowBus) {
 		t.Parallel()
 		args := `{"row":"F3-1","x":1}`
 		c := b.do(t, "stale", args)
-		require.Equal(t, []any{`{"run":1}`, ""}, []any{string(c.ReplyBytes()), fallback(c)}, "F3-12")
+		require.Equal(t, []any{`{"run":1}`, ""}, []any{string(c.Reply()), fallback(c)}, "F3-12")
 		b.mu.Lock()
 		b.broken["F3-1"] = true
 		b.mu.Unlock()
 		c = b.do(t, "stale", args)
 		require.Equal(t, "stale_cache", fallback(c), "F3-1")
-		require.Equal(t, "stale_cache", gjson.GetBytes(c.ReplyBytes(), "_shallot.fallback").String(), "F3-10")
-		require.Equal(t, int64(1), gjson.GetBytes(c.ReplyBytes(), "run").Int())
+		require.Equal(t, "stale_cache", gjson.GetBytes(c.Reply(), "_shallot.fallback").String(), "F3-10")
+		require.Equal(t, int64(1), gjson.GetBytes(c.Reply(), "run").Int())
 		require.Equal(t, "graceful_error", fallback(b.do(t, "stale", `{"row":"F3-1","x":2}`)), "F3-8")
 		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 10*time.Second, 100*time.Millisecond, "F3-7")
 	})
@@ -274,7 +275,7 @@ func ladderRows(t *testing.T, b *rowBus) {
 		t.Parallel()
 		for range 2 {
 			c := b.do(t, "stubbed", `{"row":"F3-2","fail":9,"text":"x"}`)
-			require.Equal(t, `{"note":"sample data","_shallot":{"fallback":"stub_data"}}`, string(c.ReplyBytes()))
+			require.Equal(t, `{"note":"sample data","_shallot":{"fallback":"stub_data"}}`, string(c.Reply()))
 			require.Equal(t, "stub_data", gjson.GetBytes(c.Notes["tool.metadata"], "fallback").String(), "%s", c.Notes)
 			require.False(t, hit(c), "F3-11")
 		}
@@ -292,7 +293,7 @@ func ladderRows(t *testing.T, b *rowBus) {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
 			c := b.do(t, r.tool, `{"row":"`+row+`",`+r.args+`}`)
-			g := gjson.ParseBytes(c.ReplyBytes())
+			g := gjson.ParseBytes(c.Reply())
 			require.Equal(t, []string{r.class, r.tool, r.suggestion, "graceful_error"},
 				[]string{g.Get("error").String(), g.Get("tool").String(), g.Get("suggestion").String(), g.Get("_shallot.fallback").String()}, g.Raw)
 			require.Equal(t, gjson.String, g.Get("message").Type)
@@ -301,8 +302,8 @@ func ladderRows(t *testing.T, b *rowBus) {
 	t.Run("F3-5", func(t *testing.T) {
 		t.Parallel()
 		text := "a \" b \\ c \n d \u0001"
-		c := b.do(t, "none", `{"row":"F3-5","fail":9,"text":`+string(messages.Encode(text))+`}`)
-		require.True(t, json.Valid(c.ReplyBytes()))
-		require.Contains(t, gjson.GetBytes(c.ReplyBytes(), "message").String(), text)
+		c := b.do(t, "none", `{"row":"F3-5","fail":9,"text":`+string(rawjson.Encode(text))+`}`)
+		require.True(t, json.Valid(c.Reply()))
+		require.Contains(t, gjson.GetBytes(c.Reply(), "message").String(), text)
 	})
 }

@@ -51,7 +51,7 @@ func startRoles(t testing.TB, yaml string, roles host.Roles) *host.Host {
 func call(t testing.TB, h *host.Host, r pipeline.Request) *messages.Call {
 	t.Helper()
 	r.Kind = messages.Tool
-	p, err := h.Door().Accept(context.Background(), r)
+	p, err := h.Entry().Accept(context.Background(), r)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

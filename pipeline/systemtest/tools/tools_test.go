@@ -177,7 +177,7 @@ tool:
 	})
 	require.NoError(t, err)
 
-	p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "far", Body: []byte(`{"x":1}`)})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "far", Body: []byte(`{"x":1}`)})
 	require.NoError(t, err)
 	f := strings.Fields(receive(t, began))
 	require.Equal(t, []string{p.ID(), p.ID(), `{"x":1}`}, []string{f[0], f[2], f[3]})

@@ -20,9 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -39,7 +42,7 @@ type feed struct {
 	Whole bool `json:"whole"`
 }
 
-func (f feed) args() string { return string(messages.Encode(f)) }
+func (f feed) args() string { return string(rawjson.Encode(f)) }
 
 func (f feed) all() string { return strings.Repeat(f.Text, f.N) }
 
@@ -142,18 +145,18 @@ func serveFeed(t *testing.T, nc *nats.Conn, subject string, gate func(string) er
 // read follows a streamed call. first is called with the first text.
 func (h *streamHost) read(t *testing.T, tool string, f feed, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
 	t.Helper()
-	p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()), Agent: "g1", Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()), Agent: "g1", Stream: true})
 	require.NoError(t, err)
 	return follow(t, p, first)
 }
 
 func follow(t *testing.T, p pipeline.Pending, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
 	t.Helper()
-	var follower pipeline.ToolFollower
+	var follower stream.ToolFollower
 	var text strings.Builder
 	read := func(chunks [][]byte) {
 		for _, chunk := range chunks {
-			piece, _ := messages.ToolChunkText(chunk)
+			piece, _ := chat.ToolChunkText(chunk)
 			if piece != "" && text.Len() == 0 && first != nil {
 				first()
 			}
@@ -218,7 +221,7 @@ func TestStreamedTools(t *testing.T) {
 				require.True(t, huge.all() == whole && huge.all() == before)
 				c := call(t, h.Host, pipeline.Request{Tool: "endless", Body: []byte(`{"text":"0123456789","n":300000,"step":400000,"gate":""}`)})
 				require.Nil(t, c.Fault)
-				out, _, _ := c.ReplyOut()
+				out, _, _ := c.ReplyPlain()
 				require.Equal(t, len(huge.all()), len(out), "for whom does not stream too")
 				data, _ := natsStream(t, h.Conn, "shallot.v1.tool.request.endless", huge.args())
 				require.True(t, huge.all() == data)
@@ -251,7 +254,7 @@ func TestStreamedTools(t *testing.T) {
 				require.NotNil(t, last, "a call that is refused ends its stream too")
 			})
 			t.Run("the caller leaves", func(t *testing.T) {
-				p, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
 				require.NoError(t, err)
 				_, _, _, fault := follow(t, p, p.Leave)
 				require.NotNil(t, fault)
@@ -340,14 +343,14 @@ tool:
 	} {
 		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 		p.start()
-		call, err := h.Door().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
+		call, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
 		require.NoError(t, err)
 		seen := ""
-		var f pipeline.ToolFollower
+		var f stream.ToolFollower
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		read := func(chunks [][]byte) {
 			for _, chunk := range chunks {
-				text, _ := messages.ToolChunkText(chunk)
+				text, _ := chat.ToolChunkText(chunk)
 				seen += text
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -47,7 +48,7 @@ func TestSeveralWorkers(t *testing.T) {
 		require.NoError(t, err)
 	}
 	serve("rows.slow", 700*time.Millisecond, `{"v":1}`)
-	serve("rows.big", 0, string(messages.Encode(fmt.Sprintf("%085000d", 7))))
+	serve("rows.big", 0, string(rawjson.Encode(fmt.Sprintf("%085000d", 7))))
 
 	var wg sync.WaitGroup
 	for i := range 90 {
@@ -64,7 +65,7 @@ func TestSeveralWorkers(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		c := call(t, hosts[1], pipeline.Request{Tool: "big", Tenant: name, Body: []byte(`{}`)})
 		paths = append(paths, evictedPath(t, c))
-		part := call(t, hosts[2], pipeline.Request{Tool: "readEvictedResult", Tenant: name, Body: messages.Encode(map[string]any{"path": paths[0], "limit": 10})})
+		part := call(t, hosts[2], pipeline.Request{Tool: "readEvictedResult", Tenant: name, Body: rawjson.Encode(map[string]any{"path": paths[0], "limit": 10})})
 		require.Nil(t, part.Fault, "tenant %s", name)
 		require.NotContains(t, paths[0], "one", "whose call it was is nobody's business")
 	}

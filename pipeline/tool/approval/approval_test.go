@@ -221,7 +221,7 @@ func TestGrant(t *testing.T) {
 		"tenant":    func(c *messages.Call) { c.Tenant = "b" },
 		"run":       func(c *messages.Call) { c.Run = "r" },
 		"call":      func(c *messages.Call) { c.ID = messages.NewID() },
-		"no grant":  func(c *messages.Call) { c.Unnote(approval.NoteGrant) },
+		"no grant":  func(c *messages.Call) { c.Unnote(messages.NoteGrant) },
 	} {
 		other := c.Clone()
 		change(other)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -70,7 +71,7 @@ func clip(s string, limit int) string {
 
 // arguments are the call's, as the tool gets them.
 func arguments(c *messages.Call) json.RawMessage {
-	if raw := c.Request(); !messages.IsNull(raw) {
+	if raw := c.Request(); !rawjson.IsNull(raw) {
 		return raw
 	}
 	return json.RawMessage("{}")
@@ -95,10 +96,10 @@ const maxReason = 4096
 // null, or an object whose decision is null (HI-10). Who and when are never the sender's to say.
 func Read(raw []byte) (d Decision, ok bool, err error) {
 	raw = bytes.TrimSpace(raw)
-	if word, is := messages.IsString(raw); is {
+	if word, is := rawjson.IsString(raw); is {
 		return Decision{Decision: word}, true, nil
 	}
-	if messages.IsNull(raw) {
+	if rawjson.IsNull(raw) {
 		return d, false, nil
 	}
 	in := struct {
@@ -134,7 +135,7 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 // plainKeys refuses a key that comes twice or in another case: two readers might take two decisions.
 func plainKeys(raw []byte) (err error) {
 	seen := map[string]bool{}
-	messages.EachField(raw, func(key string, _ []byte) {
+	rawjson.EachField(raw, func(key string, _ []byte) {
 		if seen[key] || key != strings.ToLower(key) {
 			err = fmt.Errorf("key %q is given twice, or in another case", clip(key, 64))
 		}

@@ -7,19 +7,14 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
-
-// NoteGrant holds the grant of a call: that its arguments, as they were then, passed the approval.
-const NoteGrant = "approval.grant"
-
-// NoteDecision says how a call passed that had to wait: {decision, by, at}.
-const NoteDecision = "approval.decision"
 
 // Grant binds a yes to one call and its arguments (contracts 9): sha256 over tenant, run, call id, tool and canonical
 // arguments, each part with its length before it. Arguments that are no JSON have none.
 func Grant(tenant, run, call, tool string, args []byte) (string, error) {
-	canonical, err := messages.Canonical(args)
+	canonical, err := rawjson.Canonical(args)
 	if err != nil {
 		return "", fmt.Errorf("grant: %w", err)
 	}
@@ -35,7 +30,7 @@ func Grant(tenant, run, call, tool string, args []byte) (string, error) {
 func Give(c *messages.Call, d *tool.Definition) error {
 	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
 	if err == nil {
-		c.Note(NoteGrant, g)
+		c.Note(messages.NoteGrant, g)
 	}
 	return err
 }
@@ -44,5 +39,5 @@ func Give(c *messages.Call, d *tool.Definition) error {
 func Granted(c *messages.Call, d *tool.Definition) bool {
 	var has string
 	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
-	return err == nil && c.Noted(NoteGrant, &has) && has == g
+	return err == nil && c.Noted(messages.NoteGrant, &has) && has == g
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // How arguments are coerced (contracts 12).
@@ -179,7 +179,7 @@ func (v *value) canonical(b []byte) []byte {
 		d, _ := decimalOf(string(v.raw))
 		return append(b, d.text()...)
 	case kString:
-		return append(b, messages.Encode(v.str)...)
+		return append(b, rawjson.Encode(v.str)...)
 	case kArray:
 		b = append(b, '[')
 		for i, x := range v.vals {
@@ -195,7 +195,7 @@ func (v *value) canonical(b []byte) []byte {
 			if n > 0 {
 				b = append(b, ',')
 			}
-			b = append(append(b, messages.Encode(v.keys[i])...), ':')
+			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
 			b = v.vals[i].canonical(b)
 		}
 		return append(b, '}')

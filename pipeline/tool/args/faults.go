@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Codes of an Issue. The first three are the documents' (S2-ARG-1, S2-ARG-4).
@@ -91,7 +92,7 @@ func (f *Faults) Fault() *messages.Fault {
 }
 
 // JSON is the structured list, for callers that read more than text.
-func (f *Faults) JSON() json.RawMessage { return messages.Encode(f) }
+func (f *Faults) JSON() json.RawMessage { return rawjson.Encode(f) }
 
 // got says what a value is, for a message.
 func got(v *value) string {
@@ -105,7 +106,7 @@ func got(v *value) string {
 		case blank(v.str):
 			return "a blank string"
 		}
-		return "string " + string(messages.Encode(Clip(v.str)))
+		return "string " + string(rawjson.Encode(Clip(v.str)))
 	case kArray:
 		return fmt.Sprintf("an array of %d", len(v.vals))
 	case kObject:

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Limits of arguments and schemas: what a model writes is bounded before anything walks it.
@@ -89,7 +89,7 @@ func (v *value) keep(keep func(key string) bool) {
 	}
 }
 
-func newString(s string) *value { return &value{kind: kString, str: s, raw: messages.Encode(s)} }
+func newString(s string) *value { return &value{kind: kString, str: s, raw: rawjson.Encode(s)} }
 func newNumber(t string) *value { return &value{kind: kNumber, raw: []byte(t)} }
 func newBool(b bool) *value {
 	if b {
@@ -137,7 +137,7 @@ func (v *value) write(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(append(b, messages.Encode(v.keys[i])...), ':')
+			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
 			b = x.write(b)
 		}
 		return append(b, '}')

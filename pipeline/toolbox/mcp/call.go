@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -98,7 +99,7 @@ func callerSays(params *mcp.CallToolParams, c *tool.MCPCall) error {
 func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	for _, k := range []string{"elicitation", "sampling", "roots"} {
-		if v, ok := messages.Field(raw, k); ok {
+		if v, ok := rawjson.Field(raw, k); ok {
 			out[k] = json.RawMessage(v)
 		}
 	}
@@ -122,7 +123,7 @@ func (s *server) failed(ctx context.Context, l *link, name string, err error) er
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", name, s.Name, wire.Message)
 		}
-		f.Headers = map[string]string{tool.HeaderMCPError: string(messages.Encode(tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
+		f.Headers = map[string]string{tool.HeaderMCPError: string(rawjson.Encode(tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", name, s.Name)
@@ -173,5 +174,5 @@ func (s *server) heardProgress(_ context.Context, r *mcp.ProgressNotificationCli
 	if r.Params.Message != "" {
 		p["message"] = r.Params.Message
 	}
-	f(messages.Encode(p))
+	f(rawjson.Encode(p))
 }

@@ -223,7 +223,7 @@ func TestMCPCancelAndProgress(t *testing.T) {
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := call("slow", `{}`)
-	c.Note(tool.NoteMCP, tool.MCPCall{Progress: true})
+	c.Note(messages.NoteMCP, tool.MCPCall{Progress: true})
 	seen := make(chan string, 4)
 	done := make(chan error, 1)
 	go func() { done <- target.Do(ctx, c, func(b []byte) error { seen <- string(b); return nil }) }()

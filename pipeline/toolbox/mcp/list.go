@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -34,7 +35,7 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) error {
 	}
 	offered := map[string]string{} // our name -> theirs
 	for _, t := range tools {
-		theirs, _ := messages.FieldString(t, "name")
+		theirs, _ := rawjson.FieldString(t, "name")
 		if !s.offers(theirs) {
 			continue
 		}
@@ -96,9 +97,9 @@ func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][
 		for _, t := range res.Tools {
 			kept[t.Name] = true
 		}
-		list, _ := messages.Field(raw, "tools")
-		for _, t := range messages.Elements(list) {
-			if name, _ := messages.FieldString(t, "name"); !kept[name] {
+		list, _ := rawjson.Field(raw, "tools")
+		for _, t := range rawjson.Elements(list) {
+			if name, _ := rawjson.FieldString(t, "name"); !kept[name] {
 				s.log.Warn("a tool of an MCP server is left out: its schema is not as the protocol wants it", "tool", name)
 				continue
 			}
@@ -141,20 +142,20 @@ func (s *server) definition(theirs string, t []byte) tool.Definition {
 		Name: tool.MCPName(s.Prefix, theirs), Source: tool.Discovered,
 		Executor: tool.Executor{Kind: tool.ExecMCP, Name: s.Name, Tool: theirs},
 	}
-	d.Description, _ = messages.FieldString(t, "description")
-	if in, ok := messages.Field(t, "inputSchema"); ok && !messages.IsNull(in) {
+	d.Description, _ = rawjson.FieldString(t, "description")
+	if in, ok := rawjson.Field(t, "inputSchema"); ok && !rawjson.IsNull(in) {
 		d.InputSchema = tool.JSON(in)
 	}
-	if out, ok := messages.Field(t, "outputSchema"); ok && !messages.IsNull(out) {
+	if out, ok := rawjson.Field(t, "outputSchema"); ok && !rawjson.IsNull(out) {
 		d.OutputSchema = tool.JSON(out)
 	}
-	if a, ok := messages.Field(t, "annotations"); ok {
+	if a, ok := rawjson.Field(t, "annotations"); ok {
 		var hints tool.Annotations
 		if json.Unmarshal(a, &hints) == nil && hints != (tool.Annotations{}) {
 			d.Annotations = &hints
 		}
 	}
-	if title, ok := messages.FieldString(t, "title"); ok && title != "" {
+	if title, ok := rawjson.FieldString(t, "title"); ok && title != "" {
 		if d.Annotations == nil {
 			d.Annotations = &tool.Annotations{}
 		}

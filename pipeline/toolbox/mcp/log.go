@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
-	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -43,7 +43,7 @@ func (s *server) heardLog(mark string, message json.RawMessage) {
 	if f == nil || len(message) > maxLog || !gjson.ParseBytes(message).IsObject() {
 		return
 	}
-	f(messages.Encode(map[string]json.RawMessage{"log": message}))
+	f(rawjson.Encode(map[string]json.RawMessage{"log": message}))
 }
 
 // wantLogs asks a server of a revision with sessions for all its messages, because callers with other levels share the

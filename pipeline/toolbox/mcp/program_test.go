@@ -184,7 +184,7 @@ func TestMCPProgramThatHangs(t *testing.T) {
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	limited := func(name, args string) error {
 		c := call(name, args)
-		c.Note(tool.NoteTimeout, 100)
+		c.Note(messages.NoteToolTimeout, 100)
 		return target.Do(t.Context(), c, noEmit)
 	}
 	require.Error(t, limited("stop", `{}`))

@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -58,14 +59,14 @@ func resultOf(raw json.RawMessage) toolbox.Result {
 func slim(raw json.RawMessage) json.RawMessage {
 	out := raw
 	if gjson.GetBytes(out, "resultType").String() == "complete" {
-		out = messages.DropField(out, "resultType")
+		out = rawjson.DropField(out, "resultType")
 	}
-	if meta, ok := messages.Field(out, "_meta"); ok {
-		meta = messages.DropField(meta, "io.modelcontextprotocol/serverInfo")
+	if meta, ok := rawjson.Field(out, "_meta"); ok {
+		meta = rawjson.DropField(meta, "io.modelcontextprotocol/serverInfo")
 		if string(bytes.TrimSpace(meta)) == "{}" {
-			out = messages.DropField(out, "_meta")
+			out = rawjson.DropField(out, "_meta")
 		} else {
-			out = messages.SetField(out, "_meta", meta)
+			out = rawjson.SetField(out, "_meta", meta)
 		}
 	}
 	return out
@@ -105,5 +106,5 @@ func afterTravel(content []byte) []byte {
 	if text, ok := c.ReplyText(); ok {
 		return []byte(text)
 	}
-	return c.ReplyBytes()
+	return c.Reply()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -50,7 +51,7 @@ func (m *MCP) subject(server string) string { return m.Subjects.Control("mcp", m
 
 // Publish tells all processes that something at a server changed.
 func (m *MCP) Publish(c tool.MCPChange) error {
-	return m.Conn.Publish(m.Subjects.Control("event", "mcp", messages.Token(c.Server)), messages.Encode(c))
+	return m.Conn.Publish(m.Subjects.Control("event", "mcp", messages.Token(c.Server)), rawjson.Encode(c))
 }
 
 // gate runs work at once until it is closed, which waits for what runs.
@@ -101,7 +102,7 @@ func (m *MCP) answer(server string, do Do, msg *nats.Msg) {
 	case err != nil:
 		a.Error = &tool.MCPError{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	}
-	if err := msg.Respond(messages.Encode(a)); err != nil {
+	if err := msg.Respond(rawjson.Encode(a)); err != nil {
 		m.Log.Debug("an answer about an MCP server was not sent", "mcp_server", server, "err", err)
 	}
 }
@@ -113,7 +114,7 @@ func (m *MCP) Ask(ctx context.Context, server, method string, params any) (json.
 	if err != nil {
 		return nil, err
 	}
-	msg, err := m.Conn.RequestWithContext(ctx, m.subject(server), messages.Encode(mcpQuestion{Method: method, Params: raw}))
+	msg, err := m.Conn.RequestWithContext(ctx, m.subject(server), rawjson.Encode(mcpQuestion{Method: method, Params: raw}))
 	if err != nil {
 		return nil, fmt.Errorf("MCP server %s: %w", server, err)
 	}

@@ -1,0 +1,156 @@
+// Package rawjson reads and edits JSON as bytes: an edit touches one field and leaves every other byte as it was, so
+// that what a caller sent travels on verbatim. It imports nothing of ours.
+package rawjson
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+// The functions of this file edit JSON as bytes: only the field that is named changes, everything else keeps its
+// order, its number text and its escapes. Input is valid compact JSON; bytes that are handed in are never changed.
+// Where a key comes twice the last one counts, as most readers of JSON hold it.
+
+// Field returns the raw value of a key of an object, and whether it is there.
+func Field(obj []byte, key string) (raw []byte, ok bool) {
+	from, to, _, ok := locate(obj, key)
+	if !ok {
+		return nil, false
+	}
+	return obj[from:to:to], true
+}
+
+// FieldString returns a field that is a JSON string.
+func FieldString(obj []byte, key string) (string, bool) {
+	raw, ok := Field(obj, key)
+	if !ok || len(raw) == 0 || raw[0] != '"' {
+		return "", false
+	}
+	return gjson.ParseBytes(raw).Str, true
+}
+
+// SetField returns the object with the key set to the raw value: in place if it is there, else at the end. What is no
+// object comes back as it is.
+func SetField(obj []byte, key string, raw []byte) []byte {
+	from, to, _, ok := locate(obj, key)
+	if ok {
+		return splice(obj, from, to, raw)
+	}
+	end := bytes.LastIndexByte(obj, '}')
+	if end < 0 || bytes.TrimLeft(obj, " \t\r\n")[0] != '{' {
+		return obj // an array or a string may hold a brace too
+	}
+	add := make([]byte, 0, len(key)+len(raw)+4)
+	if end > 0 && obj[end-1] != '{' {
+		add = append(add, ',')
+	}
+	add = append(add, Encode(key)...)
+	add = append(add, ':')
+	add = append(add, raw...)
+	return splice(obj, end, end, add)
+}
+
+// SetFieldString is SetField with a string value.
+func SetFieldString(obj []byte, key, value string) []byte { return SetField(obj, key, Encode(value)) }
+
+// DropField returns the object without the key, however often it comes.
+func DropField(obj []byte, key string) []byte {
+	for {
+		_, to, from, ok := locate(obj, key)
+		if !ok {
+			return obj
+		}
+		if to < len(obj) && obj[to] == ',' {
+			to++
+		} else if from > 0 && obj[from-1] == ',' {
+			from--
+		}
+		obj = splice(obj, from, to, nil)
+	}
+}
+
+// Elements returns the raw elements of an array; nil if raw is no array.
+func Elements(raw []byte) [][]byte {
+	r := gjson.ParseBytes(raw)
+	if !r.IsArray() {
+		return nil
+	}
+	out := make([][]byte, 0, 16)
+	r.ForEach(func(_, v gjson.Result) bool {
+		end := v.Index + len(v.Raw)
+		out = append(out, raw[v.Index:end:end])
+		return true
+	})
+	return out
+}
+
+// EachField calls f for each pair of an object, in order; it does nothing if obj is no object.
+func EachField(obj []byte, f func(key string, raw []byte)) {
+	r := gjson.ParseBytes(obj)
+	if !r.IsObject() {
+		return
+	}
+	r.ForEach(func(k, v gjson.Result) bool {
+		end := v.Index + len(v.Raw)
+		f(k.Str, obj[v.Index:end:end])
+		return true
+	})
+}
+
+// Array joins raw elements to an array.
+func Array(elems [][]byte) []byte {
+	n := 2
+	for _, e := range elems {
+		n += len(e) + 1
+	}
+	out := make([]byte, 0, n)
+	out = append(out, '[')
+	for i, e := range elems {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, e...)
+	}
+	return append(out, ']')
+}
+
+// IsString reports whether raw is a JSON string, and its value.
+func IsString(raw []byte) (string, bool) {
+	if len(raw) == 0 || raw[0] != '"' {
+		return "", false
+	}
+	return gjson.ParseBytes(raw).Str, true
+}
+
+// IsNull reports whether raw is absent or JSON null.
+func IsNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// Int returns raw as an integer, if it is one in 64 bits.
+func Int(raw []byte) (int64, bool) {
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	return n, err == nil
+}
+
+// locate finds the last pair of the key: value from..to, and where the pair begins.
+func locate(obj []byte, key string) (from, to, pair int, ok bool) {
+	r := gjson.ParseBytes(obj)
+	if !r.IsObject() {
+		return 0, 0, 0, false
+	}
+	r.ForEach(func(k, v gjson.Result) bool {
+		if k.Str == key {
+			from, to, pair, ok = v.Index, v.Index+len(v.Raw), k.Index, true
+		}
+		return true
+	})
+	return from, to, pair, ok
+}
+
+func splice(b []byte, from, to int, with []byte) []byte {
+	out := make([]byte, 0, len(b)-(to-from)+len(with))
+	out = append(out, b[:from]...)
+	out = append(out, with...)
+	return append(out, b[to:]...)
+}

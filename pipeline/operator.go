@@ -1,0 +1,248 @@
+package pipeline
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+)
+
+// Control is the operator's side of an installation: statistics, switches, diagnostics (S0-API-1..4). The bus
+// implements it for all processes, [LocalControl] for one. It is safe for concurrent use; its errors are faults.
+type Control interface {
+	// Stats returns the rows of all stages, added up over the processes that host them.
+	Stats(ctx context.Context) (Stats, error)
+	// Switch turns every stage that the name means on or off, for calls that enter from now on. The name is the
+	// stage's own or the documents' class name; it may mean a stage of more than one kind. An unknown name is the
+	// fault not_found and changes nothing (HT-4). Turning a mandatory or fixed stage off needs confirm to be that
+	// name, else the fault is conflict (none given) or invalid_request (another one), contracts 2. Switching to the
+	// state that a stage has is no error (HT-5). by says who asked, for the audit.
+	Switch(ctx context.Context, name string, on bool, confirm, by string) (Switched, error)
+	// Diagnostics returns all that is known, as a value that marshals to a JSON object (S0-API-4).
+	Diagnostics(ctx context.Context) (any, error)
+}
+
+// Stats is the union of the documents' two forms of the statistics body (S0-API-1, S0-API-2, X-23, ST-4). Every list
+// is present, if empty.
+type Stats struct {
+	ModelInterceptors []StageOrder    `json:"modelInterceptors"` // form A: the chain as it is built now
+	ToolInterceptors  []StageOrder    `json:"toolInterceptors"`
+	AgentInterceptors []StageOrder    `json:"agentInterceptors"`
+	CacheStats        map[string]any  `json:"cacheStats"`   // cacheSize, cacheHits, cacheMisses, hitRate, ttlMs
+	RetryStats        map[string]any  `json:"retryStats"`   // maxRetries, baseDelayMs, totalRetries, retriesExhausted
+	Interceptors      []StageStats    `json:"interceptors"` // form B: every registered stage, on or off
+	OrderConflicts    []OrderConflict `json:"orderConflicts"`
+	ChainBuildCount   int64           `json:"chainBuildCount"`
+	LastBuildTimeMs   float64         `json:"lastBuildTimeMs"`
+}
+
+// StageOrder is a stage's place in a chain. Name is the documents' class name where one exists, stage is ours.
+type StageOrder struct {
+	Name  string `json:"name"`
+	Stage string `json:"stage"`
+	Order int    `json:"order"`
+}
+
+// StageStats is one row of form B.
+type StageStats struct {
+	Stat
+	AvgDurationMs float64        `json:"avgDurationMs"` // mean over all invocations, 0 before the first (ST-1)
+	Details       map[string]any `json:"details,omitempty"`
+}
+
+// Switched says what a switch did.
+type Switched struct {
+	Name    string          `json:"name"`
+	Enabled bool            `json:"enabled"`
+	Stages  []SwitchedStage `json:"stages"`
+	By      string          `json:"by,omitempty"`
+	At      time.Time       `json:"at"`
+}
+
+// SwitchedStage is one stage that a switch reached.
+type SwitchedStage struct {
+	Stage   string        `json:"stage"`
+	Type    messages.Kind `json:"type"`
+	Enabled bool          `json:"enabled"`
+}
+
+// Names of the stages whose details are the documents' cacheStats and retryStats.
+const (
+	cacheStage = "tool-cache"
+	retryStage = "tool-retry"
+)
+
+// NewStats joins the rows of stages to the documents' body. details holds the counters of stages' own by kind/name;
+// builds and last are the chain builds.
+func NewStats(rows []Stat, details map[string]map[string]any, conflicts []OrderConflict, builds int64, last time.Duration) Stats {
+	s := Stats{
+		ModelInterceptors: []StageOrder{}, ToolInterceptors: []StageOrder{}, AgentInterceptors: []StageOrder{},
+		Interceptors: make([]StageStats, 0, len(rows)), OrderConflicts: conflicts,
+		CacheStats:      map[string]any{"cacheSize": 0, "cacheHits": 0, "cacheMisses": 0, "hitRate": 0.0, "ttlMs": 0},
+		RetryStats:      map[string]any{"maxRetries": 0, "baseDelayMs": 0, "totalRetries": 0, "retriesExhausted": 0},
+		ChainBuildCount: builds, LastBuildTimeMs: float64(last) / float64(time.Millisecond),
+	}
+	if s.OrderConflicts == nil {
+		s.OrderConflicts = []OrderConflict{}
+	}
+	for _, row := range rows {
+		d := details[string(row.Type)+"/"+row.Stage]
+		s.Interceptors = append(s.Interceptors, StageStats{Stat: row, AvgDurationMs: row.AvgMs(), Details: d})
+		switch row.Stage {
+		case cacheStage:
+			maps.Copy(s.CacheStats, d)
+		case retryStage:
+			maps.Copy(s.RetryStats, d)
+		}
+		if !row.Enabled {
+			continue
+		}
+		at := StageOrder{Name: row.Name, Stage: row.Stage, Order: row.Order}
+		switch row.Type {
+		case messages.Model:
+			s.ModelInterceptors = append(s.ModelInterceptors, at)
+		case messages.Tool:
+			s.ToolInterceptors = append(s.ToolInterceptors, at)
+		case messages.Agent:
+			s.AgentInterceptors = append(s.AgentInterceptors, at)
+		}
+	}
+	return s
+}
+
+// LocalControl is the Control of one process, over its Manager.
+type LocalControl struct{ Manager *Manager }
+
+var _ Control = LocalControl{}
+
+// Stats returns the rows of this process.
+func (l LocalControl) Stats(ctx context.Context) (Stats, error) {
+	details := map[string]map[string]any{}
+	for _, m := range l.Manager.Stages("") {
+		if m.Details != nil {
+			details[string(m.Kind)+"/"+m.Name] = m.Details(ctx)
+		}
+	}
+	builds, last := l.Manager.Builds()
+	return NewStats(l.Manager.Stats(), details, l.Manager.Conflicts(), builds, last), nil
+}
+
+// Switch switches the stages of this process.
+func (l LocalControl) Switch(_ context.Context, name string, on bool, confirm, by string) (Switched, error) {
+	found := l.Manager.Find(name)
+	if len(found) == 0 {
+		return Switched{}, messages.NewFault(messages.NotFound, "no stage %q; known: %s", name, strings.Join(l.known(), ", ")).From("entry")
+	}
+	for _, m := range found {
+		if err := MaySwitch(m.Stage, name, on, confirm); err != nil {
+			return Switched{}, err
+		}
+	}
+	out := Switched{Name: name, Enabled: on, By: by, At: time.Now().UTC()}
+	for _, m := range found {
+		l.Manager.Switch(m.Kind, m.Name, on)
+		out.Stages = append(out.Stages, SwitchedStage{Stage: m.Name, Type: m.Kind, Enabled: on})
+	}
+	return out, nil
+}
+
+// MaySwitch refuses to turn off a mandatory or fixed stage unless confirm repeats the name asked for, the stage's
+// own name or its class (contracts 2). It returns nil or a *messages.Fault.
+func MaySwitch(s Stage, name string, on bool, confirm string) error {
+	if on || s.Tier == Optional {
+		return nil
+	}
+	switch confirm {
+	case "":
+		return messages.NewFault(messages.Conflict,
+			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier, name).At("confirm").From("entry")
+	case name, s.Name, s.Alias:
+		return nil
+	}
+	return messages.NewFault(messages.InvalidRequest,
+		"confirm is %q, but the stage to turn off is %s; repeat that name or leave it on", confirm, name).At("confirm").From("entry")
+}
+
+func (l LocalControl) known() []string {
+	var out []string
+	for _, m := range l.Manager.Stages("") {
+		if !slices.Contains(out, m.Name) {
+			out = append(out, m.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Diagnostics returns the statistics and, for each stage, what it declares.
+func (l LocalControl) Diagnostics(ctx context.Context) (any, error) {
+	stats, err := l.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return NewDiagnostics(stats, l.Manager.Stages("")), nil
+}
+
+// Diagnostics is the body of S0-API-4: the statistics, the declarations of the stages, and advice.
+type Diagnostics struct {
+	Stats
+	Stages []StageFacts `json:"stages"`
+	Route  []Finding    `json:"routeFindings"` // of the route checker (contracts 24)
+	Advice []string     `json:"advice"`
+}
+
+// StageFacts is what a stage declares about itself.
+type StageFacts struct {
+	Stage      string        `json:"stage"`
+	Class      string        `json:"class,omitempty"`
+	Type       messages.Kind `json:"type"`
+	Order      int           `json:"order"`
+	Tier       string        `json:"tier"`
+	Enabled    bool          `json:"enabled"`
+	Phases     []string      `json:"phases"`
+	ApplyTo    []string      `json:"applyTo,omitempty"`
+	Reads      []string      `json:"reads,omitempty"`
+	Writes     []string      `json:"writes,omitempty"`
+	Tools      []string      `json:"tools,omitempty"`
+	Role       Role          `json:"role,omitempty"`
+	FailClosed bool          `json:"failClosed"`
+	Durable    bool          `json:"durable"`
+	SkipAbsent bool          `json:"skipAbsent"`
+}
+
+// NewDiagnostics joins statistics and declarations.
+func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
+	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages), Advice: []string{}}
+	for _, m := range stages {
+		d.Stages = append(d.Stages, factsOf(m))
+	}
+	for _, c := range stats.OrderConflicts {
+		d.Advice = append(d.Advice, "stages "+strings.Join(c.Names, " and ")+" of kind "+string(c.Type)+
+			" share an order and run in the order of registration; give each an order of its own")
+	}
+	return d
+}
+
+func factsOf(m *Managed) StageFacts {
+	f := StageFacts{
+		Stage: m.Name, Class: m.Alias, Type: m.Kind, Order: m.Order, Tier: m.Tier.String(), Enabled: m.Enabled(),
+		ApplyTo: m.ApplyTo, Reads: m.Reads, Writes: m.Writes, Phases: []string{}, Role: m.Role,
+		FailClosed: m.FailClosed, Durable: m.Durable, SkipAbsent: m.SkipAbsent,
+	}
+	if m.Before != nil {
+		f.Phases = append(f.Phases, "before")
+	}
+	if m.After != nil {
+		f.Phases = append(f.Phases, "after")
+	}
+	if m.Filter != nil {
+		f.Phases = append(f.Phases, "chunks")
+	}
+	for _, t := range m.Tools {
+		f.Tools = append(f.Tools, t.Name)
+	}
+	return f
+}

@@ -1,0 +1,79 @@
+package conversation
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
+
+// TokenCounter estimates how many tokens messages cost a model (S3-CLEAR-8). It is safe for concurrent use. The
+// estimate covers text, the arguments of tool calls, and tool results; images and the like count nothing.
+type TokenCounter interface {
+	Count(model string, msgs []chat.Msg) int
+}
+
+// TokenCounterFunc is a function as a TokenCounter.
+type TokenCounterFunc func(model string, msgs []chat.Msg) int
+
+// Count calls f.
+func (f TokenCounterFunc) Count(model string, msgs []chat.Msg) int { return f(model, msgs) }
+
+// Learner is a TokenCounter that learns from what a model charged for a request.
+type Learner interface {
+	TokenCounter
+	Learn(request, reply []byte)
+}
+
+// NewTokenCounter makes the counter that the key token-counter names (contracts 23).
+func NewTokenCounter(name, vocabulary string) (TokenCounter, error) {
+	switch name {
+	case "", "chars":
+		return Chars{}, nil
+	case "calibrated":
+		return NewCalibrated(), nil
+	case "tokenizer":
+		return newTokenizer(vocabulary)
+	}
+	return nil, fmt.Errorf("token-counter: %q; known: chars, calibrated, tokenizer", name)
+}
+
+// Chars is the documents' counter: one token for four characters, a character being a Unicode code point. It counts
+// over the sum of all texts and rounds up.
+type Chars struct{}
+
+// Count returns the estimate; the model does not matter.
+func (Chars) Count(_ string, msgs []chat.Msg) int {
+	n := 0
+	for _, m := range msgs {
+		texts(m, func(s string) { n += utf8.RuneCountInString(s) })
+	}
+	return (n + 3) / 4
+}
+
+// texts hands out what a message costs: its text, and the argument text of its tool calls. Role, ids and names are
+// not counted, so that "a result of 400 characters" is 100 tokens.
+func texts(m chat.Msg, f func(string)) {
+	if s := m.Text(); s != "" {
+		f(s)
+	}
+	for _, c := range m.ToolCalls() {
+		f(c.Arguments())
+	}
+	if raw, ok := rawjson.Field(m.Raw, "function_call"); ok {
+		s, _ := rawjson.FieldString(raw, "arguments")
+		f(s)
+	}
+}
+
+// tokensOf reads usage.prompt_tokens of a reply.
+func tokensOf(reply []byte) (int64, bool) {
+	usage, ok := rawjson.Field(reply, "usage")
+	if !ok {
+		return 0, false
+	}
+	raw, _ := rawjson.Field(usage, "prompt_tokens")
+	n, ok := rawjson.Int(raw)
+	return n, ok && n > 0
+}

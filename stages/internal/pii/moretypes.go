@@ -1,0 +1,281 @@
+package pii
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+)
+
+// Words that make a number next to them a telephone number, in the languages of the test set.
+var phoneWords = []string{"tel", "tel.", "telephone", "phone", "phone number", "mobile", "cell", "cellphone", "fax", "whatsapp", "telefon",
+	"telefonnummer", "rufnummer", "handy", "handynummer", "mobil", "téléphone", "portable", "teléfono", "móvil", "celular", "telefone", "telefono",
+	"cellulare", "telefoon", "телефон", "тел", "тел.", "电话", "手机", "手机号", "电话号码", "手机号码", "联系电话", "電話", "電話番号", "携帯", "전화", "전화번호", "휴대폰"}
+
+type phoneEnd struct{ at, digits int }
+
+// findPhone finds telephone numbers: E.164 with its plus sign; the North American form with its separators; anything
+// else of 7 to 15 digits only where a word before it says so.
+func findPhone(s string, i int, final bool) (int, says) {
+	c := s[i]
+	plus := c == '+'
+	if !plus && c != '(' && !isDigit(c) || inWord(s, i) || plus && i > 0 && strings.IndexByte("+/=).", s[i-1]) >= 0 {
+		return 0, saysNo
+	}
+	if i >= 2 && !plus && (s[i-1] == '.' || s[i-1] == '+' || s[i-1] == '-') && isDigit(s[i-2]) || i >= 1 && !plus && s[i-1] == '+' {
+		return 0, saysNo
+	}
+	j := i
+	if plus {
+		j++
+	}
+	var ends [16]phoneEnd
+	var groups [16]int
+	var first [16]byte // first digit of each group
+	n, total, last := 0, 0, ""
+	for n < len(ends) {
+		sep := j
+		for j < len(s) && j-sep < 3 {
+			w := sepLen(s, j)
+			if w == 0 && strings.IndexByte("().", s[j]) >= 0 || w == 0 && s[j] == '/' && !plus {
+				w = 1
+			}
+			if w == 0 {
+				break
+			}
+			j += w
+		}
+		if cutShort(s, j, final) {
+			return 0, saysMore
+		}
+		gap := s[sep:j]
+		if plus && n == 0 && gap != "" && gap != "(" { // a sum, not a number
+			return 0, saysNo
+		}
+		if len(gap) > 1 && !strings.ContainsAny(gap, "()") && sepLen(gap, 0) != len(gap) {
+			break
+		}
+		from := j
+		for j < len(s) && isDigit(s[j]) && j-from <= 15 {
+			j++
+		}
+		if j == from {
+			break
+		}
+		if j-from > 15 {
+			break
+		}
+		if cutShort(s, j, final) {
+			return 0, saysMore
+		}
+		if total += j - from; total > 15 {
+			break
+		}
+		first[n], groups[n], ends[n], last = s[from], j-from, phoneEnd{j, total}, gap
+		n++
+	}
+	if n == 0 {
+		return 0, saysNo
+	}
+	end := ends[n-1]
+	word, _ := wordAt(s, end.at, final)
+	switch {
+	case plus:
+		d := strings.TrimLeft(s[i+1:end.at], " (")
+		switch {
+		case end.digits < 8 || d[0] == '0' || word, n == 2 && last == "." && groups[1] <= 2:
+			return 0, saysNo
+		case strings.HasPrefix(d, "28"), strings.HasPrefix(d, "83"), strings.HasPrefix(d, "89"): // no such countries
+			return 0, saysNo
+		case d[0] == '1':
+			for _, e := range ends[:n] {
+				if e.digits == 11 {
+					return e.at, saysYes
+				}
+			}
+			return 0, saysNo
+		}
+		return end.at, saysYes
+	case word:
+		return 0, saysNo
+	case northAmerican(s[i:end.at], groups[:n], first[:n]):
+		return end.at, saysYes
+	case end.digits >= 7 && phoneSaid(textBefore(s, i)) && !(groups[0] == 4 && n >= 3 && groups[1] <= 2 && groups[2] <= 2):
+		return end.at, saysYes
+	}
+	return 0, saysNo
+}
+
+// northAmerican accepts (415) 555-2671, 415-555-2671, 415.555.2671 and a 1 before them.
+func northAmerican(text string, groups []int, first []byte) bool {
+	if len(groups) == 4 && groups[0] == 1 && first[0] == '1' {
+		groups, first = groups[1:], first[1:]
+	}
+	return len(groups) == 3 && groups[0] == 3 && groups[1] == 3 && groups[2] == 4 && first[0] >= '2' && first[1] >= '2' &&
+		(strings.Contains(text, "(") || strings.Count(text, "-")+strings.Count(text, ".") >= 2)
+}
+
+// phoneSaid reports whether one of the words stands before, with nothing but a few words and no digit between.
+func phoneSaid(look string) bool {
+	if i := strings.LastIndexAny(look, "\r\n0123456789"); i >= 0 {
+		look = look[i+1:]
+	}
+	look = strings.ToLower(look)
+	for _, w := range phoneWords {
+		i := strings.LastIndex(look, w)
+		if i < 0 || len(look)-i-len(w) > 16 || inWord(look, i) && w[0] < 0x80 {
+			continue
+		}
+		if rest := look[i+len(w):]; w[0] >= 0x80 || rest == "" || !isLetter(rest[0]) {
+			return true
+		}
+	}
+	return false
+}
+
+// secretKey is a form of secret that its issuer marks with a prefix.
+type secretKey struct {
+	prefix string
+	min    int  // characters after the prefix, at least
+	exact  bool // and no more
+	digit  bool // one of them must be a digit: sk-learn-contrib-examples is no key
+	chars  string
+}
+
+// Bounds of secrets, so that a stream holds back no more than this.
+const (
+	maxKey = 1024
+	maxJWT = 8 << 10
+	maxPEM = 16 << 10
+)
+
+var secretKeys = []secretKey{
+	{"sk-", 16, false, true, "-_"},
+	{"sk_live_", 16, false, false, ""}, {"sk_test_", 16, false, false, ""}, {"rk_live_", 16, false, false, ""}, {"whsec_", 24, false, true, ""},
+	{"AKIA", 16, true, false, ""}, {"ASIA", 16, true, true, ""},
+	{"ghp_", 20, false, false, ""}, {"gho_", 20, false, false, ""}, {"ghu_", 20, false, false, ""}, {"ghs_", 20, false, false, ""}, {"ghr_", 20, false, false, ""},
+	{"github_pat_", 22, false, true, "_"},
+	{"glpat-", 20, false, false, "-_"},
+	{"xoxb-", 12, false, true, "-"}, {"xoxp-", 12, false, true, "-"}, {"xoxa-", 12, false, true, "-"}, {"xoxs-", 12, false, true, "-"},
+	{"AIza", 35, true, false, "-_"},
+	{"npm_", 36, false, true, ""}, {"hf_", 30, false, true, ""}, {"gsk_", 30, false, true, ""},
+}
+
+// findSecret finds keys by the prefixes of their issuers, signed tokens (JWT) and private keys in PEM blocks.
+func findSecret(s string, i int, final bool) (int, says) {
+	if inWord(s, i) {
+		return 0, saysNo
+	}
+	if s[i] == '-' {
+		return findPEM(s, i, final)
+	}
+	rest := s[i:]
+	if strings.HasPrefix(rest, "eyJ") {
+		return findJWT(s, i, final)
+	}
+	for _, k := range secretKeys {
+		if !strings.HasPrefix(rest, k.prefix) {
+			if !final && strings.HasPrefix(k.prefix, rest) {
+				return 0, saysMore
+			}
+			continue
+		}
+		j, digits := i+len(k.prefix), 0
+		for j < len(s) && j-i < maxKey && (isAlnum(s[j]) || strings.IndexByte(k.chars, s[j]) >= 0) {
+			if isDigit(s[j]) {
+				digits++
+			}
+			j++
+		}
+		if cutShort(s, j, final) {
+			return 0, saysMore
+		}
+		for j > i && (s[j-1] == '-' || s[j-1] == '_') && !k.exact {
+			j--
+		}
+		n := j - i - len(k.prefix)
+		if n < k.min || k.exact && n != k.min || k.digit && digits == 0 {
+			return 0, saysNo
+		}
+		return j, saysYes
+	}
+	if !final && strings.HasPrefix("eyJ", rest) {
+		return 0, saysMore
+	}
+	return 0, saysNo
+}
+
+func findJWT(s string, i int, final bool) (int, says) {
+	var parts [3]int // ends
+	j := i
+	for p := range parts {
+		from := j
+		for j < len(s) && j-i < maxJWT && (isAlnum(s[j]) || s[j] == '-' || s[j] == '_') {
+			j++
+		}
+		if cutShort(s, j, final) {
+			return 0, saysMore
+		}
+		if j-from < 8 {
+			return 0, saysNo
+		}
+		parts[p] = j
+		if p == 2 {
+			break
+		}
+		if j >= len(s) || s[j] != '.' {
+			return 0, saysNo
+		}
+		j++
+		if p == 0 {
+			head, err := base64.RawURLEncoding.DecodeString(s[from:parts[0]])
+			if err != nil || !json.Valid(head) {
+				return 0, saysNo
+			}
+		}
+	}
+	return parts[2], saysYes
+}
+
+// findPEM finds a private key block. One that is not closed within the bound is taken as far as the bound, because
+// most of a key is a key too.
+func findPEM(s string, i int, final bool) (int, says) {
+	const open, mark, end = "-----BEGIN ", "PRIVATE KEY", "-----END "
+	if i > 0 && s[i-1] == '-' {
+		return 0, saysNo
+	}
+	rest := s[i:min(len(s), i+maxPEM)]
+	if !strings.HasPrefix(rest, open) {
+		if !final && strings.HasPrefix(open, rest) {
+			return 0, saysMore
+		}
+		return 0, saysNo
+	}
+	label := rest[len(open):min(len(rest), len(open)+48)]
+	close := strings.Index(label, "-----")
+	if close < 0 {
+		if !final && len(label) < 48 {
+			return 0, saysMore
+		}
+		return 0, saysNo
+	}
+	if !strings.Contains(label[:close], mark) {
+		return 0, saysNo
+	}
+	from := len(open) + close + 5
+	if k := strings.Index(rest[from:], end); k >= 0 {
+		tail := rest[from+k+len(end):]
+		if m := strings.Index(tail[:min(len(tail), 48)], "-----"); m >= 0 {
+			return i + from + k + len(end) + m + 5, saysYes
+		} else if len(tail) >= 48 {
+			return i + from + k + len(end), saysYes
+		}
+	}
+	if !final && len(s) <= i+maxPEM {
+		return 0, saysMore
+	}
+	cutAt := i + len(rest)
+	for cutAt < len(s) && cutAt > i && s[cutAt]&0xC0 == 0x80 {
+		cutAt--
+	}
+	return cutAt, saysYes
+}
