@@ -66,9 +66,9 @@ func (n *Node) serveFaces() error {
 
 // face subscribes to a request subject; each request has a goroutine of its own that Stop waits for.
 func (n *Node) face(subject string, serve func(m *nats.Msg)) error {
-	sub, err := n.nc.QueueSubscribe(subject, entryGroup, func(m *nats.Msg) {
+	sub, err := n.nc.QueueSubscribe(subject, entryGroup, n.Answering(func(m *nats.Msg) {
 		n.work.Go(func() { serve(m) })
-	})
+	}))
 	if err != nil {
 		return err
 	}

@@ -58,9 +58,9 @@ func (h *Host) startMCP() error {
 	m.Start()
 	for _, s := range h.Config.Tool.MCPServers {
 		subject := subjects.Control("mcp", messages.Token(s.Name))
-		_, err := h.Conn.QueueSubscribe(subject, "mcp", func(msg *nats.Msg) {
+		_, err := h.Conn.QueueSubscribe(subject, "mcp", h.Node.Answering(func(msg *nats.Msg) {
 			h.tools.asked.do(func() { h.answerMCP(s.Name, msg) }) // one slow server must not hold up the others
-		})
+		}))
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
 		}
