@@ -17,10 +17,10 @@ type replyGuard struct {
 	said    atomic.Int64 // Unix nanoseconds of the last warning
 }
 
-// Answering wraps the handler of everything that answers whoever asks. The reply subject is the caller's word, and we may
-// publish where they may not: an answer that went there would switch a stage, decide an approval or write a key in our
-// name. So a request whose reply subject is not an inbox is dropped before anything is done for it. Nothing is sent back,
-// for there is nobody to send it to. A request without a reply subject passes: nothing is sent for it.
+// Answering wraps the handler of everything that answers whoever asks. The reply subject is the caller's word, and we
+// may publish where they may not: an answer that went there would switch a stage, decide an approval or write a key in
+// our name. So a request whose reply subject is not an inbox is dropped before anything is done for it. Nothing is sent
+// back, for there is nobody to send it to. A request without a reply subject passes: nothing is sent for it.
 func (n *Node) Answering(serve nats.MsgHandler) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		if m.Reply == "" || n.inboxAllowed(m.Reply) {
@@ -30,8 +30,8 @@ func (n *Node) Answering(serve nats.MsgHandler) nats.MsgHandler {
 		total := n.guard.refused.Add(1)
 		now, last := time.Now().UnixNano(), n.guard.said.Load()
 		if now-last >= int64(time.Minute) && n.guard.said.CompareAndSwap(last, now) {
-			n.log.Warn("a request was refused: its reply subject is not an inbox, so an answer could do harm there; said once a minute",
-				"subject", m.Subject, "reply", headerValue(m.Reply)[:min(len(m.Reply), 100)], "allowed", n.cfg.InboxPrefixes, "refused", total)
+			n.log.Warn("a request was refused: its reply subject is not an inbox; said once a minute", "subject", m.Subject,
+				"reply", headerValue(m.Reply[:min(len(m.Reply), 100)]), "allowed", n.cfg.InboxPrefixes, "refused", total)
 		}
 	}
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// notInboxes are reply subjects that no caller may name: what answers would do something there, or nobody could get them.
+// notInboxes are reply subjects that no caller may name: answers would do something there, or nobody could get them.
 // The server itself refuses $JS.ACK and _R_ as reply subjects of clients.
 var notInboxes = []string{
 	"shallot.v1.control.disable", "shallot.v1.control.enable", "shallot.v1.approval.answer",
-	"shallot.v1.tenant.other.approval.answer", "shallot.v1.tenant.other.tool.request.echo", "shallot.v1.tenant.acme.tool.request.echo",
+	"shallot.v1.tenant.other.approval.answer", "shallot.v1.tenant.other.tool.request.echo",
+	"shallot.v1.tenant.acme.tool.request.echo",
 	"shallot.v1.model.submit", "shallot.v1.cancel.x", "shallot.v1.hop.tool.before.audit", "shallot.v1.call.entry.tool",
 	"$KV.shallot_control.x", "$O.shallot_bodies.C.x", "$JS.API.STREAM.DELETE.SHALLOT_AUDIT",
 	"$SRV.PING", "$SYS.REQ.SERVER.PING", "events.mine", "INBOX.x", "_inbox.x", "_INBOX", "_INBOXES.x", "x_INBOX.y",
@@ -29,8 +30,8 @@ var notInboxes = []string{
 }
 
 // TestNoAnswerGoesAnywhereButToAnInbox asks everything that Shallot answers, as a caller of the permissions file and as
-// somebody who may ask all of it, with reply subjects that are not inboxes. Nothing comes there, no call begins, and each
-// is counted (SE-1).
+// somebody who may ask all of it, with reply subjects that are not inboxes. Nothing comes there, no call begins, and
+// each is counted (SE-1).
 func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	t.Parallel()
 	conf, err := filepath.Abs("../../../deploy/nats-permissions.conf")
@@ -84,10 +85,12 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 			n++
 		}
 	}
-	const stream = `{"model":"demo/echo","stream":true,"messages":[{"role":"user","content":"{\"name\":\"audit\",\"confirm\":\"audit\"}"}]}`
+	const stream = `{"model":"demo/echo","stream":true,"messages":[{"role":"user","content":"audit"}]}`
 	for subject, body := range map[string]string{
-		"model.request": stream, "model.submit": echo, "tool.request.echo": `{"name":"audit","confirm":"audit"}`, "tool.request.failing": `{}`,
-		"tool.request.nobody": `{}`, "tool.request.a=ZZ": `{}`, "tool.submit.echo": `{}`, "agent.request": `{}`, "result.x": ``,
+		"model.request": stream, "model.submit": echo, "tool.request.failing": `{}`,
+		"tool.request.echo":   `{"name":"audit","confirm":"audit"}`,
+		"tool.request.nobody": `{}`, "tool.request.a=ZZ": `{}`, "tool.submit.echo": `{}`, "agent.request": `{}`,
+		"result.x": ``,
 		"todo.get": ``, "todo.put": `{`,
 	} {
 		attack(acme, "shallot.v1.tenant.acme."+subject, body, nil, notInboxes)
@@ -102,8 +105,8 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	}
 	require.NoError(t, acme.Flush())
 	require.NoError(t, c.nc.Flush())
-	require.Eventually(t, func() bool { return refusedReplies(t, c)-before == int64(n) }, 20*time.Second, 20*time.Millisecond,
-		"each is counted once")
+	counted := func() bool { return refusedReplies(t, c)-before == int64(n) }
+	require.Eventually(t, counted, 20*time.Second, 20*time.Millisecond, "each is counted once")
 	for _, verb := range []string{"PING", "INFO.shallot", "STATS.shallot"} {
 		attack(c.nc, "$SRV."+verb, ``, nil, notInboxes[:8])
 		n += 8 // the gateway's and the worker's
@@ -111,8 +114,7 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	attack(c.nc, "shallot.v1.control.report", ``, nil, notInboxes[:8])
 	n += 8
 	require.NoError(t, c.nc.Flush())
-	require.Eventually(t, func() bool { return refusedReplies(t, c)-before == int64(n) }, 20*time.Second, 20*time.Millisecond,
-		"every process counts its own")
+	require.Eventually(t, counted, 20*time.Second, 20*time.Millisecond, "every process counts its own")
 	require.Zero(t, came.Load())
 	require.Zero(t, began.Load(), "no work was done")
 	warned := 0
