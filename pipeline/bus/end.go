@@ -148,6 +148,9 @@ func (n *Node) sendRecorded(c *messages.Call, first bool) {
 
 // answerCaller is the courtesy to a plain NATS caller whose accepting process died.
 func (n *Node) answerCaller(c *messages.Call) {
+	if !n.inboxAllowed(c.Return.Caller) {
+		return
+	}
 	if c.Stream && c.Flag(messages.NoteStreamEmitted) && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut, "the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}

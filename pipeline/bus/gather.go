@@ -29,11 +29,12 @@ type nodeReport struct {
 	Late    int64                     `json:"lateHops"`
 	Dead    int64                     `json:"deadLetters"`
 	Back    int64                     `json:"handedBack"`
+	Refused int64                     `json:"refusedReplies"` // requests whose reply subject is not an inbox
 }
 
 func (n *Node) ownReport(ctx context.Context) nodeReport {
 	r := nodeReport{ID: n.inbox, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.Held(),
-		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load()}
+		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(), Refused: n.guard.refused.Load()}
 	for _, s := range n.opts.Manager.Stages("") {
 		if _, ok := n.hosted(s.Kind, s.Name); !ok {
 			continue
@@ -130,11 +131,11 @@ func (p *peers) set(reports []nodeReport) {
 
 // serveReport answers whoever gathers; every process does, whatever it hosts.
 func (n *Node) serveReport() error {
-	return n.listen(n.subj.Control("control", "report"), func(m *nats.Msg) {
+	return n.listen(n.subj.Control("control", "report"), n.Answering(func(m *nats.Msg) {
 		n.work.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			_ = m.Respond(rawjson.Encode(n.ownReport(ctx)))
 		})
-	})
+	}))
 }

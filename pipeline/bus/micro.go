@@ -32,12 +32,12 @@ func (n *Node) serveMicro() error {
 	}
 	for verb, answer := range answers {
 		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
-			if err := n.listen(subject, func(m *nats.Msg) {
+			if err := n.listen(subject, n.Answering(func(m *nats.Msg) {
 				raw, err := json.Marshal(answer())
 				if err == nil {
 					_ = m.Respond(raw)
 				}
-			}); err != nil {
+			})); err != nil {
 				return err
 			}
 		}

@@ -128,6 +128,7 @@ type Node struct {
 	work      tally          // calls that this process still has to settle
 	suspect   chan struct{}  // one slot: calls whose holders died twice run one at a time
 	stats     nodeStats
+	guard     replyGuard
 	peers     peers
 }
 

@@ -133,18 +133,6 @@ func (n *Node) take(m *message.Message) (*held, bool) {
 	return &held{c: c, lease: lease, fresh: fresh}, true
 }
 
-func (n *Node) inboxAllowed(subject string) bool {
-	if strings.ContainsAny(subject, "*> \t\r\n") {
-		return false
-	}
-	for _, p := range n.cfg.InboxPrefixes {
-		if strings.HasPrefix(subject, p) {
-			return true
-		}
-	}
-	return strings.HasPrefix(subject, n.inbox)
-}
-
 func (n *Node) handleHop(m *message.Message, s pipeline.Stage, endpoint string) {
 	h, ok := n.take(m)
 	if !ok {

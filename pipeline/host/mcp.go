@@ -47,7 +47,7 @@ func (h *Host) startMCP() error {
 	}
 	m.Start()
 	names, _ := h.MCPNames()
-	return h.tools.mcpBus.Serve(names, m.Do)
+	return h.tools.mcpBus.Serve(names, m.Do, h.Node.Answering)
 }
 
 // MCPNames are the configured MCP servers and the prefixes of their tools and prompts, in order.

@@ -31,6 +31,8 @@ type Calls interface {
 	DecideInOneWord(ctx context.Context, tenant, call string, answer json.RawMessage, by string) (string, error)
 	// Cancelled is told that somebody cancelled a call by a message.
 	Cancelled(call string)
+	// Answering wraps a handler so that nothing is done for a request whose reply subject is not an inbox.
+	Answering(serve nats.MsgHandler) nats.MsgHandler
 }
 
 // Options say whom the server answers, and how far it believes them.
@@ -71,13 +73,13 @@ func New(o Options) *Server {
 
 // subscribe serves a request subject; each request has a goroutine of its own that Wait waits for.
 func (s *Server) subscribe(subject string, serve func(m *nats.Msg)) error {
-	sub, err := s.Conn.QueueSubscribe(subject, entryGroup, func(m *nats.Msg) {
+	sub, err := s.Conn.QueueSubscribe(subject, entryGroup, s.Calls.Answering(func(m *nats.Msg) {
 		end := s.work.Begin()
 		go func() {
 			defer end()
 			serve(m)
 		}()
-	})
+	}))
 	if err != nil {
 		return err
 	}

@@ -84,6 +84,12 @@ func (c *cluster) stop() {
 // newCluster starts a server of its own for the test. env are further variables of every process.
 func newCluster(t *testing.T, env ...string) *cluster {
 	t.Helper()
+	return newClusterOf(t, []string{"-js", "-sd", filepath.Join(t.TempDir(), "js")}, env...)
+}
+
+// newClusterOf gives the server the arguments.
+func newClusterOf(t *testing.T, server []string, env ...string) *cluster {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("process test")
 	}
@@ -91,7 +97,7 @@ func newCluster(t *testing.T, env ...string) *cluster {
 	c := &cluster{t: t, env: env}
 	t.Cleanup(c.stop)
 	dir := t.TempDir()
-	c.process("nats-server", "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", filepath.Join(dir, "js"), "--ports_file_dir", dir)
+	c.process("nats-server", append([]string{"-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", dir}, server...)...)
 	require.Eventually(t, func() bool {
 		files, _ := filepath.Glob(filepath.Join(dir, "*.ports"))
 		if len(files) == 0 {
@@ -107,7 +113,7 @@ func newCluster(t *testing.T, env ...string) *cluster {
 		c.url = ports.NATS[0]
 		return true
 	}, 10*time.Second, 10*time.Millisecond)
-	nc, err := nats.Connect(c.url, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(c.url, nats.UserInfo("admin", "secret"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	c.nc = nc

@@ -30,13 +30,14 @@ type MCP struct {
 // Do asks a connected MCP server; mcp.Clients.Do is one.
 type Do func(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error)
 
-// Serve answers, with do, what other processes ask of the servers. Close waits for the answers under way.
-func (m *MCP) Serve(servers []string, do Do) error {
+// Serve answers, with do, what other processes ask of the servers. Close waits for the answers under way. guard keeps
+// answers from going anywhere but to inboxes.
+func (m *MCP) Serve(servers []string, do Do, guard func(nats.MsgHandler) nats.MsgHandler) error {
 	for _, server := range servers {
 		subject := m.subject(server)
-		_, err := m.Conn.QueueSubscribe(subject, "mcp", func(msg *nats.Msg) {
+		_, err := m.Conn.QueueSubscribe(subject, "mcp", guard(func(msg *nats.Msg) {
 			m.asked.do(func() { m.answer(server, do, msg) }) // one slow server must not hold up the others
-		})
+		}))
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
 		}
