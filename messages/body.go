@@ -48,7 +48,11 @@ func (b *bodies) set(name string, raw []byte) {
 	if i, ok := b.names[name]; ok && b.lines[i].raw != nil && bytes.Equal(b.lines[i].raw, raw) {
 		return // an unchanged body stays one line
 	}
-	b.put(name, compact(raw))
+	line := compact(raw)
+	if i, ok := b.names[name]; ok && b.lines[i].text == line.text && bytes.Equal(b.lines[i].raw, line.raw) {
+		return
+	}
+	b.put(name, line)
 }
 
 func (b *bodies) put(name string, line body) {
@@ -91,18 +95,14 @@ func (b *bodies) clone() bodies {
 
 // compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.
 func compact(raw []byte) body {
-	if !json.Valid(raw) {
+	valid, spaced := inspect(raw)
+	switch {
+	case !valid:
 		return textBody(raw)
+	case spaced:
+		raw = appendCompact(make([]byte, 0, len(raw)), raw)
 	}
-	if !bytes.ContainsAny(raw, " \t\r\n") {
-		return body{raw: raw, size: len(raw)}
-	}
-	var out bytes.Buffer
-	out.Grow(len(raw))
-	if err := json.Compact(&out, raw); err != nil {
-		return body{raw: []byte("null"), size: 4} // unreachable: raw is valid
-	}
-	return body{raw: out.Bytes(), size: out.Len()}
+	return body{raw: raw, size: len(raw)}
 }
 
 // textBody is a text as a body, whatever it looks like.
