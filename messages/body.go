@@ -14,6 +14,10 @@ type body struct {
 	text bool // the caller's body was no JSON; raw is it as a JSON string
 	ref  string
 	size int
+	// away says that a question left the bytes with its owner; from is the line of the question, counted from 1, that
+	// this one came on and still is.
+	away bool
+	from int
 }
 
 // bodies is the body table of a call (contracts 1): names point at lines, and several names may share one.
