@@ -52,7 +52,11 @@ func (b *bodies) set(name string, raw []byte) {
 	if i, ok := b.names[name]; ok && b.lines[i].raw != nil && bytes.Equal(b.lines[i].raw, raw) {
 		return // an unchanged body stays one line
 	}
-	line := compact(raw)
+	b.assign(name, compact(raw))
+}
+
+// assign puts a line in place, unless the body is that already.
+func (b *bodies) assign(name string, line body) {
 	if i, ok := b.names[name]; ok && b.lines[i].text == line.text && bytes.Equal(b.lines[i].raw, line.raw) {
 		return
 	}
@@ -80,6 +84,32 @@ func (b *bodies) alone(line int) bool {
 		}
 	}
 	return n == 1
+}
+
+// push adds a line that has no name yet, and returns where it is.
+func (b *bodies) push(line body) int {
+	b.lines = append(b.lines, line)
+	return len(b.lines) - 1
+}
+
+// name makes a name point at a line.
+func (b *bodies) name(name string, line int) {
+	if b.names == nil {
+		b.names = map[string]int{}
+	}
+	b.names[name] = line
+}
+
+// packed is the table without the lines that nobody names: their bytes need not be held.
+func (b *bodies) packed() (out bodies) {
+	at := make([]int, len(b.lines))
+	for name, i := range b.names {
+		if at[i] == 0 {
+			at[i] = out.push(b.lines[i]) + 1
+		}
+		out.name(name, at[i]-1)
+	}
+	return out
 }
 
 func (b *bodies) drop(name string) { delete(b.names, name) }

@@ -4,8 +4,9 @@ import "time"
 
 // line.go has the objects of line 1, each with its writer and its reader side by side: what one writes the other reads.
 
-func (w *writer) call(c *Call) {
-	w.always("v", int64(c.Wire))
+// call writes the facts of a call, its version first; stored adds what only the stored form has.
+func (w *writer) call(c *Call, version int, stored bool) {
+	w.always("v", int64(version))
 	w.key("id")
 	w.b = appendQuoted(w.b, c.ID)
 	w.key("kind")
@@ -19,10 +20,14 @@ func (w *writer) call(c *Call) {
 	w.text("agent", c.Agent)
 	w.text("tool", c.Tool)
 	w.text("request_id", c.RequestID)
-	w.text("idempotency_key", c.IdempotencyKey)
-	w.text("fingerprint", c.Fingerprint)
+	if stored {
+		w.text("idempotency_key", c.IdempotencyKey)
+		w.text("fingerprint", c.Fingerprint)
+	}
 	w.text("parent", c.Parent)
-	w.texts("skip", c.Skip)
+	if stored {
+		w.texts("skip", c.Skip)
+	}
 	w.flag("stream", c.Stream)
 	w.text("cache", c.Cache)
 	w.flag("explain", c.Explain)
@@ -30,7 +35,7 @@ func (w *writer) call(c *Call) {
 	w.time("deadline", c.Deadline)
 	w.key("generation")
 	w.b = appendUint(w.b, c.Generation)
-	if c.Return != (Return{}) {
+	if stored && c.Return != (Return{}) {
 		w.open("return", '{')
 		w.text("inbox", c.Return.Inbox)
 		w.text("caller", c.Return.Caller)

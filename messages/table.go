@@ -188,3 +188,7 @@ func cutLine(b []byte) (line, rest []byte, more bool) {
 	}
 	return b[:i:i], b[i+1:], true
 }
+
+func (t *table) has(name string) bool {
+	return slices.ContainsFunc(t.names, func(n tableName) bool { return n.name == name })
+}

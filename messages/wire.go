@@ -20,7 +20,7 @@ func (c *Call) Marshal() ([]byte, error) {
 		}
 	}
 	w := writer{b: append(make([]byte, 0, lineSize+t.size()), '{')}
-	w.call(c)
+	w.call(c, c.Wire, true)
 	w.slip(&c.Slip, true)
 	w.notes("notes", c.Notes)
 	if c.Fault != nil {
