@@ -66,19 +66,61 @@ func (a *Answer) With(request []byte) {
 	a.with = &line
 }
 
-// Request is what was handed to With, compacted; ok says whether there is one, text that it was not JSON.
-func (a *Answer) Request() (raw []byte, text, ok bool) {
-	if a.with == nil {
-		return nil, false, false
+// Request is the request of an AgainWith, compacted if it is JSON; nil if there is none.
+func (a *Answer) Request() []byte {
+	if a.with == nil || !a.with.text {
+		return a.withRaw()
 	}
-	return a.with.raw, a.with.text, true
+	var text string
+	if json.Unmarshal(a.with.raw, &text) != nil {
+		return a.with.raw
+	}
+	return append([]byte{}, text...)
 }
 
-// SetRequestOf makes the request of an AgainWith the call's. A request that is the same already stays the same body.
-func (a *Answer) SetRequestOf(c *Call) {
-	if a.with != nil {
-		c.bodies.assign(RequestBody, *a.with)
+func (a *Answer) withRaw() []byte {
+	if a.with == nil {
+		return nil
 	}
+	return a.with.raw
+}
+
+// Spill replaces each new body of more than limit bytes by a claim check, as [Call.Spill] does.
+func (a *Answer) Spill(limit int, store func(raw []byte) (ref string, err error)) error {
+	lines := []*body{a.with}
+	for _, ch := range a.bodies {
+		if len(ch.edits) == 0 {
+			lines = append(lines, ch.line)
+		}
+	}
+	for _, l := range lines {
+		if l == nil || l.ref != "" || len(l.raw) <= limit {
+			continue
+		}
+		var err error
+		if l.ref, err = store(l.raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ref is the claim check of the request of an AgainWith whose bytes are not here; [Answer.Fill] must put them in place
+// before the answer is applied. Other bodies behind claim checks stay there until somebody reads them.
+func (a *Answer) Ref() string {
+	if a.with == nil || a.with.raw != nil {
+		return ""
+	}
+	return a.with.ref
+}
+
+// Fill puts the bytes behind Ref in place.
+func (a *Answer) Fill(raw []byte) error {
+	if err := wellFormed(raw, a.with.text); err != nil {
+		return err
+	}
+	a.with.raw = raw
+	return nil
 }
 
 // Answer compares the call with what it was when the question came. Without bodies, what became of the bodies and of the
@@ -138,11 +180,11 @@ func (q *Question) bodyChanges(a *Answer) {
 			a.bodies = append(a.bodies, q.changed(name, was, had, &b.lines[is]))
 		}
 	}
-	a.whole()
+	a.unshare()
 }
 
-// whole drops the edits of bodies that two names share: they go as one line.
-func (a *Answer) whole() {
+// unshare drops the edits of bodies that two names share: they go as one line.
+func (a *Answer) unshare() {
 	for i := range a.bodies {
 		for j := range a.bodies[:i] {
 			if l := a.bodies[i].line; l != nil && l == a.bodies[j].line {

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -274,14 +275,22 @@ func (r *reader) compact() []byte {
 	return raw
 }
 
+// wellFormed refuses what is no body as a call holds them.
+func wellFormed(raw []byte, text bool) error {
+	if valid, spaced := inspect(raw); !valid || spaced || text && raw[0] != '"' {
+		return errors.New("it is not a compact body")
+	}
+	return nil
+}
+
 // fill gives the changes their lines, which must be bodies as a call holds them.
 func (a *Answer) fill(t *table, lines []numbered, with int) error {
 	for i, l := range t.lines {
 		if l.ref != "" {
 			continue
 		}
-		if valid, spaced := inspect(l.raw); !valid || spaced || l.text && l.raw[0] != '"' {
-			return fmt.Errorf("wire: line %d is not a compact body", i+2)
+		if err := wellFormed(l.raw, l.text); err != nil {
+			return fmt.Errorf("wire: line %d: %w", i+2, err)
 		}
 	}
 	for _, n := range lines {

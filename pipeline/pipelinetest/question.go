@@ -1,0 +1,33 @@
+package pipelinetest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// StepOverWire is pipeline.Step as an owner and a member in two processes do it: the question and the answer go over
+// their wire forms. A stage sees only the bodies that it declares to read.
+func StepOverWire(ctx context.Context, s pipeline.Stage, c *messages.Call) (pipeline.Next, pipeline.Report, error) {
+	question, err := pipeline.Ask(s, c, time.Time{})
+	if err != nil {
+		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("question at %s: %w", c.Slip.Where(), err)
+	}
+	q, err := messages.ReadQuestion(question)
+	if err != nil {
+		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("question at %s: %w", c.Slip.Where(), err)
+	}
+	answer, err := pipeline.Run(ctx, s, q, "member").Marshal()
+	if err != nil {
+		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("answer at %s: %w", c.Slip.Where(), err)
+	}
+	a, err := messages.ReadAnswer(answer)
+	if err != nil {
+		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("answer at %s: %w", c.Slip.Where(), err)
+	}
+	next, r := pipeline.Apply(s, c, a)
+	return next, r, nil
+}
