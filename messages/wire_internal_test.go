@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,7 +167,7 @@ func drawNotes(t *rapid.T) Notes {
 		if n == nil {
 			n = Notes{}
 		}
-		n["k"+drawText(t, "note")] = json.RawMessage(drawRaw.Draw(t, "value"))
+		n[strings.ToValidUTF8("k"+drawText(t, "note"), "?")] = json.RawMessage(drawRaw.Draw(t, "value"))
 	}
 	return n
 }
