@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -45,7 +46,9 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 			s := h.find(t, name)
 			_, lost := pipeline.Step(ctx, s, harnessWire(t, c))
 			var r pipeline.Report
-			next, r = pipeline.Step(ctx, s, c)
+			var err error
+			next, r, err = pipelinetest.StepOverWire(ctx, s, c)
+			require.NoError(t, err)
 			require.Empty(t, r.Stack, "stage %s panicked: %v", name, r.Err)
 			require.Equal(t, lost.Verdict.String(), r.Verdict.String(), "stage %s decides otherwise the second time", name)
 			if r.Verdict.String() == "Again" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -90,7 +91,9 @@ func runOverWire(t testing.TB, s pipeline.Stage, c *messages.Call, reply []byte)
 			continue
 		}
 		twin := c.Clone()
-		next, _ = pipeline.Step(t.Context(), s, c)
+		var err error
+		next, _, err = pipelinetest.StepOverWire(t.Context(), s, c)
+		require.NoError(t, err)
 		_, _ = pipeline.Step(t.Context(), s, twin)
 		require.JSONEq(t, string(bytesOrNull(c.Request())), string(bytesOrNull(twin.Request())))
 		require.JSONEq(t, string(bytesOrNull(c.ReplyBytes())), string(bytesOrNull(twin.ReplyBytes())))

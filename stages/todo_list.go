@@ -68,7 +68,7 @@ func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 		After:    t.after,
 		Filter:   t.filter,
 		Rewrites: true,
-		Reads:    []string{"session", "reply.text"},
+		Reads:    []string{"session", "request.messages", "reply.text"},
 		Writes:   []string{"request.system", "reply.text", "todo"},
 	}, nil
 }

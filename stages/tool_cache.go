@@ -76,7 +76,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 		bound: newStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
-		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
+		Before: t.before, After: t.after, Reads: []string{"tool", "request", "reply"}, Writes: []string{"reply"},
 		Details: t.details, Sweep: t.sweep, SweepEvery: cfg.Sweep,
 	}, nil
 }

@@ -21,7 +21,7 @@ func scopeFixtures() []Fixture {
 func noteFixture(kind messages.Kind) Fixture {
 	seen := func(c *messages.Call) string { return string(c.Notes["test.k"]) }
 	stages := []pipeline.Stage{
-		{Name: "writer", Kind: kind, Order: 10, Rewrites: true,
+		{Name: "writer", Kind: kind, Order: 10, Rewrites: true, Reads: []string{"request", "reply"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.Note("test.found", seen(c))
 				if raw, ok := messages.Field(c.Request(), "put"); ok {
@@ -37,7 +37,7 @@ func noteFixture(kind messages.Kind) Fixture {
 				c.Unnote("test.found")
 				return pipeline.Continue(), nil
 			}},
-		{Name: "reader", Kind: kind, Order: 20, Rewrites: true,
+		{Name: "reader", Kind: kind, Order: 20, Rewrites: true, Reads: []string{"reply"},
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.SetReply(messages.SetFieldString(c.ReplyBytes(), "reader", seen(c)))
 				return pipeline.Continue(), nil
@@ -79,7 +79,7 @@ type frameState struct {
 // stateFixture: private state lives in the frame, over all attempts of its stage, and no other stage sees it.
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
-		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
+		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true, Reads: []string{"request"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				token, _ := messages.FieldString(c.Request(), "token")
 				return pipeline.Continue(), c.SetState(frameState{Token: name + token})
