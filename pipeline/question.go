@@ -22,24 +22,30 @@ const (
 	ReadKept = "kept"
 )
 
-// carry is what the stage's questions take along. A stage that declares a body, or a part of one, gets the whole body in
-// both phases.
-func (s Stage) carry() messages.Carry {
+// carry is what the stage's question for a phase takes along. A stage that declares a part of a body gets the whole body.
+func (s Stage) carry(phase messages.Phase) messages.Carry {
 	if s.Blind {
 		return messages.Carry{}
 	}
-	reads := func(of func(field string) bool) bool { return slices.ContainsFunc(s.Reads, of) }
+	fields := s.Reads
+	if phase == messages.After && len(s.ReadsAfter) > 0 {
+		fields = s.ReadsAfter
+	}
+	reads := func(of func(field string) bool) bool { return slices.ContainsFunc(fields, of) }
 	return messages.Carry{
 		Request: reads(func(f string) bool { return within(f, messages.RequestBody) }),
 		Reply:   reads(isReply),
-		Kept:    slices.Contains(s.Reads, ReadKept),
-		Slip:    slices.Contains(s.Reads, ReadCall),
+		Kept:    slices.Contains(fields, ReadKept),
+		Slip:    slices.Contains(fields, ReadCall),
 	}
 }
 
 // Ask writes the question for the phase that the call's slip names; s is the stage that it names, as the owner knows
 // it. Nobody waits for an answer after until; the zero time says that there is no such time. Ask changes nothing.
-func Ask(s Stage, c *messages.Call, until time.Time) ([]byte, error) { return c.Ask(s.carry(), until) }
+func Ask(s Stage, c *messages.Call, until time.Time) ([]byte, error) {
+	_, phase := c.Slip.Stage()
+	return c.Ask(s.carry(phase), until)
+}
 
 // Run runs the phase that a question asks for, on the question's call, and returns what to answer. member names this
 // process. It is the member's half of [Step]: it judges nothing, and a panic becomes an error like any other.

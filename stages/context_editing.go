@@ -139,7 +139,7 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	}
 	e := &contextEditor{conf: *conf, counter: counter, deps: d}
 	e.conf.ClearToolUses.Counter = counter
-	s := pipeline.Stage{Before: e.before, Reads: []string{"request"}, Writes: []string{"request.messages"}}
+	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
 	if l, ok := counter.(learner); ok {
 		s.Reads = append(s.Reads, "reply.usage")
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {

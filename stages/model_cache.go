@@ -64,7 +64,7 @@ func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: newStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
-		Before: m.before, After: m.after, Reads: []string{"request", "reply"}, Writes: []string{"reply", "cache"}, Details: m.details,
+		Before: m.before, After: m.after, Reads: []string{"request", "reply"}, ReadsAfter: []string{"reply"}, Writes: []string{"reply", "cache"}, Details: m.details,
 	}, nil
 }
 

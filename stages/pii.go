@@ -177,6 +177,7 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 	if p.output || p.input && rules.has(piiReplace) {
 		s.After, s.Rewrites = p.after, true
 		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
+		s.ReadsAfter = []string{"reply.text"}
 		if !p.output || rules.streams() {
 			s.Filter = p.filter
 		}

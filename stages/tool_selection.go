@@ -68,10 +68,10 @@ func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error)
 	t.explicit = d.Explicit == nil || d.Explicit("agent.interceptor.tool-selection.always-include")
 	s := pipeline.Stage{
 		Before: t.before,
-		Reads:  []string{"request.messages", "request.tools", "reply"}, Writes: []string{"request.tools"},
+		Reads:  []string{"request.messages", "request.tools"}, Writes: []string{"request.tools"},
 	}
 	if conf.Strict {
-		s.After = t.after
+		s.After, s.ReadsAfter = t.after, []string{"reply"}
 	}
 	return s, nil
 }
