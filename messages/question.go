@@ -176,7 +176,8 @@ func ReadQuestion(data []byte) (*Question, error) {
 }
 
 func (r *reader) place(p *place, key string) (known bool) {
-	numbers := func() (out []int) {
+	numbers := func() []int {
+		out := make([]int, 0, 8)
 		r.list(func() { out = append(out, r.int()) })
 		return out
 	}
