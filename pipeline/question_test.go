@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,57 @@ func TestAskedOverTheWireIsAsStepped(t *testing.T) {
 		requireSameReport(t, r, wireReport)
 		require.Equal(t, written(t, here), written(t, there))
 	})
+}
+
+func TestTheMembersTimeIsTheSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+			<-time.After(7 * time.Millisecond)
+			return pipeline.Continue(), nil
+		}
+		s := pipeline.Stage{Name: "slow", Kind: messages.Model, Order: 10, Before: slow, After: slow}
+		c := pipelinetest.NewCall(messages.Model, nil)
+		c.Slip.Stops = []messages.Stop{s.Stop()}
+		pipeline.Start(c)
+		_, r, err := pipelinetest.StepOverWire(t.Context(), s, c)
+		require.NoError(t, err)
+		require.Equal(t, 7*time.Millisecond, r.Took)
+		require.EqualValues(t, 7*time.Millisecond, nanos(c))
+	})
+}
+
+// Whatever a member answers that does not fit, the call gets an end: the stage has failed, whether it fails closed or not.
+func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
+	t.Parallel()
+	for name, wire := range map[string]string{
+		"another stage's body":  "{\"v\":2,\"verdict\":\"Continue\",\"bodies\":{\"kept.other\":1},\"lines\":[{\"size\":1}]}\n1",
+		"a body that is not":    `{"v":2,"verdict":"Continue","bodies":{"request":"reply"}}`,
+		"an edit of nothing":    `{"v":2,"verdict":"Continue","bodies":{"request":[{"at":"/a/b","set":1}]}}`,
+		"no verdict":            `{"v":2}`,
+		"a verdict of no stage": `{"v":2,"verdict":"error"}`,
+		"an unknown verdict":    `{"v":2,"verdict":"Perhaps"}`,
+		"an undeclared jump":    `{"v":2,"verdict":"Jump","target":"model"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				return pipeline.Continue(), nil
+			}}
+			c := pipelinetest.NewCall(messages.Model, []byte(`{"a":1}`))
+			c.Slip.Stops = []messages.Stop{s.Stop()}
+			pipeline.Start(c)
+			pipeline.Return(c, nil)
+			a, err := messages.ReadAnswer([]byte(wire))
+			require.NoError(t, err)
+			next, r := pipeline.Apply(s, c, a)
+			require.Equal(t, pipeline.ToReply, next.Where)
+			require.Error(t, r.Err)
+			require.Equal(t, messages.StageError, c.Fault.Code)
+			require.Equal(t, "s", c.Fault.Origin)
+			require.Equal(t, `{"a":1}`, string(c.Request()))
+		})
+	}
 }
 
 func requireSameReport(t *rapid.T, want, got pipeline.Report) {
@@ -100,9 +152,9 @@ func sight(c *messages.Call) string {
 	request, isText := c.RequestText()
 	reply, isTextToo := c.ReplyText()
 	out, outText, ok := c.ReplyOut()
-	var attempts []int
+	var attempts []string
 	for _, f := range c.Slip.Frames {
-		attempts = append(attempts, f.Attempt)
+		attempts = append(attempts, fmt.Sprint(f.Attempt, f.Stop != c.Slip.At && c.Slip.Stops[f.Stop].Keep))
 	}
 	sizes := c.Sizes()
 	maps.DeleteFunc(sizes, func(name string, _ int) bool {
