@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync/atomic"
 )
 
 // body is one distinct body. ref is its claim check, a name in an object store, if it was stored there; raw is nil
@@ -24,6 +25,8 @@ type body struct {
 type bodies struct {
 	names map[string]int
 	lines []body
+	// missed is set in a question's call: it has the rank of each body that was looked for and is away.
+	missed *atomic.Uint32
 }
 
 func (b *bodies) get(name string) []byte {
@@ -31,18 +34,21 @@ func (b *bodies) get(name string) []byte {
 	if !ok {
 		return nil
 	}
+	if b.lines[i].away {
+		b.missed.Or(1 << rank(name))
+	}
 	return b.lines[i].raw
 }
 
 func (b *bodies) has(name string) bool { _, ok := b.names[name]; return ok }
 
 func (b *bodies) text(name string) (string, bool) {
-	i, ok := b.names[name]
-	if !ok || !b.lines[i].text {
+	raw := b.get(name)
+	if raw == nil || !b.lines[b.names[name]].text {
 		return "", false
 	}
 	var s string
-	if json.Unmarshal(b.lines[i].raw, &s) != nil {
+	if json.Unmarshal(raw, &s) != nil {
 		return "", false
 	}
 	return s, true
@@ -124,7 +130,7 @@ func (b *bodies) alias(name, of string) bool {
 }
 
 func (b *bodies) clone() bodies {
-	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines)}
+	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines), missed: b.missed}
 }
 
 // compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,18 @@ type Question struct {
 	came         []body
 	notes        Notes
 	state, fault []byte
+	missed       atomic.Uint32
+}
+
+// Missed names the bodies that the stage looked for and that the question did not take along. A stage that declares what
+// it reads misses none.
+func (q *Question) Missed() (names []string) {
+	for i, name := range []string{RequestBody, ReplyBody, "kept"} {
+		if q.missed.Load()>>i&1 == 1 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Ask writes the question for the phase that the call's slip names. It changes nothing.
@@ -239,6 +252,7 @@ func (q *Question) build(t *table, p *place, away []tableName) error {
 	if c.bodies, err = t.bodies(); err != nil {
 		return err
 	}
+	c.bodies.missed = &q.missed
 	if len(c.bodies.names) != len(t.names) {
 		return fmt.Errorf("wire: the question names a body twice")
 	}
