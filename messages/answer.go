@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
@@ -168,16 +167,16 @@ func (q *Question) bodyChanges(a *Answer) {
 	b := &q.Call.bodies
 	stage, _ := q.Call.Slip.Stage()
 	for _, name := range []string{RequestBody, ReplyBody, KeptPrefix + stage} {
-		was, had := q.names[name]
+		was := q.names[rank(name)]
 		is, has := b.names[name]
 		switch {
-		case !has && had:
+		case !has && was > 0:
 			a.bodies = append(a.bodies, change{name: name, dropped: true})
-		case !has, had && b.lines[is].from == was+1:
+		case !has, was > 0 && b.lines[is].from == was:
 		case b.lines[is].from > 0:
-			a.bodies = append(a.bodies, change{name: name, alias: q.named(b.lines[is].from - 1)})
+			a.bodies = append(a.bodies, change{name: name, alias: q.named(b.lines[is].from, stage)})
 		default:
-			a.bodies = append(a.bodies, q.changed(name, was, had, &b.lines[is]))
+			a.bodies = append(a.bodies, q.changed(name, was-1, &b.lines[is]))
 		}
 	}
 	a.unshare()
@@ -195,19 +194,14 @@ func (a *Answer) unshare() {
 }
 
 // named is a name under which a line of the question came.
-func (q *Question) named(line int) string {
-	for _, name := range slices.Sorted(maps.Keys(q.names)) {
-		if q.names[name] == line {
-			return name
-		}
-	}
-	return ""
+func (q *Question) named(line int, stage string) string {
+	return [...]string{RequestBody, ReplyBody, KeptPrefix + stage}[slices.Index(q.names[:], line)]
 }
 
 // changed is a body that was not there before, or the edits that make it of the one that was, if they are much smaller.
-func (q *Question) changed(name string, was int, had bool, line *body) change {
+func (q *Question) changed(name string, was int, line *body) change {
 	c := change{name: name, line: line}
-	if had && was < len(q.came) && !line.text && !q.came[was].text && q.came[was].ref == "" {
+	if was >= 0 && !line.text && !q.came[was].text && q.came[was].ref == "" {
 		c.edits = editsOf(q.came[was].raw, line.raw)
 	}
 	return c

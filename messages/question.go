@@ -30,7 +30,7 @@ type Question struct {
 	// Until is when nobody waits for the answer any more; zero if there is no such time.
 	Until time.Time
 
-	names        map[string]int // of the bodies, as they came, and the lines
+	names        [3]int // the line of request, reply and kept as they came, counted from 1; 0 if there is none
 	came         []body
 	notes        Notes
 	state, fault []byte
@@ -256,7 +256,10 @@ func (q *Question) build(t *table, p *place, away []tableName) error {
 	if len(c.bodies.names) != len(t.names) {
 		return fmt.Errorf("wire: the question names a body twice")
 	}
-	q.names, q.came = maps.Clone(c.bodies.names), slices.Clone(c.bodies.lines)
+	q.came = slices.Clone(c.bodies.lines)
+	for _, n := range t.names {
+		q.names[rank(n.name)] = n.line
+	}
 	q.notes, q.state = maps.Clone(c.Notes), c.Slip.state()
 	return nil
 }
