@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync/atomic"
 )
 
 // body is one distinct body. ref is its claim check, a name in an object store, if it was stored there; raw is nil
@@ -14,12 +15,18 @@ type body struct {
 	text bool // the caller's body was no JSON; raw is it as a JSON string
 	ref  string
 	size int
+	// away says that a question left the bytes with its owner; from is the line of the question, counted from 1, that
+	// this one came on and still is.
+	away bool
+	from int
 }
 
 // bodies is the body table of a call (contracts 1): names point at lines, and several names may share one.
 type bodies struct {
 	names map[string]int
 	lines []body
+	// missed is set in a question's call: it has the rank of each body that was looked for and is away.
+	missed *atomic.Uint32
 }
 
 func (b *bodies) get(name string) []byte {
@@ -27,18 +34,21 @@ func (b *bodies) get(name string) []byte {
 	if !ok {
 		return nil
 	}
+	if b.lines[i].away {
+		b.missed.Or(1 << rank(name))
+	}
 	return b.lines[i].raw
 }
 
 func (b *bodies) has(name string) bool { _, ok := b.names[name]; return ok }
 
 func (b *bodies) text(name string) (string, bool) {
-	i, ok := b.names[name]
-	if !ok || !b.lines[i].text {
+	raw := b.get(name)
+	if raw == nil || !b.lines[b.names[name]].text {
 		return "", false
 	}
 	var s string
-	if json.Unmarshal(b.lines[i].raw, &s) != nil {
+	if json.Unmarshal(raw, &s) != nil {
 		return "", false
 	}
 	return s, true
@@ -48,7 +58,15 @@ func (b *bodies) set(name string, raw []byte) {
 	if i, ok := b.names[name]; ok && b.lines[i].raw != nil && bytes.Equal(b.lines[i].raw, raw) {
 		return // an unchanged body stays one line
 	}
-	b.put(name, compact(raw))
+	b.assign(name, compact(raw))
+}
+
+// assign puts a line in place, unless the body is that already.
+func (b *bodies) assign(name string, line body) {
+	if i, ok := b.names[name]; ok && b.lines[i].text == line.text && bytes.Equal(b.lines[i].raw, line.raw) {
+		return
+	}
+	b.put(name, line)
 }
 
 func (b *bodies) put(name string, line body) {
@@ -74,6 +92,32 @@ func (b *bodies) alone(line int) bool {
 	return n == 1
 }
 
+// push adds a line that has no name yet, and returns where it is.
+func (b *bodies) push(line body) int {
+	b.lines = append(b.lines, line)
+	return len(b.lines) - 1
+}
+
+// name makes a name point at a line.
+func (b *bodies) name(name string, line int) {
+	if b.names == nil {
+		b.names = map[string]int{}
+	}
+	b.names[name] = line
+}
+
+// packed is the table without the lines that nobody names: their bytes need not be held.
+func (b *bodies) packed() (out bodies) {
+	at := make([]int, len(b.lines))
+	for name, i := range b.names {
+		if at[i] == 0 {
+			at[i] = out.push(b.lines[i]) + 1
+		}
+		out.name(name, at[i]-1)
+	}
+	return out
+}
+
 func (b *bodies) drop(name string) { delete(b.names, name) }
 
 func (b *bodies) alias(name, of string) bool {
@@ -86,23 +130,19 @@ func (b *bodies) alias(name, of string) bool {
 }
 
 func (b *bodies) clone() bodies {
-	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines)}
+	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines), missed: b.missed}
 }
 
 // compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.
 func compact(raw []byte) body {
-	if !json.Valid(raw) {
+	valid, spaced := inspect(raw)
+	switch {
+	case !valid:
 		return textBody(raw)
+	case spaced:
+		raw = appendCompact(make([]byte, 0, len(raw)), raw)
 	}
-	if !bytes.ContainsAny(raw, " \t\r\n") {
-		return body{raw: raw, size: len(raw)}
-	}
-	var out bytes.Buffer
-	out.Grow(len(raw))
-	if err := json.Compact(&out, raw); err != nil {
-		return body{raw: []byte("null"), size: 4} // unreachable: raw is valid
-	}
-	return body{raw: out.Bytes(), size: out.Len()}
+	return body{raw: raw, size: len(raw)}
 }
 
 // textBody is a text as a body, whatever it looks like.

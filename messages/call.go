@@ -3,7 +3,6 @@ package messages
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -173,8 +172,8 @@ type Outcome struct {
 	fault  *Fault
 }
 
-// Outcome remembers the bodies and the fault as they are now. It copies references, no bytes.
-func (c *Call) Outcome() Outcome { return Outcome{bodies: c.bodies.clone(), fault: c.Fault} }
+// Outcome remembers the bodies and the fault as they are now. It copies references to bodies, no bytes.
+func (c *Call) Outcome() Outcome { return Outcome{bodies: c.bodies.clone(), fault: c.Fault.clone()} }
 
 // Ended reports whether there was a reply or a fault.
 func (o Outcome) Ended() bool { return o.fault != nil || o.bodies.has(ReplyBody) }
@@ -215,11 +214,7 @@ func (c *Call) Clone() *Call {
 	d.Slip = c.Slip.Clone()
 	d.Notes = c.Notes.clone()
 	d.Skip = append([]string(nil), c.Skip...)
-	if c.Fault != nil {
-		f := *c.Fault
-		f.Headers = maps.Clone(f.Headers)
-		d.Fault = &f
-	}
+	d.Fault = c.Fault.clone()
 	d.bodies = c.bodies.clone()
 	return &d
 }

@@ -3,6 +3,7 @@ package messages
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -187,6 +188,15 @@ func (f *Fault) From(origin string) *Fault { f.Origin = origin; return f }
 
 // At sets the param and returns the fault.
 func (f *Fault) At(param string) *Fault { f.Param = param; return f }
+
+func (f *Fault) clone() *Fault {
+	if f == nil {
+		return nil
+	}
+	g := *f
+	g.Headers = maps.Clone(f.Headers)
+	return &g
+}
 
 // Error names the stage once, if a stage made the fault (CH-10).
 func (f *Fault) Error() string { return f.Message }

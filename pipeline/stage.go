@@ -67,8 +67,11 @@ type Stage struct {
 	Rewrites bool
 	// Jumps lists the targets that the stage may jump to: model, tool, end (S4-HOOK-5, HK-9).
 	Jumps []string
-	// Reads and Writes name the fields that the stage looks at and changes, for the route checker (contracts 24).
-	Reads, Writes []string
+	// Reads and Writes name the fields that the stage looks at and changes: request and reply, or parts of them, and words
+	// of its own for what is no body. The route checker reads them (contracts 24), and a stage in another process gets the
+	// bodies that Reads names or has a part of, and no others: what is not declared reads as absent there. [ReadCall] and
+	// [ReadKept] ask for more. ReadsAfter is for an After that looks at less than the stage; empty: at the same.
+	Reads, Writes, ReadsAfter []string
 	// Role names what the stage is to the route checker, if one of its rules is about it.
 	Role Role
 	// Idempotent says that the stage may run again for a later attempt of one call without doing something twice that

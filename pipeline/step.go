@@ -25,18 +25,48 @@ func Start(c *messages.Call) Next {
 // names. A panic becomes a stage_error like any other error, so no stage can take its process down; the stack is in
 // the returned report. Step changes c and is not to be called for one call by two goroutines.
 func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
-	name, phase := c.Slip.Stage()
-	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt()}
+	was := outcome(c)
+	return finish(s, c, was, perform(ctx, s, c))
+}
+
+// outcome is what the call has come to before an after, to which it goes back if the after fails.
+func outcome(c *messages.Call) (was messages.Outcome) {
+	if c.Slip.Back {
+		was = c.Outcome()
+	}
+	return was
+}
+
+// performed is what came of running a phase, before anybody judged it.
+type performed struct {
+	verdict Verdict
+	err     error
+	// over is the code of an err that says no more than that the call's time was over or that it was cancelled.
+	over  messages.Code
+	took  time.Duration
+	stack string // of a panic
+}
+
+// perform runs the phase that the call's slip names. It is the half of a step that a member does.
+func perform(ctx context.Context, s Stage, c *messages.Call) (p performed) {
 	run := s.Before
-	var was messages.Outcome
-	if phase == messages.After {
-		run, was = s.After, c.Outcome()
+	if _, phase := c.Slip.Stage(); phase == messages.After {
+		run = s.After
 	}
 	begin := time.Now()
-	v, thrown := guard(ctx, run, c, &r)
-	r.Took = time.Since(begin)
-	v, err := judge(s, phase, c, v, thrown)
-	own, marked := errors.AsType[*failure](thrown)
+	p.verdict, p.stack, p.err = guard(ctx, run, c)
+	p.took = time.Since(begin)
+	p.over = over(ctx, p.err)
+	return p
+}
+
+// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a step
+// that the owner does; was is the call's outcome before the phase.
+func finish(s Stage, c *messages.Call, was messages.Outcome, p performed) (Next, Report) {
+	name, phase := c.Slip.Stage()
+	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt(), Took: p.took, Stack: p.stack}
+	v, err := judge(s, phase, c, p.verdict, p.err)
+	own, marked := errors.AsType[*failure](p.err)
 	if marked && own.open && phase == messages.Before {
 		v = Continue()
 	}
@@ -54,7 +84,7 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	c.Slip.Spend(r.Took, text)
 	c.Slip.Path = append(c.Slip.Path, pathName(c.Kind, name, phase))
 	if !marked || !own.open {
-		applyVerdict(ctx, s, phase, c, v, err, thrown == nil || marked)
+		applyVerdict(s, phase, c, v, stageFault(s.Name, phase, err, p.over), p.err == nil || marked)
 	}
 	r.Question = v.question
 	next := move(c, v)
@@ -87,17 +117,18 @@ func pathName(kind messages.Kind, stage string, phase messages.Phase) string {
 	return stage + "." + string(phase)
 }
 
-func guard(ctx context.Context, run Func, c *messages.Call, r *Report) (v Verdict, err error) {
+func guard(ctx context.Context, run Func, c *messages.Call) (v Verdict, stack string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.Stack = string(debug.Stack())
+			stack = string(debug.Stack())
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
 	if run == nil {
-		return Verdict{}, errors.New("the slip names a phase that the stage does not have")
+		return Verdict{}, "", errors.New("the slip names a phase that the stage does not have")
 	}
-	return run(ctx, c)
+	v, err = run(ctx, c)
+	return v, "", err
 }
 
 // judge refuses verdicts that the phase cannot give, and turns a Jump of a bare call into what it means there.
@@ -157,14 +188,14 @@ func refuse(s Stage, format string, args ...any) (Verdict, error) {
 	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
 }
 
-// applyVerdict writes what the verdict means for fault, reply and notes. refused says that err is judge's, not the stage's.
-func applyVerdict(ctx context.Context, s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error, refused bool) {
+// applyVerdict writes what the verdict means for fault, reply and notes. f is the fault of the phase's error, if there was
+// one; refused says that the error is judge's, not the stage's.
+func applyVerdict(s Stage, phase messages.Phase, c *messages.Call, v Verdict, f *messages.Fault, refused bool) {
 	switch {
-	case err != nil && phase == messages.Before:
-		c.Fail(stageFault(ctx, s.Name, phase, err))
+	case f != nil && phase == messages.Before:
+		c.Fail(f)
 		c.Note(messages.NoteStopper, s.Name)
-	case err != nil:
-		f := stageFault(ctx, s.Name, phase, err)
+	case f != nil:
 		if c.Fault == nil && (s.FailClosed || refused) {
 			c.Fail(f)
 		}
@@ -183,29 +214,43 @@ func applyVerdict(ctx context.Context, s Stage, phase messages.Phase, c *message
 	}
 }
 
-// stageFault is the fault of a stage's error. Its origin is the stage, whatever made the error: the fault of a call
-// that a stage made for itself is no failure of this call's target (contracts 7).
-func stageFault(ctx context.Context, stage string, phase messages.Phase, err error) *messages.Fault {
-	if f, ok := over(ctx, err, string(phase)+" of stage "+stage); ok {
-		return f
+// stageFault is the fault of a stage's error; nil if there is none. Its origin is the stage, whatever made the error: the
+// fault of a call that a stage made for itself is no failure of this call's target (contracts 7).
+func stageFault(stage string, phase messages.Phase, err error, over messages.Code) *messages.Fault {
+	switch {
+	case err == nil:
+		return nil
+	case over != "":
+		return overFault(over, string(phase)+" of stage "+stage)
 	}
 	f := messages.AsFault(err, stage)
 	f.Origin = stage
 	return f
 }
 
-// over says whether err is nothing but the end of the call's own context, and returns the fault that it means.
-func over(ctx context.Context, err error, where string) (*messages.Fault, bool) {
-	if _, ok := errors.AsType[*messages.Fault](err); ok || ctx.Err() == nil {
-		return nil, false
+// over is the code of an err that is nothing but the end of the call's own context; empty for any other.
+func over(ctx context.Context, err error) messages.Code {
+	if err == nil || ctx.Err() == nil {
+		return ""
+	}
+	if _, ok := errors.AsType[*messages.Fault](err); ok {
+		return ""
 	}
 	switch {
 	case !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)):
-		return nil, false
+		return ""
 	case ctx.Err() == context.DeadlineExceeded:
-		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", where).From("deadline"), true
+		return messages.DeadlineExceeded
 	}
-	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", where).From("caller"), true
+	return messages.Cancelled
+}
+
+// overFault is the fault of a call that ended so at the given place.
+func overFault(code messages.Code, where string) *messages.Fault {
+	if code == messages.DeadlineExceeded {
+		return messages.NewFault(code, "the call's time was over at %s", where).From("deadline")
+	}
+	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", where).From("caller")
 }
 
 func move(c *messages.Call, v Verdict) Next {
@@ -273,8 +318,8 @@ func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fau
 		}
 		return &g
 	}
-	if f, ok := over(ctx, err, "the "+string(c.Kind)); ok {
-		return f
+	if code := over(ctx, err); code != "" {
+		return overFault(code, "the "+string(c.Kind))
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), ErrCancelled):

@@ -238,7 +238,7 @@ func TestTargetAsksForTheGrant(t *testing.T) {
 	})
 	t.Run("arguments changed after it", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
-		more := pipeline.Stage{Name: "more", Kind: messages.Tool, Order: 55, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		more := pipeline.Stage{Name: "more", Reads: []string{"request"}, Kind: messages.Tool, Order: 55, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.SetRequest([]byte(strings.Replace(string(c.Request()), "1", "1000", 1)))
 			return pipeline.Continue(), nil
 		}}

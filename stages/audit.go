@@ -91,7 +91,9 @@ func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
 		a.publish = d.Record
 	}
 	return pipeline.Stage{
-		Before: a.before, After: a.after, FailClosed: cfg.Sync, Reads: []string{"call", "request", "reply", "fault"}, Writes: []string{"audit"},
+		Before: a.before, After: a.after, FailClosed: cfg.Sync, Writes: []string{"audit"},
+		Reads:      []string{pipeline.ReadCall, "request", "reply", "fault"},
+		ReadsAfter: []string{pipeline.ReadCall, "reply", "fault"},
 	}, nil
 }
 

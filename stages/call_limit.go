@@ -75,7 +75,7 @@ func newCallLimit(cfg *CallLimitConfig, d Deps) (pipeline.Stage, error) {
 	l := &callLimit{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
 		Before: l.before, After: l.after, FailClosed: true, Jumps: []string{"end"},
-		Reads: []string{"run", "session"}, Writes: []string{"reply", "limits.calls"},
+		Reads: []string{"run", "session", "request.model"}, Writes: []string{"reply", "limits.calls"},
 	}, nil
 }
 

@@ -136,6 +136,7 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	e.conf.ClearToolUses.Counter = counter
 	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
 	if l, ok := counter.(conversation.Learner); ok {
+		s.Reads = append(s.Reads, "reply.usage")
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.HasReply() {
 				l.Learn(c.Request(), c.Reply())

@@ -14,12 +14,14 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 // harness is an onion as the bus would move it, without a bus: between any two steps the call goes through its wire
-// form, and each phase first runs once on a copy that is thrown away, as after a crash (redelivery). A stage that
-// keeps state outside the call, or that counts twice, does not pass its tests here.
+// form, and each phase first runs once on a copy that is thrown away, as after a crash (redelivery). Each phase is asked
+// over the wire. A stage that keeps state outside the call, that counts twice, or that looks at what it does not declare
+// to read, does not pass its tests here.
 type harness struct {
 	Stages []pipeline.Stage
 	Target pipeline.Target
@@ -44,9 +46,11 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 		case next.Where == pipeline.ToStage:
 			name, _ := c.Slip.Stage()
 			s := h.find(t, name)
-			_, lost := pipeline.Step(ctx, s, harnessWire(t, c))
+			_, lost, err := pipelinetest.StepOverWire(ctx, s, harnessWire(t, c))
+			require.NoError(t, err)
 			var r pipeline.Report
-			next, r = pipeline.Step(ctx, s, c)
+			next, r, err = pipelinetest.StepOverWire(ctx, s, c)
+			require.NoError(t, err)
 			require.Empty(t, r.Stack, "stage %s panicked: %v", name, r.Err)
 			require.Equal(t, lost.Verdict.String(), r.Verdict.String(), "stage %s decides otherwise the second time", name)
 			if r.Verdict.String() == "Again" {

@@ -70,7 +70,7 @@ func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	}
 	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: quota.NewStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
-		Before: m.before, After: m.after, Reads: []string{"request"}, Writes: []string{"reply", "cache"}, Details: m.details,
+		Before: m.before, After: m.after, Reads: []string{"request", "reply"}, ReadsAfter: []string{"reply"}, Writes: []string{"reply", "cache"}, Details: m.details,
 	}, nil
 }
 

@@ -62,7 +62,7 @@ func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) 
 	}
 	return pipeline.Stage{
 		After: m.after, Keep: true,
-		Reads: []string{"fault", "reply"}, Writes: []string{"request.model", "reply", "retry.fallback"},
+		Reads: []string{"fault", "reply", pipeline.ReadKept}, Writes: []string{"request.model", "reply", "retry.fallback"},
 	}, nil
 }
 

@@ -116,7 +116,7 @@ func TestModelFallbackFlag(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 		var mine []string
-		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, Reads: []string{"request"}, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			mine = append(mine, chat.ModelName(c.Request())+" "+string(c.Notes[messages.NoteIsFallback]))
 			return pipeline.Continue(), nil
 		}}

@@ -65,6 +65,7 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 	if p.output || p.input && rules.Has(pii.Replace) {
 		s.After, s.Rewrites = p.after, true
 		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
+		s.ReadsAfter = []string{"reply.text"}
 		if !p.output || rules.Streams() {
 			s.Filter = p.filter
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -92,7 +93,9 @@ func runOverWire(t testing.TB, s pipeline.Stage, c *messages.Call, reply []byte)
 			continue
 		}
 		twin := c.Clone()
-		next, _ = pipeline.Step(t.Context(), s, c)
+		var err error
+		next, _, err = pipelinetest.StepOverWire(t.Context(), s, c)
+		require.NoError(t, err)
 		_, _ = pipeline.Step(t.Context(), s, twin)
 		require.JSONEq(t, string(bytesOrNull(c.Request())), string(bytesOrNull(twin.Request())))
 		require.JSONEq(t, string(bytesOrNull(c.Reply())), string(bytesOrNull(twin.Reply())))

@@ -73,8 +73,8 @@ func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 		After:    t.after,
 		Filter:   t.filter,
 		Rewrites: true,
-		Reads:    []string{"session", "reply.text"},
-		Writes:   []string{"request.system", "reply.text", "todo"},
+		Reads:    []string{"session", "request.messages", "reply.text"}, ReadsAfter: []string{"session", "reply.text"},
+		Writes: []string{"request.system", "reply.text", "todo"},
 	}, nil
 }
 

@@ -82,7 +82,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 		bound: quota.NewStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
-		Before: t.before, After: t.after, Reads: []string{"request"}, Writes: []string{"reply"},
+		Before: t.before, After: t.after, Reads: []string{"tool", "request", "reply"}, Writes: []string{"reply"},
 		Details: t.details, Sweep: t.sweep, SweepEvery: cfg.Sweep,
 	}, nil
 }

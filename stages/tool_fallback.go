@@ -102,7 +102,7 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
-	return pipeline.Stage{After: f.after, Reads: []string{"fault"}, Writes: []string{"reply"}}, nil
+	return pipeline.Stage{After: f.after, Reads: []string{"tool", "fault", "request", "reply"}, Writes: []string{"reply"}}, nil
 }
 
 func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

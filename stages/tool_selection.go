@@ -66,7 +66,7 @@ func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error)
 		Reads:  []string{"request.messages", "request.tools"}, Writes: []string{"request.tools"},
 	}
 	if conf.Strict {
-		s.After = t.after
+		s.After, s.ReadsAfter = t.after, []string{"reply"}
 	}
 	return s, nil
 }

@@ -35,8 +35,8 @@ func bodyFixtures() []Fixture {
 		stages := []pipeline.Stage{
 			{Name: "keeper", Kind: kind, Order: 10, Keep: true, After: pass},
 			{Name: "blind", Kind: kind, Order: 20, Blind: true, Before: pass, After: pass},
-			{Name: "looker", Kind: kind, Order: 30, Before: look, After: look},
-			{Name: "editor", Kind: kind, Order: 40, Before: edit},
+			{Name: "looker", Kind: kind, Order: 30, Before: look, After: look, Reads: []string{"request", "reply"}},
+			{Name: "editor", Kind: kind, Order: 40, Before: edit, Reads: []string{"request"}},
 		}
 		f := Fixture{Name: "bodies-" + string(kind), Kind: kind, Stages: stages, Target: pipeline.TargetFunc(echo)}
 		f.Cases = append(fidelityCases(kind), oddCases(kind)...)

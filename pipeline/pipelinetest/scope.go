@@ -22,7 +22,7 @@ func scopeFixtures() []Fixture {
 func noteFixture(kind messages.Kind) Fixture {
 	seen := func(c *messages.Call) string { return string(c.Notes["test.k"]) }
 	stages := []pipeline.Stage{
-		{Name: "writer", Kind: kind, Order: 10, Rewrites: true,
+		{Name: "writer", Kind: kind, Order: 10, Rewrites: true, Reads: []string{"request", "reply"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.Note("test.found", seen(c))
 				if raw, ok := rawjson.Field(c.Request(), "put"); ok {
@@ -38,7 +38,7 @@ func noteFixture(kind messages.Kind) Fixture {
 				c.Unnote("test.found")
 				return pipeline.Continue(), nil
 			}},
-		{Name: "reader", Kind: kind, Order: 20, Rewrites: true,
+		{Name: "reader", Kind: kind, Order: 20, Rewrites: true, Reads: []string{"reply"},
 			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.SetReply(rawjson.SetFieldString(c.Reply(), "reader", seen(c)))
 				return pipeline.Continue(), nil
@@ -80,7 +80,7 @@ type frameState struct {
 // stateFixture: private state lives in the frame, over all attempts of its stage, and no other stage sees it.
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
-		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
+		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true, Reads: []string{"request"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				token, _ := rawjson.FieldString(c.Request(), "token")
 				return pipeline.Continue(), c.SetState(frameState{Token: name + token})

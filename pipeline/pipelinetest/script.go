@@ -58,7 +58,7 @@ func (s Shape) Letter() string { return strings.ToUpper(s.Name[:1]) }
 // Stage makes the stage of a shape.
 func (s Shape) Stage(kind messages.Kind) pipeline.Stage {
 	st := pipeline.Stage{Name: s.Name, Kind: kind, Order: s.Order, Keep: s.Keep, FailClosed: s.FailClosed,
-		Jumps: []string{"end"}, Rewrites: s.After}
+		Jumps: []string{"end"}, Rewrites: s.After, Reads: []string{"request", "reply"}}
 	if s.Before {
 		st.Before = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			return before(ctx, c, s.Letter(), play(c, s.Letter()+".b"))

@@ -21,8 +21,8 @@ func OverWire(c *messages.Call) (*messages.Call, error) {
 	return messages.Unmarshal(wire)
 }
 
-// CallOverWire runs a call like pipeline.Local with a trip over the wire form before each step. It is the reference of
-// what any transport does to a call. Delays and the deadline are kept; nothing is stored, so a held call is an error.
+// CallOverWire runs a call like pipeline.Local with a trip over the wire form before each step, and each step asked over
+// the wire. It is the reference of what any transport does to a call. Delays and the deadline are kept; nothing is stored, so a held call is an error.
 func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.Target, c *messages.Call) (*messages.Call, error) {
 	ctx, cancel := context.WithDeadline(ctx, c.Deadline)
 	defer cancel()
@@ -54,7 +54,9 @@ func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.
 		case pipeline.ToTarget:
 			next = pipeline.RunTarget(ctx, target, c, func([]byte) error { return nil })
 		case pipeline.ToStage:
-			next, _ = pipeline.Step(ctx, stageOf(stages, c), c)
+			if next, _, err = StepOverWire(ctx, stageOf(stages, c), c); err != nil {
+				return c, err
+			}
 		}
 	}
 }
@@ -70,7 +72,8 @@ func stageOf(stages []pipeline.Stage, c *messages.Call) pipeline.Stage {
 }
 
 // Stage is the suite of one stage with one target: it runs the call over the wire form, and each phase of the stage
-// twice on clones of the same call, as a redelivery after a crash would, whose first run was lost. It returns the
+// twice on clones of the same call, as a redelivery after a crash would, whose first run was lost: once in process, and
+// once asked over the wire, where an undeclared body is absent. It returns the
 // finished call. The two runs must agree in where the call goes next; stages whose reply differs by intent (times, ids)
 // are compared by their verdict only.
 func Stage(t *testing.T, s pipeline.Stage, target pipeline.Target, c *messages.Call) *messages.Call {
@@ -92,7 +95,8 @@ func Stage(t *testing.T, s pipeline.Stage, target pipeline.Target, c *messages.C
 			lost := c.Clone()
 			firstNext, first := pipeline.Step(t.Context(), s, lost)
 			var second pipeline.Report
-			next, second = pipeline.Step(t.Context(), s, c)
+			next, second, err = StepOverWire(t.Context(), s, c)
+			require.NoError(t, err)
 			require.Equal(t, first.Verdict.String(), second.Verdict.String(), "%s of %s, run twice", first.Phase, s.Name)
 			require.Equal(t, firstNext.Where, next.Where, "%s of %s, run twice", first.Phase, s.Name)
 			require.Empty(t, second.Stack, "%s of %s panicked", first.Phase, s.Name)

@@ -75,7 +75,7 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	}
 	out := pipeline.Stage{
 		Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, ApplyTo: s.ApplyTo, Keep: s.Again, Jumps: s.Jumps,
-		Reads: s.Reads, Writes: s.Writes, Durable: s.Durable, Idempotent: s.Idempotent, SkipAbsent: s.SkipAbsent,
+		Reads: r.looksAt(), Writes: s.Writes, Durable: s.Durable, Idempotent: s.Idempotent, SkipAbsent: s.SkipAbsent,
 		FailClosed: s.OnError == CloseErr || s.OnError != OpenErr && s.Tier != pipeline.Optional,
 		Blind:      !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) && !writes(messages.ReplyBody),
 		Details:    r.details,
@@ -90,6 +90,22 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 			return r.run(ctx, c, messages.After)
 		}
 		out.Rewrites = writes(messages.ReplyBody)
+	}
+	return out
+}
+
+// looksAt is what the stage looks at: what the spec says, and each body that an answer may change a part of. The program
+// of a stage that says nothing is told everything.
+func (r *stage) looksAt() []string {
+	out := slices.Clone(r.Reads)
+	for _, body := range []string{messages.RequestBody, messages.ReplyBody} {
+		changes := slices.ContainsFunc(r.Writes, func(f string) bool { return within(f, body) })
+		if (len(r.Reads) == 0 || changes) && !slices.Contains(out, body) {
+			out = append(out, body)
+		}
+	}
+	if r.Again {
+		out = append(out, pipeline.ReadKept)
 	}
 	return out
 }
