@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path"
 	"strconv"
 	"time"
 
@@ -18,14 +17,14 @@ type BudgetConfig struct {
 	Common       `yaml:",inline"`
 	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`
 	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day" doc:"Money of one tenant in a day (UTC), by prices; null: no limit."`
-	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The first line that fits
-	// counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
+	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The line that fits
+	// best counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
 	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty" doc:"Prices by model, for usd-per-day."`
 }
 
 // ModelPrice is what a million tokens of a model cost in US dollars. Model may be a pattern such as "gpt-4o*".
 type ModelPrice struct {
-	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text."`
+	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text, also a slash. The line that fits best counts."`
 	Input  float64 `yaml:"input" json:"input" doc:"USD for a million input tokens."`
 	Output float64 `yaml:"output" json:"output" doc:"USD for a million output tokens."`
 }
@@ -44,8 +43,8 @@ func (c *BudgetConfig) validate() error {
 		return errors.New("enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
 	}
 	for _, p := range c.Prices {
-		if _, err := path.Match(p.Model, ""); err != nil || p.Model == "" {
-			return fmt.Errorf("prices: model %q is no name and no pattern", p.Model)
+		if err := messages.CheckGlob(p.Model); err != nil {
+			return fmt.Errorf("prices: model: %w", err)
 		}
 		if !(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6) {
 			return fmt.Errorf("prices: model %q: input and output are 0 or more US dollars per million tokens", p.Model)
@@ -181,14 +180,16 @@ func (b *budget) estimate(request []byte) amount {
 
 func (b *budget) price(model string, in, out int64) int64 {
 	cost := func(p ModelPrice) float64 { return float64(in)*p.Input + float64(out)*p.Output } // per million: micros
-	dearest := 0.0
+	usd, best := 0.0, -1
 	for _, p := range b.cfg.Prices {
-		if fits, err := path.Match(p.Model, model); err == nil && fits {
-			return int64(math.Ceil(cost(p)))
+		switch score := messages.GlobScore(p.Model, model); {
+		case score > best:
+			usd, best = cost(p), score
+		case best < 0:
+			usd = max(usd, cost(p))
 		}
-		dearest = max(dearest, cost(p))
 	}
-	return int64(math.Ceil(dearest))
+	return int64(math.Ceil(usd))
 }
 
 func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -39,8 +38,8 @@ func (r RateLimit) withDefaults() RateLimit {
 func (c *RateLimitConfig) validate() error {
 	for name, r := range c.Tools {
 		r = r.withDefaults()
-		if _, err := path.Match(name, ""); err != nil || name == "" {
-			return fmt.Errorf("tools: %q is no tool name and no pattern", name)
+		if err := messages.CheckGlob(name); err != nil {
+			return fmt.Errorf("tools: %w", err)
 		}
 		if r.Limit < 1 || r.Per < time.Millisecond || r.Burst < 1 || r.Per/time.Duration(r.Limit) < 1 {
 			return fmt.Errorf("tools.%s: limit and burst are at least 1, per at least 1ms", name)
@@ -57,18 +56,15 @@ func rateLimitOn(config any) bool {
 	return ok && len(c.Tools) > 0
 }
 
-// limitOf finds the limit of a tool.
+// limitOf finds the limit of a tool: that of the pattern that fits best, of equals the first by name.
 func (c *RateLimitConfig) limitOf(tool string) (r RateLimit, ok bool) {
-	if r, ok := c.Tools[tool]; ok {
-		return r.withDefaults(), true
-	}
-	best := ""
+	best, most := "", -1
 	for name := range c.Tools {
-		if fits, _ := path.Match(name, tool); fits && (!ok || len(name) > len(best) || len(name) == len(best) && name < best) {
-			best, ok = name, true
+		if score := messages.GlobScore(name, tool); score > most || score == most && name < best {
+			best, most = name, score
 		}
 	}
-	return c.Tools[best].withDefaults(), ok
+	return c.Tools[best].withDefaults(), most >= 0
 }
 
 // bucket is a token bucket as one moment: the time at which it is full again. Taken lists the attempts that have had

@@ -173,19 +173,6 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 	require.Error(t, runKey([]string{"--id", "x", "--role", "root"}, "", &bytes.Buffer{}))
 }
 
-func TestGlobs(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"*", "a/b", true}, {"gpt-*", "gpt-4o", true}, {"gpt-*", "GPT-4o", false}, {"a*c*e", "abcde", true}, {"a*c*e", "abde", false},
-		{"a*a", "a", false}, {"", "", true}, {"", "a", false}, {"m1", "m10", false}, {"org/*", "org/x/y", true}, {"a**b", "ab", true},
-	} {
-		require.Equal(t, tt.want, intake.Globs(tt.pattern, tt.name), "%s %s", tt.pattern, tt.name)
-	}
-}
-
 func FuzzBearer(f *testing.F) {
 	for _, s := range []string{"Bearer key-a", "bearer  x", "Bearer", "Basic x", "Bearer \x00", "Bearer a b", ""} {
 		f.Add(s)

@@ -6,7 +6,6 @@ package approve
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -66,8 +65,8 @@ func Compile(list []Policy) (*Policies, error) {
 			bad("name: there is another policy of that name")
 		}
 		names[p.Name] = true
-		if _, err := path.Match(p.Tool, ""); err != nil {
-			bad("tool: %q is no tool name and no pattern", p.Tool)
+		if err := messages.CheckGlob(p.Tool); p.Tool != "" && err != nil {
+			bad("tool: %v", err)
 		}
 		for _, d := range p.Decisions {
 			if !slices.Contains(decisions, d) {
@@ -112,8 +111,7 @@ func (p Policy) fits(d *toolspec.Definition) bool {
 	case p.Tool == "" || d.Approval == None && d.Source == toolspec.Operator:
 		return false
 	}
-	ok, _ := path.Match(p.Tool, d.Name)
-	return ok
+	return messages.Glob(p.Tool, d.Name)
 }
 
 // Known reports whether a tool's own approval says something that there is.
