@@ -151,14 +151,12 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 		return nil, err
 	}
 	out := map[string]pipeline.Store{}
-	for _, name := range []string{
-		bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
-	} {
+	for _, name := range buckets {
 		b, err := bus.OpenBucket(limit, js, name)
 		if err != nil {
 			return nil, err
 		}
-		out[strings.TrimPrefix(name, "shallot_")] = b
+		out[strings.TrimPrefix(name, bucketPrefix)] = b
 	}
 	return out, nil
 }

@@ -60,7 +60,7 @@ func (h *Host) addStageTools(ctx context.Context) error {
 			}
 			d := &toolspec.Definition{
 				Name: tool.Name, Description: tool.Description, Version: "1", InputSchema: toolspec.JSON(tool.Parameters),
-				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: "stage:" + m.Name + ":" + tool.Name}, Source: toolspec.Operator,
+				Executor: toolspec.Executor{Kind: toolspec.ExecGo, Name: stageFunc + m.Name + ":" + tool.Name}, Source: toolspec.Operator,
 			}
 			if err := d.Validate(t.parser); err != nil {
 				return fmt.Errorf("stage %s: %w", m.Name, err)
@@ -71,6 +71,9 @@ func (h *Host) addStageTools(ctx context.Context) error {
 	}
 	return nil
 }
+
+// stageFunc begins the names of functions of stages among the Go functions.
+const stageFunc = "stage:"
 
 type callKey struct{}
 

@@ -3,13 +3,12 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -55,12 +54,10 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.registry = toolspec.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
-	js, err := jetstream.New(h.Conn)
-	if err != nil {
-		return err
-	}
-	if t.evicted, err = bus.OpenObjects(ctx, js, bus.EvictedObjects); err != nil {
-		return err
+	if h.publisher != nil { // none in a check
+		if t.evicted, err = bus.OpenObjects(ctx, h.publisher, bus.EvictedObjects); err != nil {
+			return err
+		}
 	}
 	t.reader = stages.EvictedReader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := stages.EvictedTool()
@@ -106,12 +103,19 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err := t.registry.Refresh(ctx); err != nil {
 		return fmt.Errorf("tools: %w", err)
 	}
-	for _, d := range defs {
+	var faults []error
+	for i, d := range defs {
 		if _, err := t.registry.Register(ctx, d); err != nil {
-			return fmt.Errorf("tool %s: %w", d.Name, err)
+			if i < len(c.Tools) {
+				err = fmt.Errorf("%s: tool.tools[%d]: %w", o.Config.Where(fmt.Sprintf("tool.tools[%d]", i)), i, err)
+			}
+			faults = append(faults, err)
 		}
 		t.configured[d.Name] = true
 		h.checkTime(&d)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
 		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)

@@ -1,0 +1,96 @@
+package host_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/host"
+)
+
+// TestCheckRefusesWhatStartRefuses: the check says the same words, and a start that is refused leaves nothing behind.
+func TestCheckRefusesWhatStartRefuses(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		yaml string
+		says []string
+	}{
+		"a standby that no provider serves": {
+			"agent: {interceptor: {model-fallback: {fallback-models: [nowhere/x]}}}",
+			[]string{`no provider serves "nowhere/x"`},
+		},
+		"a policy that there is not": {
+			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, approval: carefull}]}",
+			[]string{`tool.tools[0] (pay).approval: "carefull" is not a policy`},
+		},
+		"a Go function that the program has not": {
+			"tool: {tools: [{name: pay, executor: 'go:ecko'}, {name: nowhere, executor: {kind: go}}]}",
+			[]string{`tool.tools[0] (pay).executor: the program has no Go function "ecko"; it has: add, `, `no Go function "nowhere"`},
+		},
+		"a group without slots": {
+			"agent: {interceptor: {concurrency: {groups: {database: 2}}}}\ntool: {tools: [{name: pay, executor: 'go:echo', concurrency-group: databse}]}",
+			[]string{`tool.tools[0] (pay).concurrency-group: agent.interceptor.concurrency.groups has no "databse"; it has: database`},
+		},
+		"a check tool that there is not": {
+			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, check: get_payment}]}",
+			[]string{`tool.tools[0] (pay).check: there is no tool "get_payment"`},
+		},
+		"a schema type that there is not": {
+			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: object, properties: {n: {type: strin}}}}]}",
+			[]string{`tool.tools[0] (a).input-schema: /properties/n/type: "strin" is not a type of JSON Schema`},
+		},
+		"a schema of something else than an object": {
+			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: array}}, {name: b, executor: 'go:echo', input-schema: {$ref: '#/no'}}]}",
+			[]string{"tool.tools[0]: ", "at /input-schema/type: arguments are an object", "tool.tools[1]: "},
+		},
+		"a stage of a tool that there is not": {
+			"tool: {tools: [{name: a, executor: 'go:echo', stages: {optional: [nowhere]}}]}",
+			[]string{"tool.tools[0] (a).stages: ", "nowhere"},
+		},
+		"several at once": {
+			"tool: {tools: [{name: a, executor: 'go:nothing', approval: nobody, check: none_such}, {name: b, executor: 'go:none'}]}",
+			[]string{`function "nothing"`, `"nobody" is not`, `no tool "none_such"`, `function "none"`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file, data := filepath.Join(t.TempDir(), "shallot.yaml"), filepath.Join(t.TempDir(), "data")
+			yaml := "nats: {embedded: {port: 0, sync: 1m, data: " + data + "}}\n" + row.yaml + "\n"
+			require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+			l, err := host.Load(file, nil, nil)
+			require.NoError(t, err)
+			o := host.Options{Config: l, Roles: host.GatewayRoles(&l.Config), Drain: time.Second, Getenv: func(string) string { return "" }}
+			checked := host.CheckConfig(t.Context(), o)
+			for _, text := range row.says {
+				require.ErrorContains(t, checked, text)
+			}
+			require.Equal(t, 1, strings.Count(checked.Error(), row.says[0]), "each is said once")
+			require.Contains(t, checked.Error(), file+":", "and with its place")
+			_, err = host.Start(t.Context(), o)
+			require.EqualError(t, err, checked.Error())
+			require.NoDirExists(t, data, "nothing was started, so nothing was written")
+		})
+	}
+}
+
+// TestCheckLeavesToWorkersWhatIsTheirs: a gateway beside workers runs no tools, and need not have their functions.
+func TestCheckLeavesToWorkersWhatIsTheirs(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "shallot.yaml")
+	yaml := `nats: {url: "nats://127.0.0.1:1"}
+agent: {interceptor: {model-fallback: {fallback-models: [demo/echo]}}}
+tool:
+  mcp-servers: [{name: shop, command: [shop]}]
+  tools:
+    - {name: pay, executor: "go:ours", effect: write, check: shop_find, concurrency-group: gpu}
+`
+	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+	l, err := host.Load(file, nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}))
+	require.ErrorContains(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()}), `no Go function "ours"`)
+}
