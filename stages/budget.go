@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -31,26 +30,23 @@ type ModelPrice struct {
 
 func (c *BudgetConfig) limited() bool { return c.TokensPerDay != nil || c.USDPerDay != nil }
 
-func (c *BudgetConfig) validate() error {
-	switch {
-	case c.TokensPerDay != nil && *c.TokensPerDay < 0:
-		return fmt.Errorf("tokens-per-day: %d; need 0 or more, or null for none", *c.TokensPerDay)
-	case c.USDPerDay != nil && !(*c.USDPerDay >= 0 && *c.USDPerDay < 1e9):
-		return fmt.Errorf("usd-per-day: %v; need 0 or more, or null for none", *c.USDPerDay)
-	case c.USDPerDay != nil && len(c.Prices) == 0:
-		return errors.New("prices: usd-per-day needs at least one line {model, input, output} in US dollars per million tokens")
-	case c.Enabled != nil && *c.Enabled && !c.limited():
-		return errors.New("enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *BudgetConfig) Validate() error {
+	var f faults
+	f.when(c.TokensPerDay != nil && *c.TokensPerDay < 0, "tokens-per-day: need 0 or more, or null for none")
+	f.when(c.USDPerDay != nil && !(*c.USDPerDay >= 0 && *c.USDPerDay < 1e9),
+		"usd-per-day: need 0 or more, or null for none")
+	f.when(c.USDPerDay != nil && len(c.Prices) == 0,
+		"prices: usd-per-day needs at least one line {model, input, output} in US dollars per million tokens")
+	f.when(c.Enabled != nil && *c.Enabled && !c.limited(),
+		"enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
+	for i, p := range c.Prices {
+		err := messages.CheckGlob(p.Model)
+		f.when(err != nil, "prices[%d].model: %v", i, err)
+		f.when(!(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6),
+			"prices[%d]: input and output are 0 or more US dollars per million tokens", i)
 	}
-	for _, p := range c.Prices {
-		if err := messages.CheckGlob(p.Model); err != nil {
-			return fmt.Errorf("prices: model: %w", err)
-		}
-		if !(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6) {
-			return fmt.Errorf("prices: model %q: input and output are 0 or more US dollars per million tokens", p.Model)
-		}
-	}
-	return nil
+	return f.join()
 }
 
 func budgetOn(config any) bool {
@@ -83,9 +79,6 @@ type budgetState struct {
 // hit, an answer of a stage) costs 0, and so does a fault, except a cut stream, which was paid for: it costs the
 // estimate. It fails closed.
 func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	b := &budget{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
 		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},

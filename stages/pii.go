@@ -24,19 +24,19 @@ const piiPatternMax = 512
 // PIIConfig is agent.interceptor.pii (contracts T4).
 type PIIConfig struct {
 	Common             `yaml:",inline"`
-	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."` // none given: email, REDACT
+	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."`
 	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
 	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
-	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."` // the variable that holds the key of HASH
+	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
 }
 
 // PIIRule says what to look for and what to do with it.
 type PIIRule struct {
-	Type     string `yaml:"type" json:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`  // email, credit_card, iban, ip, phone, secret, custom
-	Strategy string `yaml:"strategy" json:"strategy" doc:"REDACT, MASK, HASH, REPLACE or BLOCK."`            // REDACT (also if empty), MASK, HASH, REPLACE, BLOCK
-	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty" doc:"custom: an RE2 pattern."`        // custom: an RE2 pattern
-	Name     string `yaml:"name,omitempty" json:"name,omitempty" doc:"custom: the word in [REDACTED_NAME]."` // custom: the word in [REDACTED_NAME]; CUSTOM if empty
+	Type     string `yaml:"type" json:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`
+	Strategy string `yaml:"strategy" json:"strategy" doc:"REDACT, MASK, HASH, REPLACE or BLOCK; empty: REDACT."`
+	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty" doc:"custom: an RE2 pattern."`
+	Name     string `yaml:"name,omitempty" json:"name,omitempty" doc:"custom: the word in [REDACTED_NAME]; empty: CUSTOM."`
 }
 
 // ToolPIIConfig is agent.interceptor.tool-pii. Without rules of its own it uses those of pii.

@@ -68,9 +68,9 @@ type Spec struct {
 type Common struct {
 	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
 	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
-	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)."` // wait | skip
+	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)."`
 	Durable  bool     `yaml:"durable" json:"durable,omitempty" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
-	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all."` // agent, session, bare; empty: all
+	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all."`
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.
@@ -122,9 +122,14 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	if common.Enabled != nil {
 		enabled = *common.Enabled
 	}
-	stage, err = s.New(config, d)
+	if c, ok := config.(interface{ Validate() error }); ok {
+		err = c.Validate()
+	}
+	if err == nil {
+		stage, err = s.New(config, d)
+	}
 	if err != nil {
-		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Section, err)
+		return stage, enabled, under("agent.interceptor."+s.Section, err)
 	}
 	stage.Name, stage.Class, stage.Kind, stage.Order, stage.Tier = s.Name, s.Class, s.Kind, s.Order, s.Tier
 	if stage.Role == "" {

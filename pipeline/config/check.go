@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -25,19 +24,25 @@ type checker struct {
 
 // fail reports a problem of a key at its place, once.
 func (c *checker) fail(path, format string, args ...any) {
-	for p := path; p != ""; p = parent(p) {
-		if c.refused[p] {
-			return
-		}
+	if !c.isRefused(path) {
+		c.refused[path] = true
+		c.bad(placeOf(c.at, path), path, format, args...)
 	}
-	c.refused[path] = true
-	c.bad(c.place(path), path, format, args...)
 }
 
-// place is the node of a path or of what it stands in.
-func (c *checker) place(path string) *node {
+func (c *checker) isRefused(path string) bool {
 	for p := path; p != ""; p = parent(p) {
-		if n := c.at[p]; n != nil {
+		if c.refused[p] {
+			return true
+		}
+	}
+	return false
+}
+
+// placeOf is the node of a path or of what it stands in.
+func placeOf(at map[string]*node, path string) *node {
+	for p := path; p != ""; p = parent(p) {
+		if n := at[p]; n != nil {
 			return n
 		}
 	}
@@ -176,10 +181,20 @@ func pattern(p string) *regexp.Regexp {
 	return r
 }
 
-// all checks the configuration and the sections against their tags.
-func (c *checker) all(cfg *Config) {
-	c.value(reflect.ValueOf(*cfg), "", field{})
-	for _, name := range slices.Sorted(maps.Keys(c.sections)) {
-		c.value(reflect.ValueOf(c.sections[name]).Elem(), "agent.interceptor."+name, field{})
+// all checks the configuration and the sections against their tags, and asks the sections themselves.
+func (c *checker) all(l *Loaded) {
+	c.value(reflect.ValueOf(l.Config), "", field{})
+	for _, name := range sortedKeys(c.sections) {
+		at := "agent.interceptor." + name
+		c.value(reflect.ValueOf(c.sections[name]).Elem(), at, field{})
+		s, ok := c.sections[name].(interface{ Validate() error })
+		if !ok {
+			continue
+		}
+		for _, err := range single(s.Validate()) {
+			if path, text := l.split(at, err.Error()); !c.isRefused(path) {
+				c.bad(placeOf(c.at, path), path, "%s", text)
+			}
+		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
-	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS." env:"-"`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS; see writing-a-stage.md." env:"-"`
 	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
@@ -82,7 +82,7 @@ type RemoteStage struct {
 	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
 	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; model and tool in agent calls only." enum:"model,tool,end"`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; in agent calls model and tool too." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
 	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`

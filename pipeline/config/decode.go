@@ -255,16 +255,13 @@ func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
 
 // fresh reads one entry of a list or map, over the defaults of its type.
 func (d *decoder) fresh(n *node, t reflect.Type, path string, f field) reflect.Value {
-	x := reflect.New(t)
-	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
-		s.SetDefaults()
-	}
+	x := newEntry(t)
 	if n.kind == null && t.Kind() != reflect.Pointer && t.Kind() != reflect.Interface {
 		d.want(n, path, f, "a value")
-		return x.Elem()
+		return x
 	}
-	d.value(n, x.Elem(), path, f)
-	return x.Elem()
+	d.value(n, x, path, f)
+	return x
 }
 
 func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {

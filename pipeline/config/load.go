@@ -18,6 +18,7 @@ type Options struct {
 	Flags map[string]string
 	// Sections are the stages' configurations: the name of the section to a non-nil pointer to a struct that holds the
 	// defaults. Load decodes agent.interceptor.<name> into it.
+	// A section with a method Validate() error is asked too; each error that it joins begins with a key.
 	Sections map[string]any
 	// Stages are the names of the built-in stages by kind; a remote stage cannot have one of them.
 	Stages map[string][]string
@@ -29,7 +30,9 @@ type Loaded struct {
 	// Sections are those of the options, filled.
 	Sections map[string]any
 	file     string
+	src      *source
 	at       map[string]*node
+	known    map[string]field
 }
 
 // Explicit reports whether the operator wrote the key, even with its default value: in the file, in the environment,
@@ -59,7 +62,7 @@ func Load(o Options) (*Loaded, error) {
 		}
 	}
 	src := newSource(o.File, o.Environ)
-	l := &Loaded{Config: Default(), Sections: o.Sections, file: o.File, at: map[string]*node{}}
+	l := &Loaded{Config: Default(), Sections: o.Sections, file: o.File, src: src, at: map[string]*node{}, known: map[string]field{}}
 	d := &decoder{src: src, sections: o.Sections, stages: o.Stages, at: l.at}
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false)
 	if o.File != "" {
@@ -72,11 +75,14 @@ func Load(o Options) (*Loaded, error) {
 	d.environment()
 	d.flags(o.Flags)
 	d.natsEnvironment(&l.Config)
+	for _, k := range d.known {
+		l.known[strings.Join(k.path, ".")] = k.f
+	}
 	c := &checker{decoder: d, refused: map[string]bool{}}
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}
-	c.all(&l.Config)
+	c.all(l)
 	c.rules(&l.Config)
 	if len(d.found) == 0 {
 		return l, nil

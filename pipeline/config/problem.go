@@ -27,6 +27,7 @@ type Problem struct {
 	Text string
 	// Excerpt is the line with a mark under the place, secrets hidden.
 	Excerpt string
+	cause   error
 }
 
 // Error gives file:line:column, the key, the text, and below it the excerpt.
@@ -52,6 +53,9 @@ func (p *Problem) Error() string {
 
 // Is makes every problem an [ErrConfig].
 func (p *Problem) Is(target error) bool { return target == ErrConfig }
+
+// Unwrap returns the error that was given a place, if there was one.
+func (p *Problem) Unwrap() error { return p.cause }
 
 const maxProblems = 20
 

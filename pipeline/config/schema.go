@@ -99,6 +99,15 @@ func recordSchema(v reflect.Value, sections map[string]any) object {
 	return o
 }
 
+// newEntry is an entry of a list or map with the defaults of its type.
+func newEntry(t reflect.Type) reflect.Value {
+	x := reflect.New(t)
+	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
+		s.SetDefaults()
+	}
+	return x.Elem()
+}
+
 const durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`
 
 var shortForms = map[reflect.Type]object{
@@ -142,17 +151,13 @@ func valueSchema(v reflect.Value, f field, sections map[string]any) object {
 	case reflect.Struct:
 		return recordSchema(v, sections)
 	case reflect.Slice:
-		e := reflect.New(t.Elem())
-		if d, ok := e.Interface().(interface{ SetDefaults() }); ok {
-			d.SetDefaults()
-		}
 		inner := f
 		inner.required = false
-		return object{{"type", []string{"array", "null"}}, {"items", valueSchema(e.Elem(), inner, nil)}}
+		return object{{"type", []string{"array", "null"}}, {"items", valueSchema(newEntry(t.Elem()), inner, nil)}}
 	case reflect.Map:
 		inner := f
 		inner.required = false
-		return object{{"type", []string{"object", "null"}}, {"additionalProperties", valueSchema(reflect.New(t.Elem()).Elem(), inner, nil)}}
+		return object{{"type", []string{"object", "null"}}, {"additionalProperties", valueSchema(newEntry(t.Elem()), inner, nil)}}
 	case reflect.Bool:
 		return object{{"type", "boolean"}}
 	case reflect.String:
@@ -217,6 +222,9 @@ func defaultOf(v reflect.Value, f field) (any, bool) {
 	}
 	if v.Kind() == reflect.String && v.Len() == 0 {
 		return nil, false
+	}
+	if least, ok := bound(v, f.min); ok && v.IsZero() && least > 0 {
+		return nil, false // the zero value stands for "not given"
 	}
 	return v.Interface(), true
 }

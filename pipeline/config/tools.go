@@ -9,8 +9,8 @@ import (
 
 // Tooling holds what the documents put under tool.
 type Tooling struct {
-	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
-	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
+	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker."`
+	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none."`
 	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
 	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`

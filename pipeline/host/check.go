@@ -49,16 +49,17 @@ func newHost(o *Options) *Host {
 
 // build makes everything that needs stores and no bus, and refuses what does not fit together.
 func (h *Host) build(ctx context.Context, o Options, stores map[string]pipeline.Store) error {
-	if err := h.makeTools(ctx, o, stores); err != nil {
-		return err
+	err := h.makeTools(ctx, o, stores)
+	if h.tools != nil {
+		err = errors.Join(err, h.stages(o, stores))
 	}
-	if err := h.stages(o, stores); err != nil {
-		return err
+	if err == nil {
+		err = h.addStageTools(ctx)
 	}
-	if err := h.addStageTools(ctx); err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(h.checkTools(o), h.checkRoute(o.Config))
 	}
-	return errors.Join(h.checkTools(o), h.checkRoute(o.Config))
+	return o.Config.Place(err)
 }
 
 // release closes what building has opened.
@@ -78,8 +79,7 @@ func (h *Host) checkTools(o Options) error {
 	for i, t := range h.Config.Tool.Tools {
 		at := fmt.Sprintf("tool.tools[%d]", i)
 		bad := func(key, format string, args ...any) {
-			faults = append(faults, fmt.Errorf("%s: %s (%s)"+key+": "+format,
-				append([]any{o.Config.Where(at + key), at, t.Name}, args...)...))
+			faults = append(faults, fmt.Errorf("%s%s: tool %s: "+format, append([]any{at, key, t.Name}, args...)...))
 		}
 		own := pipeline.Own{Mandatory: t.Stages.Mandatory, Optional: t.Stages.Optional}
 		if err := h.Manager.CheckOwn(messages.Tool, own); err != nil {

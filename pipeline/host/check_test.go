@@ -25,23 +25,23 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 		},
 		"a policy that there is not": {
 			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, approval: carefull}]}",
-			[]string{`tool.tools[0] (pay).approval: "carefull" is not a policy`},
+			[]string{`tool.tools[0].approval: tool pay: "carefull" is not a policy`},
 		},
 		"a Go function that the program has not": {
 			"tool: {tools: [{name: pay, executor: 'go:ecko'}, {name: nowhere, executor: {kind: go}}]}",
-			[]string{`tool.tools[0] (pay).executor: the program has no Go function "ecko"; it has: add, `, `no Go function "nowhere"`},
+			[]string{`tool.tools[0].executor: tool pay: the program has no Go function "ecko"; it has: add, `, `no Go function "nowhere"`},
 		},
 		"a group without slots": {
 			"agent: {interceptor: {concurrency: {groups: {database: 2}}}}\ntool: {tools: [{name: pay, executor: 'go:echo', concurrency-group: databse}]}",
-			[]string{`tool.tools[0] (pay).concurrency-group: agent.interceptor.concurrency.groups has no "databse"; it has: database`},
+			[]string{`tool.tools[0].concurrency-group: tool pay: agent.interceptor.concurrency.groups has no "databse"; it has: database`},
 		},
 		"a check tool that there is not": {
 			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, check: get_payment}]}",
-			[]string{`tool.tools[0] (pay).check: there is no tool "get_payment"`},
+			[]string{`tool.tools[0].check: tool pay: there is no tool "get_payment"`},
 		},
 		"a schema type that there is not": {
 			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: object, properties: {n: {type: strin}}}}]}",
-			[]string{`tool.tools[0] (a).input-schema: /properties/n/type: "strin" is not a type of JSON Schema`},
+			[]string{`tool.tools[0].input-schema: tool a: /properties/n/type: "strin" is not a type of JSON Schema`},
 		},
 		"a schema of something else than an object": {
 			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: array}}, {name: b, executor: 'go:echo', input-schema: {$ref: '#/no'}}]}",
@@ -49,7 +49,7 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 		},
 		"a stage of a tool that there is not": {
 			"tool: {tools: [{name: a, executor: 'go:echo', stages: {optional: [nowhere]}}]}",
-			[]string{"tool.tools[0] (a).stages: ", "nowhere"},
+			[]string{"tool.tools[0].stages: tool a: ", "nowhere"},
 		},
 		"several at once": {
 			"tool: {tools: [{name: a, executor: 'go:nothing', approval: nobody, check: none_such}, {name: b, executor: 'go:none'}]}",

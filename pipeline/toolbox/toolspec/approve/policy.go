@@ -20,8 +20,11 @@ type Policy struct {
 	Tool      string        `yaml:"tool" json:"tool,omitempty" doc:"Name of the tool, or a pattern with *; none: only tools that name the policy."`
 	When      string        `yaml:"when" json:"when,omitempty" doc:"Predicate over args, tool and the call; none: always."`
 	Decisions []string      `yaml:"decisions" json:"decisions,omitempty" doc:"What may be decided: approve, edit, reject, respond; none: all of them."`
-	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; 72h if not given."`
+	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; at least 1s."`
 }
+
+// SetDefaults fills a new policy before the keys of a file are read into it.
+func (p *Policy) SetDefaults() { p.Expires = expires }
 
 // The values of a tool's own approval that are not names of policies.
 const (
