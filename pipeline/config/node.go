@@ -110,8 +110,12 @@ func (n *node) json(b *bytes.Buffer) {
 	}
 }
 
+// quote writes a string with < and > as they are.
 func quote(b *bytes.Buffer, s string) {
-	_ = encode(b, s) // a string always encodes
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always encodes
+	b.Truncate(b.Len() - 1)
 }
 
 // outside reads text from outside the file that is written as YAML flow: SHALLOT_...='[{name: a}]'.
