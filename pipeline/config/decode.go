@@ -56,22 +56,10 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	t := v.Type()
 	f.secret = f.secret || t == secretType || t == urlType
 	switch {
-	case t == interType:
-		d.interceptors(n, path)
-		return
-	case t == rawType:
-		if n = d.outside(n, path); n == nil {
-			return
-		}
-		var b bytes.Buffer
-		n.json(&b)
-		v.SetBytes(b.Bytes())
+	case t.Kind() == reflect.Pointer && n.kind == null:
+		v.SetZero()
 		return
 	case t.Kind() == reflect.Pointer:
-		if n.kind == null {
-			v.SetZero()
-			return
-		}
 		p := reflect.New(t.Elem())
 		if !v.IsNil() {
 			p.Elem().Set(v.Elem())
@@ -79,26 +67,30 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 		d.value(n, p.Elem(), path, f)
 		v.Set(p)
 		return
-	}
-	if v.CanAddr() && d.own(n, v.Addr().Interface(), path, f) {
+	case d.own(n, v.Addr().Interface(), path, f):
 		return
 	}
 	switch t.Kind() {
-	case reflect.Struct:
-		d.record(n, v, path)
-	case reflect.Map:
-		d.table(n, v, path, f)
-	case reflect.Slice:
-		d.list(n, v, path, f)
-	case reflect.Interface:
-		if n = d.outside(n, path); n == nil {
+	case reflect.Struct, reflect.Map, reflect.Slice:
+		given := n
+		if n = n.shaped(t); n == nil {
+			d.bad(given, path, "the value is not readable as YAML")
 			return
 		}
-		if x := n.plain(); x != nil && t.NumMethod() == 0 {
-			v.Set(reflect.ValueOf(x))
-		} else {
-			v.SetZero()
-		}
+	}
+	switch {
+	case t == interType:
+		d.interceptors(n, path)
+	case t == rawType:
+		var b bytes.Buffer
+		n.json(&b)
+		v.SetBytes(b.Bytes())
+	case t.Kind() == reflect.Struct:
+		d.record(n, v, path)
+	case t.Kind() == reflect.Map:
+		d.table(n, v, path, f)
+	case t.Kind() == reflect.Slice:
+		d.list(n, v, path, f)
 	default:
 		d.scalar(n, v, path, f)
 	}
@@ -114,21 +106,16 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 			if p.Kind() != reflect.Pointer || p.IsNil() {
 				return fmt.Errorf("cannot decode into %T", into)
 			}
-			sub := &decoder{src: d.src, sections: d.sections, known: d.known, at: map[string]*node{}}
-			sub.value(n, p.Elem(), path, field{secret: f.secret})
-			if len(sub.found) > 0 {
-				return problems(sub.found)
+			before := d.found
+			d.found = nil
+			d.value(n, p.Elem(), path, field{secret: f.secret})
+			tried := problems(d.found)
+			d.found = before
+			if len(tried) > 0 {
+				return tried
 			}
-			maps.Copy(d.at, sub.at)
 			return nil
 		})
-	case yamlBytesUnmarshaler:
-		if n = d.outside(n, path); n == nil {
-			return true
-		}
-		var b bytes.Buffer
-		n.json(&b)
-		err = u.UnmarshalYAML(b.Bytes())
 	case encoding.TextUnmarshaler:
 		if n.kind == mapping || n.kind == sequence || n.kind == null {
 			d.want(n, path, f, "text")
@@ -151,7 +138,7 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 }
 
 func (d *decoder) record(n *node, v reflect.Value, path string) {
-	if n = d.outside(n, path); n == nil || n.kind == null {
+	if n.kind == null {
 		return // "http:" with nothing below it changes nothing
 	}
 	if n.kind != mapping {
@@ -211,14 +198,8 @@ func (d *decoder) interceptors(n *node, path string) {
 }
 
 func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
-	if n = d.outside(n, path); n == nil {
-		return
-	}
 	t := v.Type()
 	m := reflect.MakeMap(t)
-	if n.loose && n.kind == text {
-		n = n.pairs()
-	}
 	switch {
 	case n.kind == null:
 	case n.kind != mapping || t.Key().Kind() != reflect.String:
@@ -233,14 +214,8 @@ func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
-	if n = d.outside(n, path); n == nil {
-		return
-	}
 	t := v.Type()
 	out := reflect.MakeSlice(t, 0, len(n.items))
-	if n.loose && n.kind == text {
-		n = n.split()
-	}
 	switch {
 	case n.kind == null:
 	case n.kind != sequence:

@@ -70,13 +70,10 @@ var (
 	sizeType     = reflect.TypeFor[Size]()
 	interType    = reflect.TypeFor[Interceptors]()
 	yamlFunc     = reflect.TypeFor[yamlFuncUnmarshaler]()
-	yamlBytes    = reflect.TypeFor[yamlBytesUnmarshaler]()
 	textRead     = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
 type yamlFuncUnmarshaler interface{ UnmarshalYAML(func(any) error) error }
-
-type yamlBytesUnmarshaler interface{ UnmarshalYAML([]byte) error }
 
 // isRecord reports whether a type has keys of its own, so that paths lead into it.
 func isRecord(t reflect.Type) bool {

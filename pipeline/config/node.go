@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"strconv"
 	"strings"
 )
@@ -118,17 +119,27 @@ func quote(b *bytes.Buffer, s string) {
 	b.Truncate(b.Len() - 1)
 }
 
-// outside reads text from outside the file that is written as YAML flow: SHALLOT_...='[{name: a}]'.
-func (d *decoder) outside(n *node, path string) *node {
-	if t := strings.TrimSpace(n.text); n.loose && n.kind == text && (strings.HasPrefix(t, "[") || strings.HasPrefix(t, "{")) {
-		s := &source{anchors: map[string]*node{}, env: map[string]string{}, used: map[string]bool{}}
-		r := s.parse([]byte(strings.ReplaceAll(t, "$", "$$")))
+// shaped gives text from outside the file the shape of the type that it is for: YAML flow as it is, such as
+// SHALLOT_...='[{name: a}]'; else a list by comma, a map as key=value by comma. What is no text stays as it is.
+// It returns nil for flow that is not readable.
+func (n *node) shaped(t reflect.Type) *node {
+	if !n.loose || n.kind != text {
+		return n
+	}
+	if flow := strings.TrimSpace(n.text); strings.HasPrefix(flow, "[") || strings.HasPrefix(flow, "{") {
+		s := newSource("", nil)
+		r := s.parse([]byte(strings.ReplaceAll(flow, "$", "$$")))
 		if len(s.found) > 0 || r == nil {
-			d.bad(n, path, "the value is not readable as YAML")
 			return nil
 		}
 		r.place(n)
 		return r
+	}
+	switch {
+	case t.Kind() == reflect.Map:
+		return n.pairs()
+	case t.Kind() == reflect.Slice && t != rawType:
+		return n.split()
 	}
 	return n
 }
@@ -169,37 +180,4 @@ func (n *node) pairs() *node {
 		out.entries = append(out.entries, entry{key: strings.TrimSpace(key), value: item})
 	}
 	return out
-}
-
-// plain is the node as maps, lists and scalars, for open values.
-func (n *node) plain() any {
-	switch n.kind {
-	case boolean:
-		return n.text == "true"
-	case integer:
-		if i, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64); err == nil {
-			return i
-		}
-		return n.text
-	case float:
-		if x, err := strconv.ParseFloat(n.text, 64); err == nil {
-			return x
-		}
-		return n.text
-	case text:
-		return n.text
-	case mapping:
-		m := make(map[string]any, len(n.entries))
-		for _, e := range n.entries {
-			m[e.key] = e.value.plain()
-		}
-		return m
-	case sequence:
-		l := make([]any, len(n.items))
-		for i, v := range n.items {
-			l[i] = v.plain()
-		}
-		return l
-	}
-	return nil
 }

@@ -107,7 +107,7 @@ func valueSchema(v reflect.Value, f field, sections map[string]any) *jsonschema.
 	}
 	p := reflect.PointerTo(t)
 	switch {
-	case p.Implements(yamlFunc), p.Implements(yamlBytes):
+	case p.Implements(yamlFunc):
 		return &jsonschema.Schema{} // it reads several shapes
 	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return &jsonschema.Schema{Types: []string{"string", "number"}}
@@ -126,8 +126,6 @@ func valueSchema(v reflect.Value, f field, sections map[string]any) *jsonschema.
 		return &jsonschema.Schema{Type: "boolean"}
 	case reflect.String:
 		return &jsonschema.Schema{Type: "string", Enum: enumOf(f, func(s string) any { return s }), Pattern: f.pattern}
-	case reflect.Interface:
-		return &jsonschema.Schema{}
 	}
 	o := &jsonschema.Schema{Type: "integer", Enum: enumOf(f, func(s string) any { return json.Number(s) })}
 	if v.CanFloat() {

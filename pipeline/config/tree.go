@@ -156,9 +156,7 @@ func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
 		n.kind, n.text = boolean, strconv.FormatBool(a.Value)
 	case *ast.IntegerNode:
 		n.kind, n.text = integer, a.Token.Value
-	case *ast.FloatNode:
-		n.kind, n.text = float, a.Token.Value
-	case *ast.InfinityNode, *ast.NanNode:
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		n.kind, n.text = float, a.GetToken().Value
 	case *ast.StringNode:
 		n.kind, n.text = text, a.Value

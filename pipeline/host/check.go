@@ -95,14 +95,8 @@ func (h *Host) checkTools(o Options) error {
 			bad(".concurrency-group", "agent.interceptor.concurrency.groups has no %q; it has: %s",
 				t.ConcurrencyGroup, strings.Join(slices.Sorted(maps.Keys(groups)), ", "))
 		}
-		for _, wrong := range h.tools.parser.UnknownTypes(t.InputSchema) {
-			bad(".input-schema", "%s", wrong)
-		}
-		for _, wrong := range h.tools.parser.UnknownTypes(t.OutputSchema) {
-			bad(".output-schema", "%s", wrong)
-		}
 		if t.Check != "" && !h.mayKnow(t.Check) {
-			bad(".check", "there is no tool %q", t.Check)
+			bad(".check", "there is no tool %q; a tool that a service offers is defined here too", t.Check)
 		}
 	}
 	return errors.Join(faults...)

@@ -39,10 +39,6 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, check: get_payment}]}",
 			[]string{`tool.tools[0].check: tool pay: there is no tool "get_payment"`},
 		},
-		"a schema type that there is not": {
-			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: object, properties: {n: {type: strin}}}}]}",
-			[]string{`tool.tools[0].input-schema: tool a: /properties/n/type: "strin" is not a type of JSON Schema`},
-		},
 		"a schema of something else than an object": {
 			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: array}}, {name: b, executor: 'go:echo', input-schema: {$ref: '#/no'}}]}",
 			[]string{"tool.tools[0]: ", "at /input-schema/type: arguments are an object", "tool.tools[1]: "},

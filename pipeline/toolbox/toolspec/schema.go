@@ -102,26 +102,17 @@ func (p *Parser) CheckSchema(raw []byte, input bool) (at string, err error) {
 	return "", nil
 }
 
-// UnknownTypes lists the types that a schema names and JSON Schema has not, with their places.
-func (p *Parser) UnknownTypes(raw []byte) []string {
-	if len(raw) == 0 {
-		return nil
-	}
-	var out []string
-	for at, t := range p.schema(raw).unknown {
-		out = append(out, fmt.Sprintf("%s/type: %q is not a type of JSON Schema; every value given for it will be refused", at, t))
-	}
-	slices.Sort(out)
-	return out
-}
-
 // SchemaWarnings lists what a schema says that will not work as its author may think.
 func (p *Parser) SchemaWarnings(raw []byte) []string {
 	if len(raw) == 0 {
 		return nil
 	}
-	out := p.UnknownTypes(raw)
-	for _, l := range p.schema(raw).lax {
+	s := p.schema(raw)
+	var out []string
+	for at, t := range s.unknown {
+		out = append(out, fmt.Sprintf("%s/type: %q is no type of JSON Schema; every value given for it will be refused", at, t))
+	}
+	for _, l := range s.lax {
 		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp, or is too large to be run, and is not checked", clip(l)))
 	}
 	slices.Sort(out)
