@@ -18,6 +18,12 @@ func (f *faults) when(wrong bool, format string, args ...any) {
 
 func (f faults) join() error { return errors.Join(f...) }
 
+// inSection is an error about the section of another stage, whose settings this one shares.
+type inSection struct {
+	section string
+	error
+}
+
 // under puts a path in front of an error, or of each that is joined in it.
 func under(path string, err error) error {
 	all := []error{err}

@@ -49,6 +49,16 @@ func placeOf(at map[string]*node, path string) *node {
 	return &node{}
 }
 
+// refusedBelow reports whether a key in the record has a problem, of which that of the record may be the consequence.
+func (c *checker) refusedBelow(path string) bool {
+	for p := range c.refused {
+		if len(p) > len(path) && strings.HasPrefix(p, path) && strings.ContainsRune(".[", rune(p[len(path)])) {
+			return true
+		}
+	}
+	return false
+}
+
 func parent(path string) string {
 	i := strings.LastIndexAny(path, ".[")
 	if i < 0 {
@@ -192,7 +202,7 @@ func (c *checker) all(l *Loaded) {
 			continue
 		}
 		for _, err := range single(s.Validate()) {
-			if path, text := l.split(at, err.Error()); !c.isRefused(path) {
+			if path, text := l.split(at, err.Error()); !c.isRefused(path) && !c.refusedBelow(path) {
 				c.bad(placeOf(c.at, path), path, "%s", text)
 			}
 		}

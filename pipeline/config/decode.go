@@ -19,6 +19,7 @@ type decoder struct {
 	stages   map[string][]string // built-in stages by kind
 	known    []setting           // every key, for "it belongs to ..."
 	at       map[string]*node    // where each key that was given stands
+	meant    map[string]bool     // keys that were misspelled: they are not missing too
 	found    []*Problem
 }
 
@@ -158,10 +159,12 @@ func (d *decoder) record(n *node, v reflect.Value, path string) {
 
 func (d *decoder) unknown(n *node, e entry, path string, known []string, what string) {
 	text := "unknown " + what
-	if s := suggest(e.key, known); s != "" && strings.EqualFold(s, e.key) {
-		text = fmt.Sprintf("wrong case; write %s", s)
-	} else if s != "" {
-		text += fmt.Sprintf("; did you mean %s?", s)
+	meant := suggest(e.key, known)
+	d.meant[dot(path, meant)] = true
+	if meant != "" && strings.EqualFold(meant, e.key) {
+		text = fmt.Sprintf("wrong case; write %s", meant)
+	} else if meant != "" {
+		text += fmt.Sprintf("; did you mean %s?", meant)
 	} else if i := slices.IndexFunc(d.known, func(k setting) bool { return k.path[len(k.path)-1] == e.key }); i >= 0 {
 		text += fmt.Sprintf("; there is %s", strings.Join(d.known[i].path, "."))
 	}

@@ -63,7 +63,7 @@ func Load(o Options) (*Loaded, error) {
 	}
 	src := newSource(o.File, o.Environ)
 	l := &Loaded{Config: Default(), Sections: o.Sections, file: o.File, src: src, at: map[string]*node{}, known: map[string]field{}}
-	d := &decoder{src: src, sections: o.Sections, stages: o.Stages, at: l.at}
+	d := &decoder{src: src, sections: o.Sections, stages: o.Stages, at: l.at, meant: map[string]bool{}}
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false)
 	if o.File != "" {
 		if root := src.read(o.File); root != nil {
@@ -78,7 +78,7 @@ func Load(o Options) (*Loaded, error) {
 	for _, k := range d.known {
 		l.known[strings.Join(k.path, ".")] = k.f
 	}
-	c := &checker{decoder: d, refused: map[string]bool{}}
+	c := &checker{decoder: d, refused: d.meant}
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}

@@ -90,3 +90,54 @@ tool:
 	require.NoError(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}))
 	require.ErrorContains(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()}), `no Go function "ours"`)
 }
+
+// TestSectionsAreRefusedAtOnce: what stages find in their sections comes with file, line and column, all of it and once,
+// be it found by the loader or by a stage that is built.
+func TestSectionsAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	for yaml, says := range map[string][]string{
+		`agent:
+  interceptor:
+    budget: {usd-per-day: -1, prices: [{model: "gpt-[34]", input: 1}, {model: x, input: -1}]}
+    model-retry: {max-retries: -1, jitter: 3, basedelay: 1s}
+    rate-limit: {tools: {x: {limt: 3}}}
+    call-limit: {exit-behavior: STOP}
+    audit: {apply-to: [everyone]}
+`: {
+			":3:27: agent.interceptor.budget.usd-per-day: need 0 or more",
+			`:3:48: agent.interceptor.budget.prices[0].model: "gpt-[34]" is not a name or pattern`,
+			":3:72: agent.interceptor.budget.prices[1]: input and output are 0 or more",
+			":4:32: agent.interceptor.model-retry.max-retries: -1; need 0 to",
+			":4:44: agent.interceptor.model-retry.jitter: 3; need 0 to 1",
+			":4:47: agent.interceptor.model-retry.basedelay: unknown key; did you mean base-delay?",
+			":5:30: agent.interceptor.rate-limit.tools.x.limt: unknown key; did you mean limit?",
+			`:6:33: agent.interceptor.call-limit.exit-behavior: "STOP"; known: END, ERROR`,
+			`:7:24: agent.interceptor.audit.apply-to[0]: "everyone" is not known. Known: agent, session, bare`,
+		},
+		`agent:
+  interceptor:
+    approval: {policies: [{tool: pay}, {name: careful, tool: "p?y", when: "args.("}]}
+    model-fallback: {fallback-on: [luck]}
+    pii: {rules: [{type: shoe-size}]}
+tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}]}
+`: {
+			":3:62: agent.interceptor.approval.policies[1].tool: ",
+			":3:75: agent.interceptor.approval.policies[1].when: ",
+			":4:35: agent.interceptor.model-fallback.fallback-on: ",
+			":5:26: agent.interceptor.pii.rules[0].type: ",
+			":6:17: tool.tools[0]: ",
+		},
+	} {
+		file := filepath.Join(t.TempDir(), "shallot.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+		l, err := host.Load(file, nil, nil)
+		if err == nil {
+			err = host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything(), Getenv: func(string) string { return "" }})
+		}
+		require.Error(t, err)
+		for _, text := range says {
+			require.Equal(t, 1, strings.Count(err.Error(), file+text), "%s in\n%v", text, err)
+		}
+		require.Equal(t, len(says), strings.Count(err.Error(), file+":"), "%v", err)
+	}
+}
