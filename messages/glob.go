@@ -44,7 +44,8 @@ func CheckGlob(pattern string) error {
 		return fmt.Errorf("a name or pattern must not be empty; * stands for any text")
 	}
 	if i := strings.IndexAny(pattern, `?[]{}\`); i >= 0 {
-		return fmt.Errorf("%q is not a name or pattern: %q is not known; only * stands for other text", pattern, pattern[i])
+		return fmt.Errorf("%q is not a name or pattern: %q is not known; only * stands for other text",
+			pattern, pattern[i])
 	}
 	return nil
 }

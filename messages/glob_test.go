@@ -18,9 +18,10 @@ func TestGlob(t *testing.T) {
 		want          int
 	}{
 		{"*", "a/b", 0}, {"*", "", 0}, {"", "", messages.ExactGlob}, {"", "a", -1},
-		{"gpt-*", "gpt-4o", 4}, {"gpt-*", "GPT-4o", -1}, {"gpt-*", "gpt", -1}, {"org/*", "org/x/y", 4}, {"*/y", "org/x/y", 2},
-		{"a*c*e", "abcde", 3}, {"a*c*e", "abde", -1}, {"a*a", "a", -1}, {"a**b", "ab", 2}, {"*a*", "a", 1}, {"*ab", "aab", 2},
-		{"m1", "m10", -1}, {"m1", "m1", messages.ExactGlob}, {"a?", "ab", -1}, {"[a]", "a", -1}, {"[a]", "[a]", messages.ExactGlob},
+		{"gpt-*", "gpt-4o", 4}, {"gpt-*", "GPT-4o", -1}, {"gpt-*", "gpt", -1},
+		{"org/*", "org/x/y", 4}, {"*/y", "org/x/y", 2}, {"a*c*e", "abcde", 3}, {"a*c*e", "abde", -1},
+		{"a*a", "a", -1}, {"a**b", "ab", 2}, {"*a*", "a", 1}, {"*ab", "aab", 2}, {"a?", "ab", -1},
+		{"m1", "m10", -1}, {"m1", "m1", messages.ExactGlob}, {"[a]", "a", -1}, {"[a]", "[a]", messages.ExactGlob},
 	} {
 		require.Equal(t, tt.want, messages.GlobScore(tt.pattern, tt.name), "%q %q", tt.pattern, tt.name)
 		require.Equal(t, tt.want >= 0, messages.Glob(tt.pattern, tt.name), "%q %q", tt.pattern, tt.name)

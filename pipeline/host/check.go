@@ -20,9 +20,9 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// CheckConfig says what [Start] would refuse in a configuration, in the same words, and touches no server: it builds stages,
-// tools and routes as Start does, over stores in memory. Start begins with it, so that a start that is refused has
-// written nothing.
+// CheckConfig says what [Start] would refuse in a configuration, in the same words, and touches no server: it builds
+// stages, tools and routes as Start does, over stores in memory. Start begins with it, so that a start that is refused
+// has written nothing.
 func CheckConfig(ctx context.Context, o Options) error {
 	o.Log = slog.New(slog.DiscardHandler)
 	h := newHost(&o)
@@ -76,6 +76,7 @@ func (h *Host) release() {
 // where they would. Tools that other processes have registered are judged when they are called.
 func (h *Host) checkTools(o Options) error {
 	var faults []error
+	groups := slotGroups(o.Config.Sections)
 	for i, t := range h.Config.Tool.Tools {
 		at := fmt.Sprintf("tool.tools[%d]", i)
 		bad := func(key, format string, args ...any) {
@@ -86,14 +87,16 @@ func (h *Host) checkTools(o Options) error {
 			bad(".stages", "%v", err)
 		}
 		if !h.tools.desk.Known(t.Approval) {
-			bad(".approval", "%q is not a policy of agent.interceptor.approval; write always, none, or the name of one", t.Approval)
+			bad(".approval", "%q is not a policy of agent.interceptor.approval; write always, none, or the name of one",
+				t.Approval)
 		}
 		if name := cmp.Or(t.Executor.Name, t.Name); t.Executor.Kind == toolspec.ExecGo && h.lacksFunc(o, name) {
 			bad(".executor", "the program has no Go function %q; it has: %s", name, strings.Join(h.funcNames(), ", "))
 		}
-		if groups := slotGroups(o.Config.Sections); len(groups) > 0 && t.ConcurrencyGroup != "" && groups[t.ConcurrencyGroup] == 0 {
+		if g := t.ConcurrencyGroup; g != "" && len(groups) > 0 && groups[g] == 0 {
+			known := slices.Sorted(maps.Keys(groups))
 			bad(".concurrency-group", "agent.interceptor.concurrency.groups has no %q; it has: %s",
-				t.ConcurrencyGroup, strings.Join(slices.Sorted(maps.Keys(groups)), ", "))
+				g, strings.Join(known, ", "))
 		}
 		if t.Check != "" && !h.mayKnow(t.Check) {
 			bad(".check", "there is no tool %q; a tool that a service offers is defined here too", t.Check)
@@ -157,8 +160,8 @@ func (n noStore) Keys(context.Context, string) ([]string, error) { return nil, n
 
 // buckets are those that the process opens as stores, by their short names.
 var buckets = []string{
-	bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket,
-	bus.LimitsBucket,
+	bus.CacheBucket, bus.RetryBucket, bus.TodoBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket,
+	bus.IntentsBucket, bus.LimitsBucket,
 }
 
 const bucketPrefix = "shallot_"
