@@ -39,14 +39,14 @@ func (c *checker) isRefused(path string) bool {
 	return false
 }
 
-// placeOf is the node of a path or of what it stands in.
-func placeOf(at map[string]*node, path string) *node {
+// placeOf is where a path was written, or what it stands in.
+func placeOf(at map[string]*node, path string) place {
 	for p := path; p != ""; p = parent(p) {
 		if n := at[p]; n != nil {
-			return n
+			return n.place
 		}
 	}
-	return &node{}
+	return place{}
 }
 
 // refusedBelow reports whether a key in the record has a problem, of which that of the record may be the consequence.

@@ -14,24 +14,18 @@ import (
 
 // decoder reads nodes into structs. It goes on after a problem, so that one run reports them all.
 type decoder struct {
-	src      *source
+	*source
 	sections map[string]any
 	stages   map[string][]string // built-in stages by kind
 	known    []setting           // every key, for "it belongs to ..."
 	at       map[string]*node    // where each key that was given stands
 	meant    map[string]bool     // keys that were misspelled: they are not missing too
-	found    []*Problem
 }
 
 // problems is several as one error, for unmarshalers that decode in steps.
 type problems []*Problem
 
 func (p problems) Error() string { return p[0].Text }
-
-func (d *decoder) bad(n *node, path, format string, args ...any) {
-	p := &Problem{File: d.src.name, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: fmt.Sprintf(format, args...)}
-	d.found = append(d.found, p)
-}
 
 // want reports a value of the wrong type. Text from a variable of the file, and secrets, are not shown.
 func (d *decoder) want(n *node, path string, f field, what string) {
@@ -46,7 +40,7 @@ func (d *decoder) want(n *node, path string, f field, what string) {
 	case n.kind != null && n.text != "":
 		got = n.text
 	}
-	d.bad(n, path, "want %s, got %s", what, got)
+	d.bad(n.place, path, "want %s, got %s", what, got)
 }
 
 // value reads n into v. What is not given keeps its default; lists and maps are replaced whole.
@@ -75,7 +69,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	case reflect.Struct, reflect.Map, reflect.Slice:
 		given := n
 		if n = n.shaped(t); n == nil {
-			d.bad(given, path, "the value is not readable as YAML")
+			d.bad(given.place, path, "the value is not readable as YAML")
 			return
 		}
 	}
@@ -131,9 +125,9 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 	case errors.As(err, &several):
 		d.found = append(d.found, several...)
 	case err != nil && (f.secret || n.loose && n.source == ""):
-		d.bad(n, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
+		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
 	case err != nil:
-		d.bad(n, path, "%v", err)
+		d.bad(n.place, path, "%v", err)
 	}
 	return true
 }
@@ -150,14 +144,14 @@ func (d *decoder) record(n *node, v reflect.Value, path string) {
 	for _, e := range n.entries {
 		i := slices.IndexFunc(fs, func(f field) bool { return f.name == e.key })
 		if i < 0 {
-			d.unknown(n, e, path, names(fs), "key")
+			d.unknown(e, path, names(fs), "key")
 			continue
 		}
 		d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
 	}
 }
 
-func (d *decoder) unknown(n *node, e entry, path string, known []string, what string) {
+func (d *decoder) unknown(e entry, path string, known []string, what string) {
 	text := "unknown " + what
 	meant := suggest(e.key, known)
 	d.meant[dot(path, meant)] = true
@@ -178,7 +172,7 @@ func (d *decoder) unknown(n *node, e entry, path string, known []string, what st
 	if len(key) > 80 {
 		key = key[:80] + "..."
 	}
-	d.bad(&node{line: e.line, column: e.column, source: n.source}, dot(path, printable(key)), "%s", text)
+	d.bad(e.place, dot(path, printable(key)), "%s", text)
 }
 
 func (d *decoder) interceptors(n *node, path string) {
@@ -193,7 +187,7 @@ func (d *decoder) interceptors(n *node, path string) {
 	for _, e := range n.entries {
 		target, ok := d.sections[e.key]
 		if !ok {
-			d.unknown(n, e, path, known, "stage")
+			d.unknown(e, path, known, "stage")
 			continue
 		}
 		d.value(e.value, reflect.ValueOf(target).Elem(), dot(path, e.key), field{})
@@ -250,7 +244,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 		}
 		t, err := parseDuration(n.text)
 		if err != nil {
-			d.bad(n, path, "%v", err)
+			d.bad(n.place, path, "%v", err)
 			return
 		}
 		v.SetInt(int64(t))
@@ -267,7 +261,8 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 			d.want(n, path, f, "text")
 		}
 	case reflect.Bool:
-		if b, err := strconv.ParseBool(n.text); err == nil && (n.kind == boolean || n.loose && len(n.text) != 1 || n.loose && strings.Contains("01", n.text)) {
+		word := n.kind == boolean || n.loose && (len(n.text) > 1 || n.text == "0" || n.text == "1") // not "t"
+		if b, err := strconv.ParseBool(n.text); err == nil && word {
 			v.SetBool(b)
 		} else {
 			d.want(n, path, f, "true or false")
@@ -277,7 +272,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 		if n.kind != integer && !n.loose {
 			d.want(n, path, f, "a whole number")
 		} else if errors.Is(err, strconv.ErrRange) || err == nil && v.OverflowInt(i) {
-			d.bad(n, path, "the number is too large")
+			d.bad(n.place, path, "the number is too large")
 		} else if err != nil {
 			d.want(n, path, f, "a whole number")
 		} else {
@@ -298,6 +293,6 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 			v.SetFloat(x)
 		}
 	default:
-		d.bad(n, path, "the program cannot read a %s here; this is a defect of Shallot", v.Type())
+		d.bad(n.place, path, "the program cannot read a %s here; this is a defect of Shallot", v.Type())
 	}
 }

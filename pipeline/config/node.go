@@ -30,17 +30,16 @@ type node struct {
 	text string // of scalars, as written but for quotes and ${VAR}
 	// loose says that the text came from outside the file (a variable, a flag, ${VAR}): it may be read as any scalar,
 	// is split by comma for lists, and is not shown.
-	loose        bool
-	line, column int
-	source       string // the variable or flag, if not the file
-	entries      []entry
-	items        []*node
+	loose bool
+	place
+	entries []entry
+	items   []*node
 }
 
 type entry struct {
-	key          string
-	line, column int
-	value        *node
+	key string
+	place
+	value *node
 }
 
 // count bounds what aliases expand to, because everything later walks the expanded tree.
@@ -132,7 +131,7 @@ func (n *node) shaped(t reflect.Type) *node {
 		if len(s.found) > 0 || r == nil {
 			return nil
 		}
-		r.place(n)
+		r.moveTo(n.place)
 		return r
 	}
 	switch {
@@ -144,33 +143,33 @@ func (n *node) shaped(t reflect.Type) *node {
 	return n
 }
 
-// place gives a tree read from outside the place of the text it came from.
-func (n *node) place(of *node) {
-	n.line, n.column, n.source, n.loose = of.line, of.column, of.source, true
+// moveTo gives a tree read from outside the place of the text it came from.
+func (n *node) moveTo(at place) {
+	n.place, n.loose = at, true
 	for i := range n.entries {
-		n.entries[i].line, n.entries[i].column = of.line, of.column
-		n.entries[i].value.place(of)
+		n.entries[i].place = at
+		n.entries[i].value.moveTo(at)
 	}
 	for _, v := range n.items {
-		v.place(of)
+		v.moveTo(at)
 	}
 }
 
 // split reads a list by comma.
 func (n *node) split() *node {
-	out := &node{kind: sequence, line: n.line, column: n.column, source: n.source, loose: true}
+	out := &node{kind: sequence, place: n.place, loose: true}
 	if strings.TrimSpace(n.text) == "" {
 		return out
 	}
 	for part := range strings.SplitSeq(n.text, ",") {
-		out.items = append(out.items, &node{kind: text, text: strings.TrimSpace(part), line: n.line, column: n.column, source: n.source, loose: true})
+		out.items = append(out.items, &node{kind: text, text: strings.TrimSpace(part), place: n.place, loose: true})
 	}
 	return out
 }
 
 // pairs reads a map as key=value by comma; without = it stays what it is and is refused.
 func (n *node) pairs() *node {
-	out := &node{kind: mapping, line: n.line, column: n.column, source: n.source, loose: true}
+	out := &node{kind: mapping, place: n.place, loose: true}
 	for _, item := range n.split().items {
 		key, value, ok := strings.Cut(item.text, "=")
 		if !ok {

@@ -21,8 +21,8 @@ func (l *Loaded) Place(err error) error {
 			}
 			continue
 		}
-		n := placeOf(l.at, path)
-		p := &Problem{File: l.file, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: text, cause: e}
+		at := placeOf(l.at, path)
+		p := &Problem{File: l.src.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: text, cause: e}
 		if !slices.ContainsFunc(placed, func(o *Problem) bool { return o.Path == p.Path && o.Text == p.Text }) {
 			placed = append(placed, p)
 		}
