@@ -27,7 +27,7 @@ type inSection struct {
 // under puts a path in front of an error, or of each that is joined in it.
 func under(path string, err error) error {
 	all := []error{err}
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
+	if j, ok := err.(interface{ Unwrap() []error }); ok && errors.Join(j.Unwrap()...).Error() == err.Error() {
 		all = j.Unwrap()
 	}
 	var f faults

@@ -69,7 +69,9 @@ func parent(path string) string {
 
 func (c *checker) value(v reflect.Value, path string, f field) {
 	if f.required && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0) {
-		c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
+		if !c.meant[path] {
+			c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
+		}
 		return
 	}
 	switch v.Kind() {

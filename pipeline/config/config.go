@@ -1,5 +1,5 @@
 // Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
-// environment and from flags (contracts T4). It knows no stage: the sections under agent.interceptor are decoded into
+// environment and from flags. It knows no stage: the sections under agent.interceptor are decoded into
 // whatever structs the caller brings.
 //
 // Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Config is the whole of contracts T4 but for the stages' own sections. [Default] returns it filled.
+// Config is the whole configuration but for the stages' own sections. [Default] returns it filled.
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
@@ -25,7 +25,7 @@ type Config struct {
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
 
-// Agent holds what the documents put under agent.
+// Agent holds the interceptors and the agents.
 type Agent struct {
 	// Interceptor is filled by the stages' sections, see [Options].
 	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
@@ -178,7 +178,7 @@ type Telemetry struct {
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
-// Default returns the defaults of contracts T4.
+// Default returns the defaults. Entries of lists and maps have theirs in their type's SetDefaults.
 func Default() Config {
 	return Config{
 		Version: 1,

@@ -76,7 +76,7 @@ func Load(o Options) (*Loaded, error) {
 	for _, k := range d.known {
 		l.known[strings.Join(k.path, ".")] = k.f
 	}
-	c := &checker{decoder: d, refused: d.meant}
+	c := &checker{decoder: d, refused: map[string]bool{}}
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}

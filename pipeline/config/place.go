@@ -30,19 +30,21 @@ func (l *Loaded) Place(err error) error {
 	return errors.Join(append([]error{l.src.report(placed)}, rest...)...)
 }
 
-// single takes joined errors apart.
+// single takes joined errors apart. Those that say more than their parts stay whole.
 func single(err error) []error {
-	if err == nil {
-		return nil
+	j, ok := err.(interface{ Unwrap() []error })
+	if err == nil || !ok {
+		return slices.DeleteFunc([]error{err}, func(e error) bool { return e == nil })
 	}
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []error
-		for _, e := range j.Unwrap() {
-			out = append(out, single(e)...)
-		}
-		return out
+	parts := j.Unwrap()
+	if len(parts) == 0 || errors.Join(parts...).Error() != err.Error() {
+		return []error{err}
 	}
-	return []error{err}
+	var out []error
+	for _, e := range parts {
+		out = append(out, single(e)...)
+	}
+	return out
 }
 
 // keyText is the beginning of an error text that may be a path: a key, or several with dots and indices. A name in

@@ -92,7 +92,20 @@ addr: not a path from the top`)
 	require.ErrorIs(t, got, cause)
 	require.ErrorIs(t, got, down)
 	require.ErrorIs(t, got, config.ErrConfig)
+	two := fmt.Errorf("http.addr: %w after %w", down, odd)
+	require.ErrorContains(t, l.Place(two), "http.addr: "+down.Error()+" after "+odd.Error(), "what is more than its parts stays whole")
 	require.NotErrorIs(t, l.Place(odd), config.ErrConfig, "it may have nothing to do with the configuration")
+}
+
+// TestMisspelledIsNotMissing: a required key that was misspelled is one problem, and hides no other.
+func TestMisspelledIsNotMissing(t *testing.T) {
+	t.Parallel()
+	_, err := load(t, "models: {providers: [{name: p, modles: [x]}, {nam: q, name: a/b, models: [x]}, {models: [x]}]}")
+	require.ErrorContains(t, err, "providers[0].modles: unknown key; did you mean models?")
+	require.NotContains(t, err.Error(), "providers[0].models: missing")
+	require.ErrorContains(t, err, "providers[1].nam: unknown key; did you mean name?")
+	require.ErrorContains(t, err, `providers[1].name: "a/b" does not match`)
+	require.ErrorContains(t, err, "providers[2].name: missing")
 }
 
 func TestSuggestions(t *testing.T) {
