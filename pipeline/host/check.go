@@ -50,14 +50,17 @@ func newHost(o *Options) *Host {
 // build makes everything that needs stores and no bus, and refuses what does not fit together.
 func (h *Host) build(ctx context.Context, o Options, stores map[string]pipeline.Store) error {
 	err := h.makeTools(ctx, o, stores)
-	if h.tools != nil {
-		err = errors.Join(err, h.stages(o, stores))
+	if h.tools == nil {
+		return o.Config.Place(err)
 	}
+	err = errors.Join(err, h.stages(o, stores))
 	if err == nil {
 		err = h.addStageTools(ctx)
 	}
-	if err == nil {
-		err = errors.Join(h.checkTools(o), h.checkRoute(o.Config))
+	whole := err == nil
+	err = errors.Join(err, h.checkTools(o, whole))
+	if whole {
+		err = errors.Join(err, h.checkRoute(o.Config))
 	}
 	return o.Config.Place(err)
 }
@@ -73,8 +76,9 @@ func (h *Host) release() {
 }
 
 // checkTools refuses tools of the configuration that name what there is not, and those whose own stages could not stand
-// where they would. Tools that other processes have registered are judged when they are called.
-func (h *Host) checkTools(o Options) error {
+// where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes have
+// registered are judged when they are called.
+func (h *Host) checkTools(o Options, whole bool) error {
 	var faults []error
 	groups := slotGroups(o.Config.Sections)
 	for i, t := range h.Config.Tool.Tools {
@@ -83,10 +87,10 @@ func (h *Host) checkTools(o Options) error {
 			faults = append(faults, fmt.Errorf("%s%s: tool %s: "+format, append([]any{at, key, t.Name}, args...)...))
 		}
 		own := pipeline.Own{Mandatory: t.Stages.Mandatory, Optional: t.Stages.Optional}
-		if err := h.Manager.CheckOwn(messages.Tool, own); err != nil {
+		if err := h.Manager.CheckOwn(messages.Tool, own); whole && err != nil {
 			bad(".stages", "%v", err)
 		}
-		if !h.tools.desk.Known(t.Approval) {
+		if whole && !h.tools.desk.Known(t.Approval) {
 			bad(".approval", "%q is not a policy of agent.interceptor.approval; write always, none, or the name of one",
 				t.Approval)
 		}
@@ -127,7 +131,7 @@ func slotGroups(sections map[string]any) map[string]int {
 // those are connected.
 func (h *Host) mayKnow(tool string) bool {
 	servers := mcpServers(h.Config.Tool.MCPServers)
-	return h.tools.find.serves(tool) ||
+	return h.tools.configured[tool] || h.tools.find.serves(tool) ||
 		slices.ContainsFunc(servers, func(s toolbox.MCPServer) bool { return strings.HasPrefix(tool, s.Prefix) })
 }
 

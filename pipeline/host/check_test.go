@@ -119,13 +119,14 @@ func TestSectionsAreRefusedAtOnce(t *testing.T) {
     approval: {policies: [{tool: pay}, {name: careful, tool: "p?y", when: "args.("}]}
     model-fallback: {fallback-on: [luck]}
     pii: {rules: [{type: shoe-size}]}
-tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}]}
+tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}, {name: b, executor: "go:ecko", approval: careful}]}
 `: {
 			":3:62: agent.interceptor.approval.policies[1].tool: ",
 			":3:75: agent.interceptor.approval.policies[1].when: ",
 			":4:35: agent.interceptor.model-fallback.fallback-on: ",
 			":5:26: agent.interceptor.pii.rules[0].type: ",
 			":6:17: tool.tools[0]: ",
+			`:6:97: tool.tools[1].executor: tool b: the program has no Go function "ecko"`,
 		},
 	} {
 		file := filepath.Join(t.TempDir(), "shallot.yaml")
