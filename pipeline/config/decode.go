@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -74,8 +73,6 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 		}
 	}
 	switch {
-	case t == interType:
-		d.interceptors(n, path)
 	case t == rawType:
 		var b bytes.Buffer
 		n.json(&b)
@@ -132,6 +129,7 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 	return true
 }
 
+// record reads the keys of a struct. Those of [Interceptors] are the stages' sections.
 func (d *decoder) record(n *node, v reflect.Value, path string) {
 	if n.kind == null {
 		return // "http:" with nothing below it changes nothing
@@ -141,13 +139,20 @@ func (d *decoder) record(n *node, v reflect.Value, path string) {
 		return
 	}
 	fs := fields(v.Type())
+	known, what := names(fs), "key"
+	if v.Type() == interType {
+		known, what = sortedKeys(d.sections), "stage"
+	}
 	for _, e := range n.entries {
-		i := slices.IndexFunc(fs, func(f field) bool { return f.name == e.key })
-		if i < 0 {
-			d.unknown(e, path, names(fs), "key")
-			continue
+		i := slices.Index(known, e.key)
+		switch {
+		case i < 0:
+			d.unknown(e, path, known, what)
+		case v.Type() == interType:
+			d.value(e.value, reflect.ValueOf(d.sections[e.key]).Elem(), dot(path, e.key), field{})
+		default:
+			d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
 		}
-		d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
 	}
 }
 
@@ -173,25 +178,6 @@ func (d *decoder) unknown(e entry, path string, known []string, what string) {
 		key = key[:80] + "..."
 	}
 	d.bad(e.place, dot(path, printable(key)), "%s", text)
-}
-
-func (d *decoder) interceptors(n *node, path string) {
-	if n.kind == null {
-		return
-	}
-	if n.kind != mapping {
-		d.want(n, path, field{}, "a mapping of stages")
-		return
-	}
-	known := slices.Sorted(maps.Keys(d.sections))
-	for _, e := range n.entries {
-		target, ok := d.sections[e.key]
-		if !ok {
-			d.unknown(e, path, known, "stage")
-			continue
-		}
-		d.value(e.value, reflect.ValueOf(target).Elem(), dot(path, e.key), field{})
-	}
 }
 
 func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
@@ -269,13 +255,12 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 		}
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		i, err := strconv.ParseInt(number, 0, 64)
-		if n.kind != integer && !n.loose {
+		switch {
+		case n.kind != integer && !n.loose, err != nil && !errors.Is(err, strconv.ErrRange):
 			d.want(n, path, f, "a whole number")
-		} else if errors.Is(err, strconv.ErrRange) || err == nil && v.OverflowInt(i) {
+		case err != nil || v.OverflowInt(i):
 			d.bad(n.place, path, "the number is too large")
-		} else if err != nil {
-			d.want(n, path, f, "a whole number")
-		} else {
+		default:
 			v.SetInt(i)
 		}
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
