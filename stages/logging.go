@@ -16,8 +16,8 @@ import (
 // LoggingConfig is agent.interceptor.logging.
 type LoggingConfig struct {
 	Common `yaml:",inline"`
-	Bodies bool    `yaml:"bodies" json:"bodies" doc:"Write the bodies themselves to the log and the audit stream."` // also write the bodies themselves, to the log and the audit stream
-	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`                  // share of the calls that are logged
+	Bodies bool    `yaml:"bodies" json:"bodies" doc:"Write the bodies themselves to the log and the audit stream."`
+	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`
 }
 
 // LogRecord is one model call as the model really got and gave it, once for each attempt (S0-LOG-1). Bodies are there
@@ -60,13 +60,17 @@ type loggingState struct {
 	Begin time.Time `json:"begin"`
 }
 
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *LoggingConfig) Validate() error {
+	var f faults
+	f.when(!(c.Sample >= 0 && c.Sample <= 1), "sample: %v; need 0 to 1", c.Sample)
+	return f.join()
+}
+
 // newLogging makes the innermost stage: one log line when a request goes to the model and one, with a record for the
 // audit stream, when it comes back, for each attempt of retry and fallback. Which calls are in the sample follows
 // from the call id, so both lines of a call, and all its attempts, are there or are not. It fails open.
 func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
-	if !(cfg.Sample >= 0 && cfg.Sample <= 1) {
-		return pipeline.Stage{}, fmt.Errorf("sample: %v; need 0 to 1", cfg.Sample)
-	}
 	l := &logging{cfg: *cfg, deps: d}
 	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply", "fault"}, Writes: []string{"log"}}, nil
 }

@@ -18,7 +18,7 @@ import (
 type ModelFallbackConfig struct {
 	Common         `yaml:",inline"`
 	FallbackModels []string `yaml:"fallback-models" json:"fallback-models" doc:"Standby models, tried in this order. Names of the default that no provider serves are skipped; written, an unknown name is an error."`
-	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."` // tries of each standby model (X-12)
+	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."`
 	// FallbackOn is "target" (column F of contracts T2) and/or codes. An empty reply is always a failure (FB-3).
 	FallbackOn []string `yaml:"fallback-on" json:"fallback-on" doc:"target (what the table of faults says), or codes of faults."`
 }

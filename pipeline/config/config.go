@@ -1,5 +1,5 @@
 // Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
-// environment and from flags (contracts T4). It knows no stage: the sections under agent.interceptor are decoded into
+// environment and from flags. It knows no stage: the sections under agent.interceptor are decoded into
 // whatever structs the caller brings.
 //
 // Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Config is the whole of contracts T4 but for the stages' own sections. [Default] returns it filled.
+// Config is the whole configuration but for the stages' own sections. [Default] returns it filled.
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
-	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS." env:"-"`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS; see writing-a-stage.md." env:"-"`
 	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
@@ -25,7 +25,7 @@ type Config struct {
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
 
-// Agent holds what the documents put under agent.
+// Agent holds the interceptors and the agents.
 type Agent struct {
 	// Interceptor is filled by the stages' sections, see [Options].
 	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
@@ -82,7 +82,7 @@ type RemoteStage struct {
 	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
 	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; model and tool in agent calls only." enum:"model,tool,end"`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; in agent calls model and tool too." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
 	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
@@ -178,7 +178,7 @@ type Telemetry struct {
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
-// Default returns the defaults of contracts T4.
+// Default returns the defaults. Entries of lists and maps have theirs in their type's SetDefaults.
 func Default() Config {
 	return Config{
 		Version: 1,

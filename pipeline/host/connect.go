@@ -153,14 +153,12 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 		return nil, err
 	}
 	out := map[string]pipeline.Store{}
-	for _, name := range []string{
-		jet.CacheBucket, jet.RetryBucket, jet.TodoBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.IntentsBucket, jet.LimitsBucket,
-	} {
+	for _, name := range buckets {
 		b, err := jet.OpenBucket(limit, js, name)
 		if err != nil {
 			return nil, err
 		}
-		out[strings.TrimPrefix(name, "shallot_")] = b
+		out[strings.TrimPrefix(name, bucketPrefix)] = b
 	}
 	var err error
 	h.control, err = jet.OpenBucket(limit, js, jet.ControlBucket)

@@ -99,7 +99,7 @@ func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	best, score := -1, -1
 	for i, p := range t.providers {
 		for _, pattern := range p.Models {
-			if s := matchScore(pattern, model); s > score {
+			if s := messages.GlobScore(pattern, model); s > score {
 				best, score = i, s
 			}
 		}
@@ -155,34 +155,4 @@ func (t *Table) unknown(model string) *messages.Fault {
 		known = known[:shown]
 	}
 	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).At("model")
-}
-
-// exact is above every pattern's score.
-const exact = 1 << 30
-
-// matchScore is -1 if the pattern does not match, exact for the name itself, else the length of the pattern's text.
-func matchScore(pattern, model string) int {
-	if !strings.Contains(pattern, "*") {
-		if pattern == model {
-			return exact
-		}
-		return -1
-	}
-	pieces := strings.Split(pattern, "*")
-	rest, ok := strings.CutPrefix(model, pieces[0])
-	if !ok {
-		return -1
-	}
-	last := len(pieces) - 1
-	for _, piece := range pieces[1:last] {
-		i := strings.Index(rest, piece)
-		if i < 0 {
-			return -1
-		}
-		rest = rest[i+len(piece):]
-	}
-	if !strings.HasSuffix(rest, pieces[last]) {
-		return -1
-	}
-	return len(pattern) - last
 }
