@@ -257,20 +257,53 @@ func (c Choice) Message() Msg { raw, _ := Field(c.Raw, "message"); return Msg{Ra
 // WithMessage returns the choice with another message.
 func (c Choice) WithMessage(m Msg) Choice { return Choice{Raw: SetField(c.Raw, "message", m.Raw)} }
 
-// EmptyReply reports whether a chat reply says nothing: no choice has text, a tool call, a refusal or audio (FB-3).
+// EmptyReply reports whether a chat reply says nothing: each choice ended by itself (finish reason stop, or none) and has
+// no content of any kind. A reply that was cut short, filtered or spent on thoughts is an answer.
 func EmptyReply(reply []byte) bool {
 	for _, c := range Choices(reply) {
-		m := c.Message()
-		if m.Text() != "" || len(m.ToolCalls()) > 0 {
+		finish, _ := Field(c.Raw, "finish_reason")
+		if reason, ok := IsString(finish); ok && reason != "" && reason != "stop" {
 			return false
 		}
-		for _, key := range []string{"refusal", "audio", "function_call"} {
-			if raw, ok := Field(m.Raw, key); ok && !IsNull(raw) && string(raw) != `""` {
-				return false
-			}
+		if c.Message().says() {
+			return false
 		}
 	}
 	return true
+}
+
+// contents are the fields of a message that hold some of what the model made, besides content.
+var contents = []string{
+	"tool_calls", "function_call", "refusal", "audio", "image", "images", "video", "videos", "file", "files",
+	"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts",
+	"annotations", "citations", "parsed", "executed_tools",
+}
+
+func (m Msg) says() bool {
+	if m.Text() != "" {
+		return true
+	}
+	raw, _ := Field(m.Raw, "content")
+	for _, part := range Elements(raw) { // a part that is not text is an image, audio or a file
+		if kind, _ := FieldString(part, "type"); kind != "" && kind != "text" && kind != "output_text" {
+			return true
+		}
+	}
+	for _, key := range contents {
+		if raw, ok := Field(m.Raw, key); ok && !nothing(raw) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothing reports whether a value is null or has nothing in it.
+func nothing(raw []byte) bool {
+	switch string(raw) {
+	case "null", `""`, "[]", "{}", "false":
+		return true
+	}
+	return false
 }
 
 // TextReply makes a whole chat reply with one assistant message; for stages that answer themselves.
