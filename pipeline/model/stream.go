@@ -77,8 +77,8 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 		return r.broken(s, why)
 	case errors.Is(err, messages.ErrTooLong), errors.Is(err, errCoding):
 		return r.broken(s, r.badReply("its stream cannot be read (%s)", err))
-	case clean && len(s.chunks) == 0:
-		return r.badReply("its stream held no chunk")
+	case clean && len(s.open) == 0:
+		return r.badReply("its stream held no choice")
 	case clean:
 		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason", r.provider.Name)
 		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason", len(s.chunks)))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -137,7 +138,7 @@ func newUpstream(t *testing.T, plays map[string]play) *upstream {
 	t.Helper()
 	u := &upstream{plays: plays}
 	u.Server = httptest.NewServer(u)
-	u.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	u.Config.ErrorLog = discard()
 	t.Cleanup(func() {
 		u.CloseClientConnections()
 		u.Close()
@@ -243,3 +244,5 @@ func (s *safeBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+func discard() *log.Logger { return slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) }
