@@ -272,10 +272,12 @@ func EmptyReply(reply []byte) bool {
 	return true
 }
 
-// contents are the fields of a message that hold some of what the model made, besides content.
+// thoughts are the fields in which providers write what a model thinks.
+var thoughts = []string{"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts"}
+
+// contents are the fields of a message that hold some of what the model made, besides content and thoughts.
 var contents = []string{
 	"tool_calls", "function_call", "refusal", "audio", "image", "images", "video", "videos", "file", "files",
-	"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts",
 	"annotations", "citations", "parsed", "executed_tools",
 }
 
@@ -289,7 +291,7 @@ func (m Msg) says() bool {
 			return true
 		}
 	}
-	for _, key := range contents {
+	for _, key := range slices.Concat(contents, thoughts) {
 		if raw, ok := Field(m.Raw, key); ok && !nothing(raw) {
 			return true
 		}

@@ -234,14 +234,23 @@ func (s *relay) pass(chunk []byte) error {
 			return nil
 		}
 	}
-	if !s.released && !messages.Says(chunk) {
+	says := messages.Says(chunk)
+	if !s.released && !says && (s.filters != nil || !messages.Thinks(chunk)) {
 		s.waiting = append(s.waiting, chunk)
 		return nil
 	}
+	if says {
+		s.release()
+	}
+	return s.send(chunk)
+}
+
+// send hands out what waits and a chunk. Thoughts alone release nothing: they are shown as they come, unless a stage
+// looks at the texts, and a standby may still take over.
+func (s *relay) send(chunk []byte) error {
 	out := append(s.waiting, chunk)
 	s.waiting = nil
 	for _, c := range out {
-		s.release()
 		if err := s.run.emit(c); err != nil {
 			return fmt.Errorf("emit: %w", err)
 		}
@@ -263,12 +272,9 @@ func (s *relay) flush(index int64) error {
 	for _, delta := range s.filters.flush(index) {
 		chunk := messages.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
 		s.release()
-		for _, c := range append(s.waiting, chunk) {
-			if err := s.run.emit(c); err != nil {
-				return fmt.Errorf("emit: %w", err)
-			}
+		if err := s.send(chunk); err != nil {
+			return err
 		}
-		s.waiting = nil
 	}
 	return nil
 }

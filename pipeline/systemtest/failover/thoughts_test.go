@@ -1,0 +1,82 @@
+package failover
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+)
+
+func thought(text string) string { return chunk(`{"reasoning_content":"`+text+`"}`, "null") }
+
+func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
+	t.Parallel()
+	seen := make(chan struct{})
+	u := newUpstream(t, map[string]play{"a": func(w http.ResponseWriter, r *http.Request, _ bool) {
+		events(w, chunk(`{"role":"assistant","content":""}`, "null"), thought("hm"))
+		select {
+		case <-seen:
+		case <-r.Context().Done():
+			return
+		}
+		events(w, thought(" so"), delta("hi"), finish("stop"), "[DONE]")
+	}})
+	s := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "a"), nil)
+	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
+	require.NoError(t, err)
+	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
+		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
+	var thoughts, text string
+	for {
+		m, err := sub.NextMsg(patience)
+		require.NoError(t, err, "the model goes on when its first thought was seen")
+		require.Empty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
+		if len(m.Data) == 0 {
+			break
+		}
+		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
+			close(seen)
+		}
+		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
+		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
+	}
+	require.Equal(t, "hm so", thoughts)
+	require.Equal(t, "hi", text)
+}
+
+func TestAStandbyTakesOverAfterThoughts(t *testing.T) { // (FO-9)
+	t.Parallel()
+	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets), "silent": then(sends(thought("hm")), silence)})
+	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other", newUpstream(t, nil).URL, "standby")
+	s := newSystem(t, configured("standby", providers), nil)
+	for _, model := range []string{"breaks", "silent"} {
+		a := s.ask(model, true)
+		require.True(t, a.standby(), a.body)
+		require.Contains(t, a.body, `"reasoning_content":"hm"`)
+	}
+	alone := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "breaks"), nil)
+	a := alone.ask("breaks", true)
+	require.Equal(t, "provider_error", a.fault, a.body)
+	require.Empty(t, a.text)
+}
+
+func TestACallWaitsForAProviderThatAsksForPatience(t *testing.T) { // (FO-1)
+	t.Parallel()
+	n := 0
+	u := newUpstream(t, map[string]play{"a": limited("1")})
+	u.plays["b"] = func(w http.ResponseWriter, r *http.Request, stream bool) {
+		n++
+		say("b")(w, r, stream)
+	}
+	s := newSystem(t, configured("b", provider("up", u.URL, "a, b")), nil)
+	a := s.ask("a", false)
+	require.Equal(t, "b", a.text, a.body)
+	require.Equal(t, 1, n)
+	require.GreaterOrEqual(t, u.times[1].Sub(u.times[0]), time.Second, "nothing goes there before its time")
+
+	again := s.ask("a", false, "Shallot-Timeout", "500ms")
+	require.NotEmpty(t, again.fault, "no time is left to wait")
+}
