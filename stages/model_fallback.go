@@ -156,8 +156,12 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 	case !ours && !empty && !m.on[c.Fault.Code]:
 		return m.end(c), nil // a standby, once tried, fails by whatever the target says
 	case c.Past(time.Now()):
-		c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over before a standby model could be tried; %s",
-			describeFailure(c)).From("deadline")) // FB-13
+		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over before a standby model could be tried; %s",
+			describeFailure(c)).From("deadline") // FB-13
+		if c.Fault != nil {
+			f.Detail, f.Last = c.Fault.Detail, c.Fault.Code
+		}
+		c.Fail(f)
 		return m.end(c), nil
 	case ctx.Err() != nil:
 		return m.end(c), nil // the caller is gone

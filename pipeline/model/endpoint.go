@@ -106,6 +106,9 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	if f, ok := errors.AsType[*messages.Fault](err); ok {
 		e.patience.learn(p, name, f)
 		e.report(ctx, c, name, f, time.Since(begin))
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		over := messages.NewFault(messages.DeadlineExceeded, "provider %s had not answered when the call's time was over", p.Name)
+		e.report(ctx, c, name, over, time.Since(begin))
 	}
 	return err
 }
@@ -248,7 +251,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 	case !json.Valid(b):
 		f := r.badReply("its reply is not JSON")
 		return r.provider.explain(f, "status=%d %s, %d bytes, not JSON; check its base-url: %s", res.StatusCode,
-			orText(res.Header.Get("Content-Type"), "no content type"), len(b), upstreamError{}.words(b))
+			orText(res.Header.Get("Content-Type"), "no content type"), len(b), r.provider.words(upstreamError{}, b))
 	}
 	if e, ok := messages.Field(b, "error"); ok && !messages.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)

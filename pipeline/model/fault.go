@@ -71,7 +71,7 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 	if f.Code == messages.ProviderAuth && p.KeyEnv != "" {
 		hint = "; the key is that of the environment variable " + p.KeyEnv
 	}
-	p.explain(f, "status=%d %s%s", status, e.words(body), hint)
+	p.explain(f, "status=%d %s%s", status, p.words(e, body), hint)
 	f.RetryAfter = retryAfter(header, time.Now())
 	f.Headers = p.keptHeaders(header)
 	return f
@@ -128,11 +128,13 @@ func classify(p Provider, status int, e upstreamError) *messages.Fault {
 	return f
 }
 
-// words are the provider's own, for operators: its error as far as it is one, else the beginning of what it sent.
-func (e upstreamError) words(body []byte) string {
+// words are the provider's own, for operators: its error as far as it is one, else the beginning of what it sent. They
+// are masked before anything is cut off: half a key is a secret too.
+func (p Provider) words(e upstreamError, body []byte) string {
 	if !e.ok {
-		const shown = 512
-		return fmt.Sprintf("%q", strings.ToValidUTF8(string(body[:min(len(body), shown)]), "?"))
+		const looked, shown = 64 << 10, 512
+		text := p.mask(string(body[:min(len(body), looked)]))
+		return fmt.Sprintf("%q", strings.ToValidUTF8(text[:min(len(text), shown)], ""))
 	}
 	text := orText(e.message, "no message")
 	for _, part := range [][2]string{{"type", e.kind}, {"code", e.code}, {"param", e.param}} {

@@ -57,7 +57,7 @@ func (p Provider) secrets() (out []string) {
 const hidden = "[hidden]"
 
 // addresses are hosts with a port, IP addresses, and names that only a private network knows.
-var addresses = regexp.MustCompile(`(?i)\[[0-9a-f:]*:[0-9a-f:.]*\](:\d+)?` +
+var addresses = regexp.MustCompile(`(?i)\[[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*\](:\d+)?` +
 	`|\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b` +
 	`|\b(localhost|[a-z0-9-]+(\.[a-z0-9-]+)+):\d{2,5}\b` +
 	`|\b[a-z0-9-]+(\.[a-z0-9-]+)*\.(internal|local|localdomain|svc|lan|corp|intranet|home\.arpa)\b(\.[a-z0-9-]+)*`)
