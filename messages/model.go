@@ -257,8 +257,8 @@ func (c Choice) Message() Msg { raw, _ := Field(c.Raw, "message"); return Msg{Ra
 // WithMessage returns the choice with another message.
 func (c Choice) WithMessage(m Msg) Choice { return Choice{Raw: SetField(c.Raw, "message", m.Raw)} }
 
-// EmptyReply reports whether a chat reply says nothing: each choice ended by itself (finish reason stop, or none) and has
-// no content of any kind. A reply that was cut short, filtered or spent on thoughts is an answer.
+// EmptyReply reports whether a chat reply says nothing: each choice ended by itself (finish reason stop, or none) and
+// has no content of any kind. A reply that was cut short, filtered or spent on thoughts is an answer.
 func EmptyReply(reply []byte) bool {
 	for _, c := range Choices(reply) {
 		finish, _ := Field(c.Raw, "finish_reason")
@@ -273,7 +273,9 @@ func EmptyReply(reply []byte) bool {
 }
 
 // thoughts are the fields in which providers write what a model thinks.
-var thoughts = []string{"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts"}
+var thoughts = []string{
+	"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts",
+}
 
 // contents are the fields of a message that hold some of what the model made, besides content and thoughts.
 var contents = []string{

@@ -108,7 +108,8 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 	level := slog.LevelInfo
 	if r.Code != "" {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
+		attrs = append(attrs,
+			slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
 	}
 	l.deps.Log.LogAttrs(ctx, level, "model reply", attrs...)
 	if l.deps.Publish == nil {

@@ -156,8 +156,8 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 	case !ours && !empty && !m.on[c.Fault.Code]:
 		return m.end(c), nil // a standby, once tried, fails by whatever the target says
 	case c.Past(time.Now()):
-		f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over before a standby model could be tried; %s",
-			describeFailure(c)).From("deadline") // FB-13
+		f := messages.NewFault(messages.DeadlineExceeded,
+			"the call's time was over before a standby model could be tried; %s", describeFailure(c)).From("deadline")
 		if c.Fault != nil {
 			f.Detail, f.Last = c.Fault.Detail, c.Fault.Code
 		}
@@ -202,13 +202,15 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 	c.Note(messages.NoteIsFallback, true)
 	clearAttempt(c)
 	m.deps.Log.InfoContext(ctx, "model failed; a standby is tried", "call", c.ID, "primary", primary, "standby", standby,
-		"try", st.Tries[standby], "code", last, "delay", delay)
+		"try", st.Tries[standby], "code", last, "delayMs", delay.Milliseconds())
 	return pipeline.AgainWith(delay, m.request(kept, primary, standby)), nil
 }
 
-// choose returns the next standby and the pause before it: the first in order that has tries left and whose provider may
-// be asked. One whose provider asked for patience comes after all others, and only if the wait is worth it.
-func (m *modelFallback) choose(c *messages.Call, st fallbackState, r routes, primary string) (next string, delay time.Duration, ok bool) {
+// choose returns the next standby and the pause before it: the first in order that has tries left and whose provider
+// may be asked. One whose provider asked for patience comes after all others, and only if the wait is worth it.
+func (m *modelFallback) choose(
+	c *messages.Call, st fallbackState, r routes, primary string,
+) (next string, delay time.Duration, ok bool) {
 	if c.Slip.Spent() {
 		return "", 0, false
 	}

@@ -42,8 +42,8 @@ type modelRetry struct {
 
 // newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
 // contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
-// (stream_cut is not retryable), never at a model that was silent. A provider's Retry-After is kept to; if it asks for more than max-delay, or if the
-// wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
+// (stream_cut is not retryable), never at a model that was silent. A provider's Retry-After is kept to; if it asks for
+// more than max-delay, or if the wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
 // fallback further out sees one fault for each model (FB-14). It fails open: its store is only a record.
 func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
 	if err := cfg.validate(); err != nil {

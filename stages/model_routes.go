@@ -28,8 +28,8 @@ type providerRoute struct {
 	Closed bool `json:"closed,omitempty"`
 }
 
-// RunFailure is one run of the target that brought no answer, for operators. The reason holds addresses and the words of
-// the provider; secrets are masked.
+// RunFailure is one run of the target that brought no answer, for operators. The reason holds addresses and the words
+// of the provider; secrets are masked.
 type RunFailure struct {
 	Run      int           `json:"run"`
 	Model    string        `json:"model"`
@@ -159,7 +159,8 @@ func (m *modelFallback) standbysLeft(c *messages.Call) int {
 		return 0
 	}
 	st, ok := readFallbackState(frame.State)
-	if !ok || c.Flag(messages.NoteIsFallback) && len(frame.State) == 0 || len(frame.State) == 0 && !m.on[messages.ProviderTimeout] {
+	first := len(frame.State) == 0
+	if !ok || first && (c.Flag(messages.NoteIsFallback) || !m.on[messages.ProviderTimeout]) {
 		return 0 // it will not act
 	}
 	var r routes

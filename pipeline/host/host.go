@@ -118,7 +118,8 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	h = &Host{Config: o.Config.Config, Manager: &pipeline.Manager{MaxRuns: maxRuns(o.Config)}, log: o.Log, caller: &lateCaller{}}
+	h = &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{}}
+	h.Manager.MaxRuns = maxRuns(o.Config)
 	defer func() {
 		if err != nil {
 			stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -223,7 +224,8 @@ func (h *Host) Stop(ctx context.Context) error {
 // hosts.
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
-		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists, Explicit: o.Config.Explicit, Publish: h.publish,
+		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists,
+		Explicit: o.Config.Explicit, Publish: h.publish,
 		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
 		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },

@@ -10,12 +10,15 @@ import (
 // times are the times of a run of a model, for every provider that has none of its own.
 func times(t config.ModelTimeouts) model.Timeouts {
 	return model.Timeouts{
-		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle, Attempt: t.Attempt, Total: t.Total,
+		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle,
+		Attempt: t.Attempt, Total: t.Total,
 	}
 }
 
 func providerTimes(t config.ProviderTimeouts) model.Timeouts {
-	return model.Timeouts{Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle, Attempt: t.Attempt}
+	return model.Timeouts{
+		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle, Attempt: t.Attempt,
+	}
 }
 
 // maxRuns bounds the runs of targets of one call.

@@ -28,7 +28,9 @@ func decoded(res *http.Response) io.Reader {
 	case "deflate":
 		return &unzip{from: res.Body, open: func(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }}
 	default:
-		return &unzip{open: func(io.Reader) (io.Reader, error) { return nil, fmt.Errorf("%w %q is not read", errCoding, coding) }}
+		return &unzip{open: func(io.Reader) (io.Reader, error) {
+			return nil, fmt.Errorf("%w %q is not read", errCoding, coding)
+		}}
 	}
 }
 

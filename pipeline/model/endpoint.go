@@ -107,7 +107,8 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 		e.patience.learn(p, name, f)
 		e.report(ctx, c, name, f, time.Since(begin))
 	} else if errors.Is(err, context.DeadlineExceeded) {
-		over := messages.NewFault(messages.DeadlineExceeded, "provider %s had not answered when the call's time was over", p.Name)
+		over := messages.NewFault(messages.DeadlineExceeded,
+			"provider %s had not answered when the call's time was over", p.Name)
 		e.report(ctx, c, name, over, time.Since(begin))
 	}
 	return err

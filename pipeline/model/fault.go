@@ -94,8 +94,8 @@ func statusOfType(kind, code string) int {
 	return http.StatusInternalServerError
 }
 
-// classify makes the fault of a status and the provider's own words. Where the provider judged the caller's request, its
-// words are his to read; in every other case he gets ours, and the operator gets the provider's (see explain).
+// classify makes the fault of a status and the provider's own words. Where the provider judged the caller's request,
+// its words are for the caller; in every other case they get ours, and operators get the provider's (see explain).
 func classify(p Provider, status int, e upstreamError) *messages.Fault {
 	say := func(code messages.Code, format string, args ...any) *messages.Fault {
 		return messages.NewFault(code, "provider %s %s", p.Name, fmt.Sprintf(format, args...))
@@ -119,8 +119,8 @@ func classify(p Provider, status int, e upstreamError) *messages.Fault {
 	case status < 400:
 		return say(messages.ProviderBadReply, "answered with status %d instead of a reply", status)
 	case e.code == "context_length_exceeded" || e.kind == "context_length_exceeded":
-		return messages.NewFault(messages.ContextLength, "%s", p.public(orText(e.message, "the request is too long for the model"))).
-			At(p.public(e.param))
+		text := orText(e.message, "the request is too long for the model")
+		return messages.NewFault(messages.ContextLength, "%s", p.public(text)).At(p.public(e.param))
 	}
 	f := messages.NewFault(messages.ProviderRejected, "%s",
 		p.public(orText(e.message, fmt.Sprintf("provider %s rejected the request (status %d)", p.Name, status))))

@@ -13,8 +13,8 @@ import (
 // longest is how much of a provider's text is carried about.
 const longest = 4096
 
-// mask takes our secrets out of a text of the provider, in each form in which it may have got them, and cuts what is too
-// long. What is left is for operators.
+// mask takes our secrets out of a text of the provider, in each form in which it may have got them, and cuts what is
+// too long. What is left is for operators.
 func (p Provider) mask(text string) string {
 	for _, key := range p.secrets() {
 		text = strings.ReplaceAll(text, key, redacted)
@@ -43,7 +43,8 @@ func (p Provider) secrets() (out []string) {
 		}
 		out = append(out, key)
 		for _, form := range []string{
-			url.QueryEscape(key), url.PathEscape(key), base64.StdEncoding.EncodeToString([]byte(key)), base64.URLEncoding.EncodeToString([]byte(key)),
+			url.QueryEscape(key), url.PathEscape(key),
+			base64.StdEncoding.EncodeToString([]byte(key)), base64.URLEncoding.EncodeToString([]byte(key)),
 		} {
 			if form != key {
 				out = append(out, form)

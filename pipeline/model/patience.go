@@ -16,7 +16,7 @@ type patience struct {
 }
 
 const (
-	mostPatience = time.Minute            // a date in a year, or a provider that says so by mistake, shuts nobody out for long
+	mostPatience = time.Minute            // a time that was named by mistake shuts nobody out for long
 	clockSkew    = 250 * time.Millisecond // what the clocks of two of our processes may differ by
 	mostRefusals = 10000
 )

@@ -135,7 +135,9 @@ func (t *Table) Serves(model string) bool { _, _, err := t.Resolve(model); retur
 
 // Lists reports whether a provider has the model in its list by its very name; a pattern does not count.
 func (t *Table) Lists(model string) bool {
-	return slices.ContainsFunc(t.providers, func(p Provider) bool { return slices.Contains(p.Models, model) && !strings.Contains(model, "*") })
+	return slices.ContainsFunc(t.providers, func(p Provider) bool {
+		return slices.Contains(p.Models, model) && !strings.Contains(model, "*")
+	})
 }
 
 func (t *Table) has(name string) bool {
@@ -145,7 +147,8 @@ func (t *Table) has(name string) bool {
 func (t *Table) unknown(model string) *messages.Fault {
 	if len(t.providers) == 0 {
 		return messages.NewFault(messages.ModelNotFound,
-			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").At("model").From("entry")
+			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").
+			At("model").From("entry")
 	}
 	var known []string
 	for _, p := range t.providers {

@@ -80,7 +80,8 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	case clean && len(s.open) == 0:
 		return r.badReply("its stream held no choice")
 	case clean:
-		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason", r.provider.Name)
+		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason",
+			r.provider.Name)
 		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason", len(s.chunks)))
 	}
 	f := messages.NewFault(messages.ProviderError, "provider %s broke the stream", r.provider.Name)
@@ -294,7 +295,8 @@ func (s *relay) settle() error {
 	s.run.call.SetReply(reply)
 	if s.mended {
 		s.run.call.Note(messages.NoteDegraded, "invalid_utf8")
-		s.run.Log.Warn("a stream had bytes that are not UTF-8; they were replaced", "call", s.run.call.ID, "provider", s.run.provider.Name)
+		s.run.Log.Warn("a stream had bytes that are not UTF-8; they were replaced", "call", s.run.call.ID,
+			"provider", s.run.provider.Name)
 	}
 	if len(s.tail) > 0 {
 		s.run.call.Note(messages.NoteStreamTail, s.tail)

@@ -166,6 +166,14 @@ func (u *upstream) names() []string {
 	return slices.Clone(u.asked)
 }
 
+// gap is the time between the last two requests.
+func (u *upstream) gap() time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := len(u.times)
+	return u.times[n-1].Sub(u.times[n-2])
+}
+
 func (u *upstream) count(model string) (n int) {
 	for _, name := range u.names() {
 		if name == model {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func TestPauseBetweenTriesAtOneProvider(t *testing.T) { // (FO-1)
 	a := s.ask("a", false)
 	require.Equal(t, "provider_error", a.fault)
 	require.Equal(t, []string{"a", "b"}, u.names())
-	require.Greater(t, u.times[1].Sub(u.times[0]), 200*time.Millisecond)
+	require.Greater(t, u.gap(), 200*time.Millisecond)
 }
 
 func TestASilentProviderLeavesTimeForTheStandby(t *testing.T) { // (FO-2)
@@ -144,10 +145,10 @@ func TestANameThatNobodyServes(t *testing.T) { // (FO-4)
 
 func TestAKeptConnectionThatClosesIsNoFailure(t *testing.T) { // (FO-5)
 	t.Parallel()
-	n := 0
+	var n atomic.Int64
 	u := newUpstream(t, nil)
 	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n++; n == 2 { // it took the request on a kept connection, and goes as if it had been idle
+		if n.Add(1) == 2 { // it took the request on a kept connection, and goes as if it had been idle
 			cutOff(w)
 			return
 		}
@@ -158,7 +159,7 @@ func TestAKeptConnectionThatClosesIsNoFailure(t *testing.T) { // (FO-5)
 		a := s.ask("a", false)
 		require.Equal(t, "a", a.text, a.body)
 	}
-	require.Equal(t, 4, n)
+	require.EqualValues(t, 4, n.Load())
 }
 
 // cutOff closes the connection without a word.
@@ -211,9 +212,8 @@ func TestZippedRepliesAreRead(t *testing.T) { // (FO-7)
 func TestRunsOfACallAreBounded(t *testing.T) { // (FO-8)
 	t.Parallel()
 	u := newUpstream(t, map[string]play{"a": status(500, "")})
-	greedy := pipeline.Stage{Name: "greedy", Kind: messages.Model, Order: 50, Keep: true, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-		return pipeline.Again(0), nil
-	}}
+	again := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Again(0), nil }
+	greedy := pipeline.Stage{Name: "greedy", Kind: messages.Model, Order: 50, Keep: true, After: again}
 	s := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "a, ok"), nil, greedy)
 	a := s.ask("a", false)
 	require.Equal(t, "provider_error", a.fault)
