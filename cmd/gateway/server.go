@@ -46,7 +46,7 @@ func (c *settings) fill() {
 	pick(&c.BodyTimeout, 60*time.Second)
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
-	pick(&c.Heartbeat, 15*time.Second)
+	pick(&c.Heartbeat, 10*time.Second)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
 		c.BodyLimit = 32 << 20
