@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -94,6 +95,13 @@ func statusOfType(kind, code string) int {
 	return http.StatusInternalServerError
 }
 
+// ofTheRequest are the statuses by which a provider judges the request and not itself, or how we ask it.
+var ofTheRequest = []int{
+	http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
+	http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge,
+	http.StatusUnavailableForLegalReasons,
+}
+
 // classify makes the fault of a status and the provider's own words. Where the provider judged the caller's request,
 // its words are for the caller; in every other case they get ours, and operators get the provider's (see explain).
 func classify(p Provider, status int, e upstreamError) *messages.Fault {
@@ -101,7 +109,7 @@ func classify(p Provider, status int, e upstreamError) *messages.Fault {
 		return messages.NewFault(code, "provider %s %s", p.Name, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusProxyAuthRequired:
 		return say(messages.ProviderAuth, "refused the key of this service; whoever runs the service has to look at it")
 	case status == http.StatusPaymentRequired,
 		status == http.StatusTooManyRequests && (e.code == "insufficient_quota" || e.kind == "insufficient_quota"):
@@ -110,11 +118,11 @@ func classify(p Provider, status int, e upstreamError) *messages.Fault {
 		f := say(messages.ProviderLimited, "limits our requests; try again later")
 		f.Type, f.OpenAICode = p.public(e.kind), p.public(e.code)
 		return f
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound, status == http.StatusGone:
 		return say(messages.ModelNotFound, "does not know the model").At("model")
 	case status == http.StatusRequestTimeout:
 		return say(messages.ProviderTimeout, "gave up waiting (status %d)", status)
-	case status >= 500:
+	case status >= 500, status >= 400 && !slices.Contains(ofTheRequest, status):
 		return say(messages.ProviderError, "failed (status %d)", status)
 	case status < 400:
 		return say(messages.ProviderBadReply, "answered with status %d instead of a reply", status)

@@ -35,6 +35,7 @@ func faultRows(t *testing.T) []row {
 	var rows []row
 	for status, code := range map[int]messages.Code{
 		401: messages.ProviderAuth, 403: messages.ProviderAuth, 404: messages.ModelNotFound, 408: messages.ProviderTimeout,
+		400: messages.ProviderRejected, 405: messages.ProviderError, 407: messages.ProviderAuth, 410: messages.ModelNotFound,
 		409: messages.ProviderRejected, 413: messages.ProviderRejected, 422: messages.ProviderRejected,
 		500: messages.ProviderError, 502: messages.ProviderError, 503: messages.ProviderError, 529: messages.ProviderError,
 	} {

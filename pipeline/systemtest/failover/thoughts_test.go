@@ -75,3 +75,24 @@ func TestACallWaitsForAProviderThatAsksForPatience(t *testing.T) { // (FO-1)
 	again := s.ask("a", false, "Shallot-Timeout", "500ms")
 	require.NotEmpty(t, again.fault, "no time is left to wait")
 }
+
+func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
+	t.Parallel()
+	u := newUpstream(t, map[string]play{"slow": func(w http.ResponseWriter, r *http.Request, _ bool) {
+		for range 10 {
+			events(w, delta("."))
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(300 * time.Millisecond): // simulated: a slow model
+			}
+		}
+		events(w, finish("stop"), "[DONE]")
+	}})
+	providers := provider("up", u.URL, "slow") + provider("other", newUpstream(t, nil).URL, "standby")
+	s := newSystem(t, configured("standby", providers), nil)
+	a := s.ask("slow", true, "Shallot-Timeout", "5s") // half of it is the run's share, until it says something
+	require.Empty(t, a.fault, a.body)
+	require.Equal(t, "..........", a.text)
+	require.Equal(t, []string{"slow"}, u.names())
+}
