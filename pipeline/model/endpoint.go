@@ -44,6 +44,9 @@ const (
 	maxError = 1 << 20  // bytes of an error body
 )
 
+// errorPatience is how long the words of an error are waited for, once its status is there.
+const errorPatience = 5 * time.Second
+
 // doneGrace is how long a stream whose choices are all finished is still read for its usage chunk and [DONE].
 const doneGrace = 2 * time.Second
 
@@ -190,10 +193,8 @@ func (r *run) do(ctx context.Context) error {
 		r.call.Note(NoteHeaders, kept)
 	}
 	if res.StatusCode/100 != 2 {
-		b, _ := readAll(lively{decoded(res), clock, r.times.Idle, r.idle()}, maxError)
-		if why := ended(ctx); why != nil && len(b) == 0 {
-			return why
-		}
+		clock.set(min(r.times.Idle, errorPatience), r.idle())
+		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError)) // the status says enough, whatever becomes of the body
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
 	if isEventStream(res.Header, r.stream) {

@@ -53,6 +53,14 @@ func faultRows(t *testing.T) []row {
 		same("limited", messages.ProviderLimited, limited("")),
 		same("quota", messages.ProviderQuota, answers(429, "application/json", `{"error":{"message":"no","code":"insufficient_quota"}}`)),
 
+		same("status-without-its-words", messages.ProviderError, then(func(w http.ResponseWriter, _ *http.Request, _ bool) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			flush(w)
+		}, silence)),
+		same("status-with-a-broken-body", messages.ProviderAuth, then(announces, func(w http.ResponseWriter, _ *http.Request, _ bool) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}, resets)),
+
 		same("reset-before-headers", messages.ProviderError, func(w http.ResponseWriter, _ *http.Request, _ bool) { cutOff(w) }),
 		same("reset-after-headers", messages.ProviderError, then(begins, resets)),
 		row{name: "reset-in-body", plain: messages.ProviderError, stream: messages.StreamCut, cut: "a part",
