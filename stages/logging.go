@@ -47,6 +47,7 @@ type LogRecord struct {
 	OutputTokens int64           `json:"outputTokens,omitempty"`
 	Code         messages.Code   `json:"code,omitempty"`
 	Origin       string          `json:"origin,omitempty"`
+	Reason       string          `json:"reason,omitempty"` // of a fault, as operators may know it
 	DurationMs   int64           `json:"durationMs"`
 }
 
@@ -113,7 +114,8 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 	level := slog.LevelInfo
 	if r.Code != "" {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("code", string(r.Code)), slog.String("origin", r.Origin))
+		attrs = append(attrs,
+			slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
 	}
 	l.deps.Log.LogAttrs(ctx, level, "model reply", attrs...)
 	if l.deps.Publish == nil {
@@ -141,7 +143,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		r.RequestBody = c.Request()
 	}
 	if c.Fault != nil {
-		r.Code, r.Origin = c.Fault.Code, c.Fault.Origin
+		r.Code, r.Origin, r.Reason = c.Fault.Code, c.Fault.Origin, cutText(c.Fault.Reason(), longestReason)
 		return r
 	}
 	reply := c.Reply()

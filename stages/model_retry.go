@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -42,13 +43,13 @@ func defaultModelRetry() ModelRetryConfig {
 
 // newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
 // contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
-// (stream_cut is not retryable). A provider's Retry-After is kept to; if it asks for more than max-delay, or if the
-// wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
+// (stream_cut is not retryable), never at a model that was silent. A provider's Retry-After is kept to; if it asks for
+// more than max-delay, or if the wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
 // fallback further out sees one fault for each model (FB-14). It fails open: its store is only a record.
 func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
 	r := &modelRetry{cfg: *cfg, deps: d}
 	return pipeline.Stage{
-		After: r.after, Keep: true, Reads: []string{"fault"}, Writes: []string{"retry.model"},
+		After: r.after, Keep: true, Reads: []string{"fault", "request.model"}, Writes: []string{"retry.model"},
 		Details: func(context.Context) map[string]any {
 			return map[string]any{"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load()}
 		},
@@ -67,7 +68,9 @@ func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		r.settle(c)
 		return r.end(c), nil
 	}
+	known := learnRoutes(c, r.deps)
 	delay, ok := r.delay(c)
+	ok = ok && known.open(r.deps, chat.ModelName(c.Request())) && !c.Slip.Spent()
 	if n := c.Attempt(); n > r.cfg.MaxRetries || !ok {
 		if n > r.cfg.MaxRetries {
 			r.exhausted.Add(1)

@@ -108,13 +108,26 @@ type Provider struct {
 	APIKeyEnv string            `yaml:"api-key-env" doc:"Name of the environment variable that holds the key; the key itself never stands in the file." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; what is not written is as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.
 type ModelTimeouts struct {
-	FirstToken time.Duration `yaml:"first-token" doc:"Until the first byte of the answer." min:"1ms"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two chunks of a stream." min:"1ms"`
+	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
+	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
+	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
+	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer. While standby models are left it also ends at its share of the time that the call has left." min:"1ms"`
 	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
+}
+
+// ProviderTimeouts are the times of one provider; 0 means that of ModelTimeouts.
+type ProviderTimeouts struct {
+	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
+	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
+	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
+	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
 }
 
 // HTTP holds the gateway's listeners.
@@ -189,8 +202,11 @@ func Default() Config {
 			Policy:    ToolPolicy{Undeclared: "documents", Discovered: "strict"},
 			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
 		},
-		Models: Models{Timeouts: ModelTimeouts{FirstToken: time.Minute, Idle: 30 * time.Second, Total: 10 * time.Minute}},
-		HTTP:   HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
+		Models: Models{Timeouts: ModelTimeouts{
+			Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,
+			Attempt: 5 * time.Minute, Total: 10 * time.Minute,
+		}},
+		HTTP: HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
 		NATS: NATS{
 			BareSubjects: true, Provision: "create", Replicas: 1,
 			Embedded: Embedded{Port: 4222, Sync: Sync{Interval: time.Second}, Data: "./shallot-data"},

@@ -127,6 +127,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := CheckConfig(ctx, o); err != nil {
 		return h, err
 	}
+	h.Manager.MaxRuns = maxRuns(o.Config)
 	defer func() {
 		if err != nil {
 			stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -220,7 +221,8 @@ func (h *Host) Stop(ctx context.Context) error {
 // hosts.
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
-		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Explicit: o.Config.Explicit, Publish: h.publish,
+		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists,
+		Explicit: o.Config.Explicit, Publish: h.publish,
 		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
 		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },
