@@ -41,11 +41,15 @@ var defaultTimeouts = Timeouts{
 // defaultShare is what a run gets at least of the call's time while standbys are left.
 const defaultShare = 30 * time.Second
 
+// fairTry is the shortest time in which a model can be expected to answer. A call with less than two of them left is
+// not divided: both tries would be too short.
+const fairTry = time.Second
+
 // share is how long a run may take until it shows something, while n standbys are left: an equal part of what the
 // deadline leaves, at least the given time, but never more than half, so that a standby has time too. ok is false where
 // the run may take all.
 func share(left time.Duration, standbys int, least time.Duration) (d time.Duration, ok bool) {
-	if standbys <= 0 || left <= 0 {
+	if standbys <= 0 || left < 2*fairTry {
 		return 0, false
 	}
 	return max(left/time.Duration(standbys+1), min(least, left/2)), true

@@ -25,6 +25,8 @@ func TestShareOfTheTime(t *testing.T) { // (FO-2)
 		{80 * time.Second, 3, 30 * time.Second, true},
 		{60 * time.Second, 3, 30 * time.Second, true},
 		{20 * time.Second, 3, 10 * time.Second, true},
+		{2 * time.Second, 1, time.Second, true},
+		{1900 * time.Millisecond, 1, 0, false},
 		{-time.Second, 3, 0, false},
 	} {
 		d, ok := share(tt.left, tt.standbys, least)
