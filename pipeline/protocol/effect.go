@@ -21,7 +21,8 @@ const (
 	Outcome                 // to owner To: the outcome of work Call, N; State
 	Confirm                 // to member To: the outcome of work Call, N is needed no more
 	Cancel                  // to member To, or all of Group: work Call, N is not wanted any more
-	Answer                  // to whoever waits for Call, here or at the inbox: its end as it is stored
+	Answer                  // to whoever waits for Call, wherever: its end as Record holds it; Yes: also to an inbox
+	Found                   // to whoever waits for Call in this process: its end, which another process stored
 	Unsure                  // to whoever waits for Call: outcome_unknown, for the end could not be stored in time
 )
 

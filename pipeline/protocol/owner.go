@@ -104,6 +104,9 @@ func (o *Owner) Owned(now time.Duration, call, owner string, seq uint64, certain
 // Stored takes what came of an effect on a store. Late and double results are ignored.
 func (o *Owner) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
 	out = o.Deliveries.Stored(now, e, st, out)
+	if e.Op == 0 { // a mark, or a key that was freed: nothing waits for it
+		return out
+	}
 	out = o.Runs.Stored(now, e, st, out)
 	mine, out := o.Waits.Stored(e, st, out)
 	if !mine {

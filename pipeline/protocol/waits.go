@@ -54,7 +54,7 @@ func (s *Waits) Stored(e Effect, st Stored, out []Effect) (bool, []Effect) {
 	w.op = 0
 	if st.Result == OK {
 		s.Forget(e.Call)
-		out = append(out, Effect{Kind: Answer, Call: e.Call, Record: st.Record})
+		out = append(out, Effect{Kind: Found, Call: e.Call, Record: st.Record})
 	}
 	return true, out
 }
