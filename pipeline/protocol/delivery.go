@@ -72,6 +72,12 @@ type Delivery struct {
 
 // Delivered takes a message. A first delivery runs at once; whatever may be somebody else's is looked up first.
 func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Effect {
+	if d := s.calls[m.Call]; d != nil && m.Generation > d.generation && d.leaves() {
+		out = s.left(now, d, out) // it came back before the store answered: the queue has it
+		if s.calls[m.Call] == d {
+			out = s.next(s.leave(d), out)
+		}
+	}
 	if d := s.calls[m.Call]; d != nil {
 		d.delivery, d.generation = max(d.delivery, m.Count), max(d.generation, m.Generation)
 		if d.step == acking {
@@ -90,6 +96,9 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	d.marked = now
 	return s.run(d, true, 0, out)
 }
+
+// leaves reports whether this process is done with the call's generation, and the next one is another matter.
+func (d *durable) leaves() bool { return d.step == parking || d.step == handing || d.step == acking }
 
 func (s *Deliveries) add(call string) *durable {
 	d := &durable{call: call, index: len(s.order)}

@@ -29,7 +29,7 @@ const (
 // Effects on stores. Each is reported back by Stored, with the effect itself and what came of it.
 const (
 	PutCall    Kind = iota + 64 // into the work queue, message id Call.N; Again says that it may be there already
-	Ack                         // of the deliveries of Call that this process holds, with a confirmation
+	Ack                         // of the deliveries of Call up to generation N that this process holds; confirmed
 	InProgress                  // of Call, the same way
 	PutResult                   // create
 	GetResult                   // read

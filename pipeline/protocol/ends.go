@@ -53,17 +53,26 @@ func (s *Deliveries) storedEnd(now time.Duration, d *durable, st Stored, out []E
 			return s.store(now, d, ending, Effect{Kind: PutResult}, out)
 		}
 		return s.tell(now, d, st.Record, out)
-	case parking:
-		s.runs.Leave(d.call)
-		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Parked})
-		return s.ack(now, d, out)
-	case handing:
-		out = append(out, Effect{Kind: Wake, Call: d.call, Why: HandedBack})
-		return s.ack(now, d, out)
+	case parking, handing:
+		return s.left(now, d, out)
 	case acking:
 		return s.next(s.leave(d), out)
 	}
 	return out
+}
+
+// left says that the call is stored for whoever goes on with it.
+func (s *Deliveries) left(now time.Duration, d *durable, out []Effect) []Effect {
+	switch d.step {
+	case parking:
+		s.runs.Leave(d.call)
+		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Parked})
+	case handing:
+		out = append(out, Effect{Kind: Wake, Call: d.call, Why: HandedBack})
+	default:
+		return out
+	}
+	return s.ack(now, d, out)
 }
 
 // tell answers with what is stored. Yes says that it may still go to the caller's inbox.
@@ -77,7 +86,7 @@ func (s *Deliveries) ack(now time.Duration, d *durable, out []Effect) []Effect {
 	if !d.stored {
 		return s.next(s.leave(d), out)
 	}
-	return s.store(now, d, acking, Effect{Kind: Ack}, out)
+	return s.store(now, d, acking, Effect{Kind: Ack, N: d.generation}, out)
 }
 
 // tick marks what is in hand, finds out whose a call is, and tries stores again.
@@ -157,7 +166,7 @@ func (s *Deliveries) retry(now time.Duration, d *durable, out []Effect) []Effect
 		if now-d.asked > 2*s.cfg.AckWait {
 			return s.next(s.leave(d), out) // a later delivery finds the result
 		}
-		return s.store(now, d, d.step, Effect{Kind: Ack}, out)
+		return s.store(now, d, d.step, Effect{Kind: Ack, N: d.generation}, out)
 	}
 	return out
 }

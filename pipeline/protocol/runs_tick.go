@@ -17,12 +17,19 @@ func (s *Runs) listens(now time.Duration) bool {
 
 // tick looks after runs that are quiet, and after the lines.
 func (s *Runs) tick(now time.Duration, changed bool, out []Effect) []Effect {
-	if !s.hearing.up || now-s.looked < tickSlow && !changed {
+	if now-s.looked < tickSlow && !changed {
 		return out
 	}
 	s.looked = now
 	for _, r := range s.order {
-		out = s.look(now, r, out)
+		if r.voidTooLong(now) {
+			out = s.end(now, r, Unknown, Record{}, out)
+		} else if s.hearing.up {
+			out = s.look(now, r, out)
+		}
+	}
+	if !s.hearing.up {
+		return out
 	}
 	for _, l := range s.classes {
 		out = s.serve(now, l, out)
@@ -83,12 +90,14 @@ func (s *Runs) lookHeld(now time.Duration, r *run, out []Effect) []Effect {
 	return s.find(now, r, out)
 }
 
+// voidTooLong reports whether a caller waits for what a record will say, and cannot wait any longer.
+func (r *run) voidTooLong(now time.Duration) bool {
+	waits := r.gaveUp == Deadline || r.gaveUp == Cancelled
+	return r.phase == voiding && waits && now-r.stopped >= voidWithin
+}
+
 // lookStore tries a store again that gave no clear answer.
 func (s *Runs) lookStore(now time.Duration, r *run, out []Effect) []Effect {
-	late := r.gaveUp == Deadline || r.gaveUp == Cancelled
-	if r.phase == voiding && late && now-r.stopped >= voidWithin {
-		return s.end(now, r, Unknown, Record{}, out)
-	}
 	if r.op != 0 && now-r.again < readEvery || now-r.again < silentAfter {
 		return out
 	}

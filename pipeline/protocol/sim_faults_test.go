@@ -53,7 +53,7 @@ func (w *world) newCall(i int) *call {
 	if w.chance(0.15) && c.once {
 		c.refusals = 1
 	}
-	if w.chance(0.02) {
+	if !w.calm && w.chance(0.02) {
 		c.poison = []string{"s1", "owner"}[w.rng.IntN(2)]
 		if !c.durable {
 			c.poison = "s1"
@@ -95,7 +95,10 @@ func (w *world) weather(long time.Duration, set func(*weather)) func() {
 		old := w.net
 		set(&w.net)
 		w.log("the network is now %+v for %v", w.net, long)
-		w.judge.bad = w.now + long
+		w.judge.bad = max(w.judge.bad, w.now+long)
+		if w.net.ackLoss > 0 {
+			w.judge.acks = max(w.judge.acks, w.now+long)
+		}
 		w.after(long, func() {
 			w.net = weather{}
 			w.log("the network is as before: %v", old)

@@ -15,6 +15,7 @@ type judge struct {
 	hops   map[hopKey]*hop
 	down   time.Duration // when the server was last down
 	bad    time.Duration // when the network was last bad
+	acks   time.Duration // when acknowledgements were last lost
 }
 
 // exec is one run of a target: what it did to the world stays.
@@ -52,7 +53,7 @@ func (j *judge) fail(format string, args ...any) {
 
 // sound reports whether a process was in good order since t: neither stopped nor cut off, and hardly any message lost.
 func (j *judge) sound(p *proc, t time.Duration) bool {
-	return p.alive && !p.frozen && !p.cut && (p.troubled == 0 || p.troubled < t) && p.hurtSince(t) < 3
+	return p.alive && !p.frozen && !p.cut && !p.known && (p.troubled == 0 || p.troubled < t) && p.hurtSince(t) < 3
 }
 
 func (j *judge) started(p *proc, c *call, n uint64, once bool) *exec {
@@ -129,7 +130,7 @@ func (j *judge) owned(p *proc, c *call, e Effect) {
 		if q == p || q.owner == nil || !j.sound(q, w.now-20*time.Second) || !j.sound(p, w.now-2*time.Second) {
 			continue
 		}
-		if r := q.owner.runs[c.id]; r != nil && !r.ending && w.now-j.down > 20*time.Second {
+		if r := q.owner.runs[c.id]; r != nil && !r.ending && w.now-j.down > 20*time.Second && w.now-j.acks > 20*time.Second {
 			j.fail("%s is run by %s although %s has it", c.id, p.name, q.name)
 		}
 	}
@@ -202,8 +203,8 @@ func (j *judge) asked(member, from *proc, n uint64, c *call) {
 	}
 }
 
-// answeredBy judges how long a question took while at least one member was well.
-func (j *judge) answeredBy(member, from *proc, n uint64) {
+// answered judges how long a question took while at least one member was well.
+func (j *judge) answered(from *proc, n uint64) {
 	h := j.hops[hopKey{from.name, n}]
 	took := j.w.now - h.sent
 	if took < 12*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {

@@ -56,7 +56,6 @@ func (s *simMember) question(from *proc, n uint64, c *call, stage string, until 
 	}
 	s.after(d, func() {
 		s.m.Answered(from.name, n)
-		s.w.judge.answeredBy(s.proc, from, n)
 		s.w.direct(s.proc, from.name, nil, func(to *proc) { to.owner.answered(n, s.name) })
 	})
 }

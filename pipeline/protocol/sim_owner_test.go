@@ -107,6 +107,7 @@ func (s *simOwner) delivered(m *queued_, d Delivery) {
 
 func (s *simOwner) answered(n uint64, member string) {
 	if s.o.Asks.Answered(s.clock(), n, member) {
+		s.w.judge.answered(s.proc, n)
 		for _, r := range s.runs {
 			if r.n == n {
 				r.n = 0

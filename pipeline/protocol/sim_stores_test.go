@@ -14,11 +14,16 @@ func (s *simOwner) keep(e Effect) {
 	case PutCall:
 		s.putCall(e, then)
 	case Ack:
-		tokens := s.tokens[id]
+		var tokens []*queued_
+		for _, m := range s.tokens[id] {
+			if m.delivery.Generation <= e.N {
+				tokens = append(tokens, m)
+			}
+		}
 		n.do(s.proc, true, func() Stored { n.ack(tokens); return Stored{Result: OK} }, then)
 	case InProgress:
 		tokens := s.tokens[id]
-		n.do(s.proc, true, func() Stored { n.progress(tokens); return Stored{Result: OK} }, then)
+		n.do(s.proc, false, func() Stored { n.progress(tokens); return Stored{Result: OK} }, then)
 	case PutResult:
 		r := s.runs[id]
 		if r == nil {
