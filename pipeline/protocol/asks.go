@@ -40,8 +40,9 @@ type ask struct {
 	holder string        // who showed it
 	to     string        // the member that was asked by its own subject, "" for the group
 	asks   int32
-	absent int32 // how often nobody was there; 0: somebody is
+	absent int32 // how often nobody was there since the last sign
 	gone   int8  // members that died while they alone had it
+	unread bool  // nobody was there for the last ask
 	skip   bool
 	local  bool
 	forced bool // to be asked again as soon as possible
@@ -74,7 +75,9 @@ func (a *Asks) Answered(now time.Duration, n uint64, member string) bool {
 	if !open {
 		return false
 	}
-	q.group.took(now - q.begun)
+	if q.asks == 1 { // the time of a lost question says nothing about the stage
+		q.group.took(now - q.begun)
+	}
 	delete(a.open, n)
 	return true
 }
@@ -101,7 +104,7 @@ func (a *Asks) shown(now time.Duration, member string, questions []uint64) {
 	}
 	for _, n := range questions {
 		if q, open := a.open[n]; open {
-			q.holder, q.sign, q.absent = member, now, 0
+			q.holder, q.sign, q.absent, q.unread = member, now, 0, false
 			a.open[n] = q
 		}
 	}
@@ -110,7 +113,7 @@ func (a *Asks) shown(now time.Duration, member string, questions []uint64) {
 // Chunk is a sign of one question.
 func (a *Asks) Chunk(now time.Duration, n uint64, member string) {
 	if q, open := a.open[n]; open {
-		q.holder, q.sign, q.absent = member, now, 0
+		q.holder, q.sign, q.absent, q.unread = member, now, 0, false
 		a.open[n] = q
 	}
 }
@@ -124,20 +127,22 @@ func (a *Asks) NoResponders(now time.Duration, n uint64, to string, out []Effect
 	if to != "" {
 		a.presence.PassOver(now, to)
 		if q.to == to {
+			q.asks-- // nobody has read it: that says nothing about the question
 			a.force(n, q)
 		}
 		return out
 	}
-	return a.absent(now, n, q, out)
+	q.asks--
+	return a.absent(n, q, out)
 }
 
-func (a *Asks) absent(now time.Duration, n uint64, q ask, out []Effect) []Effect {
+func (a *Asks) absent(n uint64, q ask, out []Effect) []Effect {
 	if q.skip {
 		delete(a.open, n)
 		return append(out, Effect{Kind: Wake, Call: q.call, N: n, Why: Skipped})
 	}
 	q.absent++
-	q.asks = 1 // nobody has read it: that says nothing about the question
+	q.unread = true
 	a.open[n] = q
 	return out
 }
@@ -145,7 +150,7 @@ func (a *Asks) absent(now time.Duration, n uint64, q ask, out []Effect) []Effect
 // appeared asks at once what waited for somebody to serve the stage.
 func (a *Asks) appeared(group string) {
 	for n, q := range a.open {
-		if q.absent > 0 && q.group.name == group {
+		if q.unread && q.group.name == group {
 			a.force(n, q)
 		}
 	}
@@ -211,7 +216,7 @@ func (a *Asks) look(now time.Duration, n uint64, q ask, out []Effect) []Effect {
 		return a.repeat(now, n, q, out)
 	case q.holder != "" && quiet < listStands && !a.presence.Gone(q.holder):
 		return out
-	case q.absent > 0:
+	case q.unread:
 		if a.hearing.up && now-q.sent >= backoff(int(q.absent)-1) {
 			return a.repeat(now, n, q, out)
 		}
@@ -219,7 +224,7 @@ func (a *Asks) look(now time.Duration, n uint64, q ask, out []Effect) []Effect {
 	case q.asks > askAlone:
 		return a.lookAlone(now, n, q, out)
 	case len(q.group.members) == 0 && quiet >= noSignIsAbsent:
-		return a.absent(now, n, q, out)
+		return a.absent(n, q, out)
 	case quiet >= a.patience(q):
 		out = a.suspect(now, q, out)
 		return a.repeat(now, n, q, out)
@@ -286,7 +291,7 @@ func (a *Asks) repeat(now time.Duration, n uint64, q ask, out []Effect) []Effect
 	alone := q.asks >= askAlone && !q.local
 	not := q.to
 	if alone && len(q.group.members) == 0 {
-		return a.absent(now, n, q, out)
+		return a.absent(n, q, out)
 	}
 	switch {
 	case q.local:
@@ -296,12 +301,8 @@ func (a *Asks) repeat(now time.Duration, n uint64, q ask, out []Effect) []Effect
 	default:
 		q.to = q.group.route(a.presence, not)
 	}
-	q.sent, q.holder, q.forced = now, "", false
-	if q.absent == 0 {
-		q.asks++
-	} else if len(q.group.members) > 0 {
-		q.absent = 0
-	}
+	q.sent, q.holder, q.forced, q.unread = now, "", false, false
+	q.asks++
 	a.open[n] = q
 	return append(out, Effect{Kind: Ask, Call: q.call, Group: q.group.name, To: q.to, N: n, Alone: alone})
 }

@@ -21,7 +21,8 @@ func (g *group) took(d time.Duration) {
 }
 
 // patience is how long a question to the group may stay without a sign: four times the 99th percentile of the last
-// answers, at least silentAfter.
+// answers, at least silentAfter. It has a bound, because slow work is shown in lists: what has no sign at all for so
+// long is lost, however slow the stage is.
 func (g *group) patience() time.Duration {
 	n := min(g.answers, len(g.times))
 	if n == 0 {
@@ -29,7 +30,7 @@ func (g *group) patience() time.Duration {
 	}
 	sorted := g.times
 	slices.Sort(sorted[:n])
-	return max(silentAfter, 4*sorted[(n-1)*99/100])
+	return min(max(silentAfter, 4*sorted[(n-1)*99/100]), silentMost)
 }
 
 // route names the member to ask by its own subject, or nobody where the group is asked: always while no member is

@@ -56,7 +56,7 @@ func (j *judge) sound(p *proc, t time.Duration) bool {
 	return p.alive && !p.frozen && !p.cut && !p.known && (p.troubled == 0 || p.troubled < t) && p.hurtSince(t) < 3
 }
 
-func (j *judge) started(p *proc, c *call, n uint64, once bool) *exec {
+func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *exec {
 	j.serial++
 	x := &exec{id: j.serial, c: c, n: n, once: once, member: p, begun: j.w.now}
 	j.w.log("%s begins %s.%d as run %d", p.name, c.id, n, x.id)
@@ -74,7 +74,7 @@ func (j *judge) started(p *proc, c *call, n uint64, once bool) *exec {
 			j.second(x, y)
 		}
 	}
-	if c.seen != nil && !once && c.seenBy.alive && !c.seenBy.frozen && c.seenBy.owner.runs[c.id] != nil {
+	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] != nil {
 		j.fail("%s begins again at %s after a part of its reply was shown", c.id, p.name)
 	}
 	j.execs[c.id] = append(j.execs[c.id], x)

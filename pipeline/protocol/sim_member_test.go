@@ -168,7 +168,8 @@ func (s *simMember) nonceOf(e Effect) uint64 {
 // begin runs the work of a target: this is the effect on the world that must not happen twice.
 func (s *simMember) begin(e Effect) {
 	c := s.w.byID[e.Call]
-	x := s.w.judge.started(s.proc, c, e.N, e.Once)
+	owner := s.m.Works.works[Work{e.Call, e.N}].offer.Owner
+	x := s.w.judge.started(s.proc, c, e.N, owner, e.Once)
 	s.results[Work{e.Call, e.N}] = x
 	if c.stream && !e.Once {
 		s.after(50*time.Millisecond, func() {

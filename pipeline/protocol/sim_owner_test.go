@@ -322,6 +322,9 @@ func (s *simOwner) wake(e Effect) {
 		s.w.log("%s leaves %s (%d)", s.name, e.Call, e.Why)
 		s.o.Asks.Forget(r.n)
 		delete(s.runs, e.Call)
+		if !r.durable && e.Why == Parked { // it is a stored call from now on
+			s.out(s.o.Waits.Wait(s.clock(), e.Call, false, nil))
+		}
 		s.pull()
 	case Unknown:
 		s.w.judge.saidUnknown(r.c, r.late)

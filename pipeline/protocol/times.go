@@ -19,7 +19,9 @@ const (
 	// askedWithin is how long an owner that asks no more gets lists.
 	askedWithin = 5 * time.Second
 	// silentAfter is when an unanswered question counts as lost: a round trip many times over.
+	// Where answers come slowly it is more, up to silentMost.
 	silentAfter = 250 * time.Millisecond
+	silentMost  = time.Second
 	// pongWithin is how long a member may take to answer a ping before it is passed over.
 	pongWithin = 250 * time.Millisecond
 	// pingEvery is how often a silent process is pinged.
