@@ -44,7 +44,6 @@ type run struct {
 	joined   time.Duration // the line
 	left     bool          // an offer of n may have left, from here or from another owner
 	released bool          // a part of the reply was passed on
-	doubt    bool          // whether this owner still has the call is being found out
 	gaveUp   Why           // why nobody waits for it any more
 	stopped  time.Duration // when it was given up
 	op       uint64        // the effect on a store that is waited for, 0: none
@@ -69,13 +68,14 @@ type Runs struct {
 	order    []*run
 	lines    map[string]*line
 	classes  []*line
-	recent   recent // calls that ended here
+	doubts   map[string]bool // calls of which it is being found out whether this owner still has them
+	recent   recent          // calls that ended here
 	looked   time.Duration
 }
 
 func newRuns(own string, cfg Config, p *Presence, h *Hearing, ops *uint64) Runs {
 	return Runs{own: own, cfg: cfg, presence: p, hearing: h, ops: ops,
-		runs: map[string]*run{}, lines: map[string]*line{}}
+		runs: map[string]*run{}, lines: map[string]*line{}, doubts: map[string]bool{}}
 }
 
 // Start begins a target's run. A call has one at a time; a new one takes the place of one whose outcome was given.
@@ -86,7 +86,7 @@ func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
 		s.runs[t.Call] = r
 		s.order = append(s.order, r)
 	}
-	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, doubt: r.doubt, seq: r.seq, joined: now}
+	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
 	if t.Fresh {
 		return s.admit(now, r, out)
 	}
@@ -103,9 +103,12 @@ func (s *Runs) find(now time.Duration, r *run, out []Effect) []Effect {
 
 // admit offers the work now or puts it in line.
 func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
-	if r.doubt {
+	if s.doubts[r.spec.Call] {
 		r.phase = paused
 		return out
+	}
+	if r.released && !r.spec.Once {
+		return s.cutStream(r, out)
 	}
 	l := s.line(r.spec.Class)
 	if l.open() {
@@ -117,6 +120,13 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	r.phase, r.joined = lined, now
 	l.join(r)
 	return out
+}
+
+// cutStream ends a run whose member is lost after a part of the reply was shown: no other run can go on from there.
+func (s *Runs) cutStream(r *run, out []Effect) []Effect {
+	r.phase, r.op = over, 0
+	return append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: r.holder, N: r.n},
+		Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: StreamCut})
 }
 
 func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
@@ -172,7 +182,7 @@ func (s *Runs) Busy(now time.Duration, w Work, seq uint64, member string, out []
 	}
 	l := s.line(r.spec.Class)
 	l.full, l.since = true, now
-	if r.doubt || now-r.joined > s.cfg.MaxQueueWait {
+	if s.doubts[w.Call] || now-r.joined > s.cfg.MaxQueueWait {
 		return s.admit(now, r, out)
 	}
 	r.phase = lined
@@ -307,6 +317,7 @@ func (s *Runs) GiveUp(now time.Duration, call string, why Why, out []Effect) []E
 
 // Ended says that the call has ended: of a durable call, that its result is stored. Members forget its outcomes.
 func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
+	delete(s.doubts, call)
 	r := s.runs[call]
 	if r == nil {
 		return out
@@ -321,6 +332,7 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 
 // Leave forgets a call that another owner goes on with. Nothing is confirmed and nothing cancelled.
 func (s *Runs) Leave(call string) {
+	delete(s.doubts, call)
 	if r := s.runs[call]; r != nil {
 		if r.phase == lined {
 			s.line(r.spec.Class).leave(r)
@@ -339,12 +351,14 @@ func (s *Runs) forget(r *run) {
 
 // doubt stops or resumes offers of a call whose owner this process may no longer be.
 func (s *Runs) doubt(now time.Duration, call string, doubt bool, out []Effect) []Effect {
-	r := s.runs[call]
-	if r == nil || r.doubt == doubt {
-		return out
+	if doubt {
+		s.doubts[call] = true
+	} else {
+		delete(s.doubts, call)
 	}
-	r.doubt = doubt
+	r := s.runs[call]
 	switch {
+	case r == nil:
 	case doubt && r.phase == lined:
 		s.line(r.spec.Class).leave(r)
 		r.phase = paused

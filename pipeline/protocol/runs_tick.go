@@ -83,9 +83,7 @@ func (s *Runs) lookHeld(now time.Duration, r *run, out []Effect) []Effect {
 		return out
 	}
 	if r.released && !r.spec.Once {
-		r.phase, r.op = over, 0
-		return append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: r.holder, N: r.n},
-			Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: StreamCut})
+		return s.cutStream(r, out)
 	}
 	return s.find(now, r, out)
 }
