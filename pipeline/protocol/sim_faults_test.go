@@ -14,9 +14,13 @@ func (w *world) build() {
 		w.spawn(fmt.Sprintf("m%d", i), false)
 	}
 	w.calm = w.chance(0.05)
+	last := 25 * time.Second
+	if w.chance(0.3) { // all at once: more than the members have slots for
+		last = time.Second
+	}
 	for i := range 4 + w.rng.IntN(8) {
 		c := w.newCall(i)
-		at := w.between(200*time.Millisecond, 25*time.Second)
+		at := w.between(200*time.Millisecond, last)
 		w.after(at, func() { w.submit(c, 0) })
 		if c.key != "" && w.chance(0.5) { // the same request once more
 			twin := *c
@@ -67,7 +71,10 @@ func (w *world) newCall(i int) *call {
 func (w *world) fault(at time.Duration) func() {
 	long := min(w.between(300*time.Millisecond, 25*time.Second), faultsEnd-at)
 	some := 0.05 + 0.4*w.rng.Float64()
-	switch w.rng.IntN(10) {
+	if w.chance(0.2) {
+		long = min(25*time.Second, faultsEnd-at)
+	}
+	switch w.rng.IntN(11) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -82,6 +89,8 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
+	case 9:
+		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 8 })
 	default:
 		if w.chance(0.5) {
 			return func() { w.leave(w.anyOwner()) }

@@ -66,6 +66,9 @@ func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *ex
 	case j.told[c.id].code == NotExecuted:
 		j.fail("%s runs after it was said that nothing ran", c.id)
 	}
+	if j.w.nats.records[fmt.Sprintf("outcome.%s.%d", c.id, n)] != nil && !once {
+		j.fail("%s is bought again although its outcome lies in the bucket", c.id)
+	}
 	for _, o := range j.w.calls {
 		if o != c && (c.key == "" || o.key != c.key) {
 			continue
@@ -127,7 +130,8 @@ func (j *judge) saidUnknown(c *call, late bool) {
 func (j *judge) owned(p *proc, c *call, e Effect) {
 	w := j.w
 	for _, q := range w.procs {
-		if q == p || q.owner == nil || !j.sound(q, w.now-20*time.Second) || !j.sound(p, w.now-2*time.Second) {
+		if q == p || q.owner == nil || !j.sound(q, w.now-20*time.Second) ||
+			p.hurtSince(w.now-5*time.Second) > 2 {
 			continue
 		}
 		if r := q.owner.runs[c.id]; r != nil && !r.ending && w.now-j.down > 20*time.Second && w.now-j.acks > 20*time.Second {
@@ -181,6 +185,10 @@ func (j *judge) waitedTooLong(r *caller) {
 	if !c.durable {
 		j.fail("%s: nobody answers its caller", c.id)
 	}
+	if r.waits != c.id && w.nats.records["result."+r.waits] == nil && w.byID[r.waits].until < since &&
+		j.sound(r.at, c.begun) {
+		j.fail("%s: its caller waits for %s, which does not run", c.id, r.waits)
+	}
 	if at, ok := w.nats.made["result."+r.waits]; ok && at < since {
 		j.fail("%s: its result is stored, and its caller does not hear", r.waits)
 	}
@@ -207,7 +215,7 @@ func (j *judge) asked(member, from *proc, n uint64, c *call) {
 func (j *judge) answered(from *proc, n uint64) {
 	h := j.hops[hopKey{from.name, n}]
 	took := j.w.now - h.sent
-	if took < 12*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
+	if took < 9*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
 		return
 	}
 	for _, q := range j.w.procs {
@@ -229,7 +237,7 @@ func (j *judge) end() {
 			j.fail("%s was accepted and never ends", c.id)
 		case !c.caller.done && !c.dead:
 			j.fail("the caller of %s still waits", c.id)
-		case c.kills > 12:
+		case c.kills > 12, c.kills > 8 && c.poison == "owner":
 			j.fail("%s has killed %d processes", c.id, c.kills)
 		}
 		if n := len(j.execs[c.id]); n > 1 && w.calm && c.refusals == 0 && !c.once {

@@ -38,6 +38,7 @@ type world struct {
 // weather is how bad the network is now.
 type weather struct {
 	loss, delay, double, ackLoss float64
+	crash                        float64 // of whoever writes to a store, before or after that
 	diskFull                     bool
 }
 
