@@ -38,7 +38,7 @@ func (w *world) build() {
 }
 
 func (w *world) newCall(i int) *call {
-	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.3),
+	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.4),
 		stream: w.chance(0.3)}
 	if c.durable && w.chance(0.5) {
 		c.key = "k" + c.id
@@ -46,7 +46,7 @@ func (w *world) newCall(i int) *call {
 	for range w.rng.IntN(3) {
 		c.route = append(c.route, []string{"s1", "s2"}[w.rng.IntN(2)])
 	}
-	if w.chance(0.12) {
+	if w.chance(0.2) {
 		c.route = append(c.route, "hold")
 	}
 	c.route = append(c.route, "target")
@@ -64,6 +64,9 @@ func (w *world) newCall(i int) *call {
 		}
 	}
 	c.span = 8*time.Second + w.between(0, 60*time.Second)
+	if c.poison != "" {
+		c.span = 140 * time.Second
+	}
 	return c
 }
 
@@ -82,6 +85,9 @@ func (w *world) fault(at time.Duration) func() {
 	case 3, 4:
 		return func() { w.any().cutOff(long) }
 	case 5:
+		if w.chance(0.4) { // longer than marks and deliveries last
+			long = min(16*time.Second+w.between(0, 4*time.Second), faultsEnd-at)
+		}
 		return func() { w.outage(long, w.chance(0.5)) }
 	case 6:
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.loss = some / 2 })
@@ -90,7 +96,7 @@ func (w *world) fault(at time.Duration) func() {
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
 	case 9:
-		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 8 })
+		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 4 })
 	default:
 		if w.chance(0.5) {
 			return func() { w.leave(w.anyOwner()) }
@@ -209,8 +215,9 @@ func (w *world) spawn(base string, owner bool) {
 		return
 	}
 	m := NewMember(p.name, Config{QueueCapacity: 2, KeepBytes: 250})
-	m.Works.Serve("model", 2)
-	m.Works.Serve("tool", 2)
+	n := 1 + w.rng.IntN(2)
+	m.Works.Serve("model", n)
+	m.Works.Serve("tool", n)
 	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}
 	p.start()
 }

@@ -129,6 +129,7 @@ func (j *judge) saidUnknown(c *call, late bool) {
 
 func (j *judge) owned(p *proc, c *call, e Effect) {
 	w := j.w
+	c.runs++
 	for _, q := range w.procs {
 		if q == p || q.owner == nil || !j.sound(q, w.now-20*time.Second) ||
 			p.hurtSince(w.now-5*time.Second) > 2 {
@@ -215,7 +216,7 @@ func (j *judge) asked(member, from *proc, n uint64, c *call) {
 func (j *judge) answered(from *proc, n uint64) {
 	h := j.hops[hopKey{from.name, n}]
 	took := j.w.now - h.sent
-	if took < 9*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
+	if took < 14*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
 		return
 	}
 	for _, q := range j.w.procs {
@@ -237,7 +238,7 @@ func (j *judge) end() {
 			j.fail("%s was accepted and never ends", c.id)
 		case !c.caller.done && !c.dead:
 			j.fail("the caller of %s still waits", c.id)
-		case c.kills > 12, c.kills > 8 && c.poison == "owner":
+		case c.kills > 5*(c.runs+1)+4, c.kills > 8 && c.poison == "owner":
 			j.fail("%s has killed %d processes", c.id, c.kills)
 		}
 		if n := len(j.execs[c.id]); n > 1 && w.calm && c.refusals == 0 && !c.once {
