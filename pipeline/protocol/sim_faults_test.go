@@ -54,6 +54,9 @@ func (w *world) newCall(i int) *call {
 		c.route = append(c.route, "s1")
 	}
 	c.targetTime = w.between(5*time.Millisecond, 12*time.Second)
+	if w.chance(0.2) {
+		c.targetTime = w.between(10*time.Second, 25*time.Second)
+	}
 	if w.chance(0.15) && c.once {
 		c.refusals = 1
 	}
@@ -77,7 +80,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(11) {
+	switch w.rng.IntN(12) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -95,6 +98,8 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
+	case 10:
+		return func() { w.trap = 1 + w.rng.IntN(2) }
 	case 9:
 		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 4 })
 	default:
@@ -102,6 +107,26 @@ func (w *world) fault(at time.Duration) func() {
 			return func() { w.leave(w.anyOwner()) }
 		}
 		return w.weather(long, func(n *weather) { n.diskFull = true })
+	}
+}
+
+// The moments at which a trap stops or cuts off a process for longer than anybody waits for it.
+const (
+	ownerAsks    = 1
+	memberQueues = 2
+)
+
+// trapped springs the trap that was laid for such a moment.
+func (w *world) trapped(p *proc, moment int) {
+	if w.trap != moment || w.now > epoch+faultsEnd-25*time.Second {
+		return
+	}
+	w.trap = 0
+	long := w.between(11*time.Second, 22*time.Second)
+	if w.chance(0.5) {
+		p.freeze(long)
+	} else {
+		p.cutOff(long)
 	}
 }
 
@@ -143,6 +168,11 @@ func (w *world) outage(long time.Duration, restart bool) {
 		w.log("the server is back")
 		w.nats.up = true
 		w.nats.pulls = nil
+		for _, p := range w.procs {
+			if m := w.nats.marks[p.name]; m != nil && w.now >= m.expires {
+				w.nats.unmark(p.name, false)
+			}
+		}
 		if restart {
 			w.nats.ids = map[string]bool{}
 		}

@@ -186,13 +186,23 @@ func (j *judge) waitedTooLong(r *caller) {
 	if !c.durable {
 		j.fail("%s: nobody answers its caller", c.id)
 	}
-	if r.waits != c.id && w.nats.records["result."+r.waits] == nil && w.byID[r.waits].until < since &&
-		j.sound(r.at, c.begun) {
+	if r.waits != c.id && c.span > 2*simAckWait && j.sound(r.at, c.begun) && !j.moves(r.waits) {
 		j.fail("%s: its caller waits for %s, which does not run", c.id, r.waits)
 	}
 	if at, ok := w.nats.made["result."+r.waits]; ok && at < since {
 		j.fail("%s: its result is stored, and its caller does not hear", r.waits)
 	}
+}
+
+// moves reports whether a call has ended, is parked, or is on its way.
+func (j *judge) moves(id string) bool {
+	for _, m := range j.w.nats.queue {
+		if m.delivery.Call == id {
+			return true
+		}
+	}
+	records := j.w.nats.records
+	return records["result."+id] != nil || records["held."+id] != nil
 }
 
 // Hops.

@@ -229,6 +229,7 @@ func (s *simOwner) step(r *simRun) {
 		r.n = n
 		s.w.judge.sent(s.proc, n, stage)
 		s.ask(r.c, stage, n, to)
+		s.w.trapped(s.proc, ownerAsks)
 	}
 }
 
