@@ -94,6 +94,7 @@ func (j *judge) second(x, y *exec) {
 		if !j.w.keyLost(x.c.key) {
 			j.fail("one key, two calls: %s and %s", x.c.id, y.c.id)
 		}
+	case x.member.cut && !x.member.known: // it cannot know yet that others have taken its place
 	case x.n == y.n && !y.stopped && !y.unwanted && (!y.dropped || j.w.bad == forgetsOutcomes) &&
 		j.sound(y.member, max(y.begun, j.w.now-14*time.Second)):
 		j.fail("%s is bought again at %s although %s holds or keeps it", x.c.id, x.member.name, y.member.name)
