@@ -10,7 +10,6 @@ type Member struct {
 	Hands    Hands
 	Works    Works
 	seen     time.Duration
-	downAt   time.Duration
 	ops      uint64
 }
 
@@ -34,7 +33,7 @@ func (m *Member) Question(now time.Duration, owner string, n uint64, until time.
 func (m *Member) Answered(owner string, n uint64) { m.Hands.done(owner, n) }
 
 // Beat is to be called first with every event but those of the fast path, and by Tick: it notices that the process
-// was stopped or is cut off, before anything old is taken for new.
+// was stopped, before anything old is taken for new.
 func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 	gap := now - m.seen
 	m.seen = now
@@ -43,16 +42,15 @@ func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 		m.Presence.restart(now)
 		out = m.Works.unstarted(now, out)
 	}
-	if !m.Hearing.up && m.downAt > 0 && now-m.downAt > cutOffAfter {
-		out = m.Works.unstarted(now, out)
-	}
 	return out
 }
 
-// Down says that the connection is lost.
-func (m *Member) Down(now time.Duration) {
+// Down says that the connection is lost. It may have been for seconds: repeatable work that has not begun is dropped,
+// for its owner may have offered it to others by now.
+func (m *Member) Down(now time.Duration, out []Effect) []Effect {
+	out = m.Beat(now, out)
 	m.Hearing.Down()
-	m.downAt = now
+	return m.Works.unstarted(now, out)
 }
 
 // Up says that the connection is there, again or for the first time. All that is in hand and kept is shown at once.

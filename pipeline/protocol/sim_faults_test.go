@@ -80,7 +80,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(12) {
+	switch w.rng.IntN(14) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -98,8 +98,8 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
-	case 10:
-		return func() { w.trap = 1 + w.rng.IntN(2) }
+	case 10, 11, 12:
+		return func() { w.trap = 1 + w.rng.IntN(3) }
 	case 9:
 		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 4 })
 	default:
@@ -110,10 +110,12 @@ func (w *world) fault(at time.Duration) func() {
 	}
 }
 
-// The moments at which a trap stops or cuts off a process for longer than anybody waits for it.
+// The moments that a trap waits for. The first two stop or cut off the process for longer than anybody waits for it,
+// the third stops the server before anybody has shown what was offered.
 const (
 	ownerAsks    = 1
 	memberQueues = 2
+	ownerOffers  = 3
 )
 
 // trapped springs the trap that was laid for such a moment.
@@ -122,10 +124,13 @@ func (w *world) trapped(p *proc, moment int) {
 		return
 	}
 	w.trap = 0
-	long := w.between(11*time.Second, 22*time.Second)
-	if w.chance(0.5) {
+	long := 16*time.Second + w.between(0, 6*time.Second)
+	switch {
+	case moment == ownerOffers:
+		w.after(20*time.Millisecond, func() { w.outage(w.between(time.Second, 6*time.Second), false) })
+	case w.chance(0.5):
 		p.freeze(long)
-	} else {
+	default:
 		p.cutOff(long)
 	}
 }

@@ -428,6 +428,9 @@ func (s *simOwner) offer(e Effect) {
 	w, c := s.w, s.w.byID[e.Call]
 	f := Offered{Work: Work{e.Call, e.N}, Owner: s.name, Class: e.Group, Seq: e.Seq, Once: e.Once,
 		Bound: !c.durable, Sent: e.At, Until: e.Until}
+	if !e.Once {
+		defer w.trapped(s.proc, ownerOffers)
+	}
 	nobody := func() {
 		s.beat()
 		s.out(s.o.Runs.NoResponders(s.clock(), e.Call, e.Seq, e.To, nil))

@@ -114,7 +114,7 @@ func (p *proc) downNow() {
 	if p.owner != nil {
 		p.owner.o.Down()
 	} else {
-		p.member.m.Down(p.clock())
+		p.member.out(p.member.m.Down(p.clock(), nil))
 	}
 }
 
