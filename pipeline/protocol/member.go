@@ -41,6 +41,7 @@ func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 		m.Hearing.Frozen(now)
 		m.Presence.restart(now)
 		out = m.Works.unstarted(now, out)
+		out = m.Hearing.tick(now, tickFast, out)
 	}
 	return out
 }
@@ -70,8 +71,10 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 	if !m.Hearing.up {
 		return out
 	}
-	if m.Presence.watching() || !m.Hearing.Current() {
-		out = m.Hearing.tick(now, pingEvery, out)
+	if !m.Hearing.Current() {
+		out = m.Hearing.tick(now, tickFast, out)
+	} else if m.Presence.watching() {
+		out = m.Hearing.tick(now, holdersEvery, out)
 	}
 	out, _ = m.Presence.tick(now, m.Hearing, out)
 	out = m.Hands.tick(now, out)
@@ -80,7 +83,7 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 
 // Next is when Tick is to be called at the latest.
 func (m *Member) Next(now time.Duration) time.Duration {
-	if m.Hands.listens(now) {
+	if m.Hands.listens(now) || !m.Hearing.Current() {
 		return now + tickFast
 	}
 	return now + tickSlow

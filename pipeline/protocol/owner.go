@@ -42,6 +42,7 @@ func (o *Owner) Beat(now time.Duration, out []Effect) []Effect {
 	}
 	o.Hearing.Frozen(now)
 	o.Presence.restart(now)
+	out = o.Hearing.tick(now, tickFast, out)
 	return o.Deliveries.tick(now, out) // which calls may be somebody else's by now
 }
 
@@ -137,9 +138,9 @@ func (o *Owner) tick(now time.Duration, out []Effect) []Effect {
 // listens is how often the owner must find out whether it hears, 0 for not at all.
 func (o *Owner) listens(now time.Duration) time.Duration {
 	switch {
-	case o.Asks.listens(now):
+	case o.Asks.listens(now) || !o.Hearing.Current():
 		return tickFast
-	case o.Runs.urgent() || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching() || !o.Hearing.Current():
+	case o.Runs.urgent() || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching():
 		return holdersEvery
 	case o.Runs.listens(now):
 		return time.Second

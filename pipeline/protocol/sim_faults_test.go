@@ -14,6 +14,10 @@ func (w *world) build() {
 		w.spawn(fmt.Sprintf("m%d", i), false)
 	}
 	w.calm = w.chance(0.05)
+	w.nats.window = 2 * time.Minute
+	if w.chance(0.3) { // as after restarts: a duplicate window that does not reach far
+		w.nats.window = 5 * time.Second
+	}
 	last := 25 * time.Second
 	if w.chance(0.3) { // all at once: more than the members have slots for
 		last = time.Second
@@ -80,7 +84,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(14) {
+	switch w.rng.IntN(16) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -98,37 +102,43 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
-	case 10, 11, 12:
-		return func() { w.trap = 1 + w.rng.IntN(3) }
+	case 10, 11, 12, 13, 14:
+		return func() { w.trap = 1 + w.rng.IntN(5) }
 	case 9:
-		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 4 })
+		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 2 })
 	default:
-		if w.chance(0.5) {
+		if w.chance(0.3) {
 			return func() { w.leave(w.anyOwner()) }
 		}
 		return w.weather(long, func(n *weather) { n.diskFull = true })
 	}
 }
 
-// The moments that a trap waits for. The first two stop or cut off the process for longer than anybody waits for it,
-// the third stops the server before anybody has shown what was offered.
+// The moments that a trap waits for. The process is stopped or cut off for longer than anybody waits for it; with
+// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored it dies.
 const (
 	ownerAsks    = 1
 	memberQueues = 2
 	ownerOffers  = 3
+	ownerIsGiven = 4 // a stored call
+	keyIsStored  = 5 // and its call is not
 )
 
 // trapped springs the trap that was laid for such a moment.
-func (w *world) trapped(p *proc, moment int) {
-	if w.trap != moment || w.now > epoch+faultsEnd-25*time.Second {
+func (w *world) trapped(p *proc, moment int, c *call) {
+	if w.trap != moment || w.now > epoch+faultsEnd-25*time.Second || c.once || c.until-w.now < 35*time.Second {
+		return
+	}
+	if (moment == ownerAsks || moment == ownerIsGiven) && !c.durable {
 		return
 	}
 	w.trap = 0
+	c.targetTime = max(c.targetTime, 8*time.Second)
 	long := 16*time.Second + w.between(0, 6*time.Second)
 	switch {
 	case moment == ownerOffers:
 		w.after(20*time.Millisecond, func() { w.outage(w.between(time.Second, 6*time.Second), false) })
-	case w.chance(0.5):
+	case moment == ownerIsGiven, w.chance(0.6):
 		p.freeze(long)
 	default:
 		p.cutOff(long)
@@ -179,7 +189,7 @@ func (w *world) outage(long time.Duration, restart bool) {
 			}
 		}
 		if restart {
-			w.nats.ids = map[string]bool{}
+			w.nats.ids = map[string]time.Duration{}
 		}
 		for _, p := range w.procs {
 			if p.alive && !p.cut {
@@ -250,7 +260,7 @@ func (w *world) spawn(base string, owner bool) {
 		return
 	}
 	m := NewMember(p.name, Config{QueueCapacity: 2, KeepBytes: 250})
-	n := 1 + w.rng.IntN(2)
+	n := 1 + w.rng.IntN(3)/2
 	m.Works.Serve("model", n)
 	m.Works.Serve("tool", n)
 	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}

@@ -71,7 +71,7 @@ func (s *simMember) offered(f Offered) {
 	s.beat()
 	s.out(s.m.Works.Offered(s.clock(), f, nil))
 	if w := s.m.Works.works[f.Work]; w != nil && w.step == queued && !f.Once {
-		s.w.trapped(s.proc, memberQueues)
+		s.w.trapped(s.proc, memberQueues, s.w.byID[f.Call])
 	}
 }
 

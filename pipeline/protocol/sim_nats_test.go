@@ -12,7 +12,8 @@ type server struct {
 	w       *world
 	up      bool
 	queue   []*queued_
-	ids     map[string]bool // the duplicate window
+	ids     map[string]time.Duration // when each message id was stored last
+	window  time.Duration            // in which that makes a duplicate
 	pulls   []*proc
 	rev     uint64
 	records map[string]*Record
@@ -34,7 +35,7 @@ type mark struct {
 }
 
 func newServer(w *world) *server {
-	return &server{w: w, up: true, ids: map[string]bool{}, records: map[string]*Record{},
+	return &server{w: w, up: true, ids: map[string]time.Duration{}, records: map[string]*Record{},
 		made: map[string]time.Duration{}, marks: map[string]*mark{}}
 }
 
@@ -124,10 +125,10 @@ func (s *server) get(key string) Stored {
 // publish puts a call into the queue.
 func (s *server) publish(d Delivery) Stored {
 	id := fmt.Sprintf("%s.%d", d.Call, d.Generation)
-	if s.ids[id] {
+	if at, twice := s.ids[id]; twice && s.w.now-at < s.window {
 		return Stored{Result: OK}
 	}
-	s.ids[id] = true
+	s.ids[id] = s.w.now
 	s.queue = append(s.queue, &queued_{delivery: d})
 	s.w.log("queue has %s again=%v", id, d.Again)
 	s.dispatch()
@@ -155,6 +156,7 @@ func (s *server) dispatch() {
 		}
 		m.held, m.due = true, s.w.now+simAckWait
 		m.delivery.Count++
+		s.w.trapped(p, ownerIsGiven, s.w.byID[m.delivery.Call])
 		d := m.delivery
 		s.w.after(simAckWait, func() { s.expire(m) })
 		s.w.after(s.w.between(300*time.Microsecond, 3*time.Millisecond), func() {

@@ -229,7 +229,7 @@ func (s *simOwner) step(r *simRun) {
 		r.n = n
 		s.w.judge.sent(s.proc, n, stage)
 		s.ask(r.c, stage, n, to)
-		s.w.trapped(s.proc, ownerAsks)
+		s.w.trapped(s.proc, ownerAsks, r.c)
 	}
 }
 
@@ -429,7 +429,7 @@ func (s *simOwner) offer(e Effect) {
 	f := Offered{Work: Work{e.Call, e.N}, Owner: s.name, Class: e.Group, Seq: e.Seq, Once: e.Once,
 		Bound: !c.durable, Sent: e.At, Until: e.Until}
 	if !e.Once {
-		defer w.trapped(s.proc, ownerOffers)
+		defer w.trapped(s.proc, ownerOffers, c)
 	}
 	nobody := func() {
 		s.beat()

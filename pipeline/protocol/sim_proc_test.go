@@ -181,7 +181,7 @@ func (p *proc) cutOff(d time.Duration) {
 // reconnect ends an outage, of the process's own or of the server, as soon as the server is there.
 func (p *proc) reconnect(own bool) {
 	w := p.w
-	w.after(w.between(50*time.Millisecond, 2500*time.Millisecond), func() {
+	w.after(50*time.Millisecond+time.Duration(w.rng.Int64N(int64(2800*time.Millisecond))), func() {
 		switch {
 		case !p.alive || !p.known:
 		case !p.reachable():

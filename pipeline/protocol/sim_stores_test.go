@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // keep carries out an owner's effects on stores.
 func (s *simOwner) keep(e Effect) {
@@ -43,6 +46,10 @@ func (s *simOwner) keep(e Effect) {
 		n.do(s.proc, true, func() Stored {
 			if w.bad == overwritesKeys {
 				return n.put("key."+e.Group, rec)
+			}
+			if w.trap == keyIsStored && w.byID[id].span > 35*time.Second && n.records["key."+e.Group] == nil {
+				w.trap = 0
+				defer s.kill("it has stored a key and not yet the call")
 			}
 			return n.create("key."+e.Group, rec)
 		}, then)

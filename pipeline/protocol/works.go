@@ -129,9 +129,10 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	return s.begin(now, c, w, out)
 }
 
-// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile.
+// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile. What is
+// read right after an outage or a stop may be old whatever it says.
 func (s *Works) late(now time.Duration, f Offered) bool {
-	if now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
+	if !s.hearing.Current() && !f.Once || now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
 		return true
 	}
 	r, ok := s.refused[f.Call]
