@@ -36,6 +36,7 @@ type durable struct {
 	tries      int
 	mark       uint64
 	alone      bool
+	copy       bool // somebody put it into the queue once more, as nobody seemed to have it
 	stored     bool // it is in the queue: a bound call that holds is not
 	until      time.Duration
 	unsure     bool // whoever waits has heard that the outcome is not known
@@ -88,7 +89,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	}
 	d := s.add(m.Call)
 	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
-	d.sentMark = now
+	d.copy, d.sentMark = m.Again && m.Generation == 0, now
 	if !s.hearing.Current() || m.Count > 1 || m.Again {
 		out = s.progress(now, d, out)
 		return s.readResult(now, d, out)
@@ -283,7 +284,7 @@ func (s *Deliveries) nobody(now time.Duration, d *durable, out []Effect) []Effec
 	case d.doubt:
 		d.doubt, d.step = false, running
 		return s.runs.doubt(now, d.call, false, out)
-	case d.delivery >= poisonFrom:
+	case d.delivery >= poisonFrom || d.copy: // copies count from one again, so the first of them is late already
 		d.mark++
 		return s.store(now, d, marking, Effect{Kind: PutMark, N: d.mark}, out)
 	}

@@ -103,7 +103,7 @@ func (w *world) fault(at time.Duration) func() {
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
 	case 10, 11, 12, 13, 14:
-		return func() { w.trap = 1 + w.rng.IntN(5) }
+		return func() { w.trap = 1 + w.rng.IntN(7) }
 	case 9:
 		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 2 })
 	default:
@@ -115,13 +115,16 @@ func (w *world) fault(at time.Duration) func() {
 }
 
 // The moments that a trap waits for. The process is stopped or cut off for longer than anybody waits for it; with
-// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored it dies.
+// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored and resultIsDue
+// it dies; with offerIsLate an offer takes three seconds.
 const (
 	ownerAsks    = 1
 	memberQueues = 2
 	ownerOffers  = 3
 	ownerIsGiven = 4 // a stored call
 	keyIsStored  = 5 // and its call is not
+	offerIsLate  = 6
+	resultIsDue  = 7
 )
 
 // trapped springs the trap that was laid for such a moment.
@@ -135,6 +138,9 @@ func (w *world) trapped(p *proc, moment int, c *call) {
 	w.trap = 0
 	c.targetTime = max(c.targetTime, 8*time.Second)
 	long := 16*time.Second + w.between(0, 6*time.Second)
+	if moment == memberQueues {
+		long = 4*time.Second + w.between(0, 4*time.Second)
+	}
 	switch {
 	case moment == ownerOffers:
 		w.after(20*time.Millisecond, func() { w.outage(w.between(time.Second, 6*time.Second), false) })
@@ -230,6 +236,9 @@ func (w *world) any() *proc {
 		if p.alive {
 			some = append(some, p)
 		}
+	}
+	if len(some) == 0 {
+		return w.procs[0] // dead, so nothing more can happen to it
 	}
 	return some[w.rng.IntN(len(some))]
 }

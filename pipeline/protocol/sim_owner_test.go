@@ -53,9 +53,6 @@ func (s *simOwner) beat() {
 func (s *simOwner) up() {
 	s.pulled = false
 	s.out(s.o.Up(s.clock(), nil))
-	if s.w.bad == noCalm {
-		s.o.Hearing.base -= afterOutage
-	}
 	s.pull()
 }
 
@@ -438,6 +435,12 @@ func (s *simOwner) offer(e Effect) {
 	take := func(q *proc) {
 		w.log("%s is offered %s.%d seq %d", q.name, e.Call, e.N, e.Seq)
 		q.member.offered(f)
+	}
+	if w.trap == offerIsLate && !e.Once && c.until-w.now > 35*time.Second {
+		w.trap = 0
+		c.targetTime = max(c.targetTime, 8*time.Second)
+		now := take
+		take = func(q *proc) { q.after(3*time.Second, func() { now(q) }) }
 	}
 	if e.To != "" {
 		w.direct(s.proc, e.To, nobody, take)

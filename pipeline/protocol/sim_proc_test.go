@@ -27,7 +27,6 @@ func (p *proc) marked(name string, groups []string) {
 }
 
 func (p *proc) unmarked(name string, deleted bool) {
-	deleted = deleted || p.w.bad == missingIsGone
 	if p.owner != nil {
 		p.owner.beat()
 		p.owner.o.Unmarked(p.clock(), name, deleted)

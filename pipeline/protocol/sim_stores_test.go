@@ -32,6 +32,11 @@ func (s *simOwner) keep(e Effect) {
 		if r == nil {
 			return
 		}
+		if w.trap == resultIsDue && r.c.key == "" {
+			w.trap = 0
+			s.kill("it was about to store a result")
+			return
+		}
 		rec := Record{State: Done, Print: r.result.encode(), By: s.name}
 		n.do(s.proc, true, func() Stored {
 			if w.bad == overwritesResults {
