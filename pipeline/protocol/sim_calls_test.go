@@ -30,6 +30,7 @@ type call struct {
 	runs       int   // how often an owner has begun to run it
 	seen       *exec // a part of this one's reply was shown
 	seenBy     *proc
+	seenIn     *simRun
 }
 
 func (c *call) class() string {

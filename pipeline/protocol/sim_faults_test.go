@@ -22,7 +22,7 @@ func (w *world) build() {
 	if w.chance(0.3) { // all at once: more than the members have slots for
 		last = time.Second
 	}
-	for i := range 4 + w.rng.IntN(8) {
+	for i := range 4 + w.rng.IntN(11) {
 		c := w.newCall(i)
 		at := w.between(200*time.Millisecond, last)
 		w.after(at, func() { w.submit(c, 0) })
@@ -84,7 +84,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(16) {
+	switch w.rng.IntN(18) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -102,12 +102,12 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
-	case 10, 11, 12, 13, 14:
-		return func() { w.trap = 1 + w.rng.IntN(7) }
+	case 10, 11, 12, 13, 14, 15, 16:
+		return func() { w.trap = 1 + w.rng.IntN(9) }
 	case 9:
 		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 2 })
 	default:
-		if w.chance(0.3) {
+		if w.chance(0.5) {
 			return func() { w.leave(w.anyOwner()) }
 		}
 		return w.weather(long, func(n *weather) { n.diskFull = true })
@@ -115,8 +115,8 @@ func (w *world) fault(at time.Duration) func() {
 }
 
 // The moments that a trap waits for. The process is stopped or cut off for longer than anybody waits for it; with
-// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored and resultIsDue
-// it dies; with offerIsLate an offer takes three seconds.
+// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored and the
+// last three it dies; with offerIsLate an offer takes three seconds.
 const (
 	ownerAsks    = 1
 	memberQueues = 2
@@ -125,6 +125,8 @@ const (
 	keyIsStored  = 5 // and its call is not
 	offerIsLate  = 6
 	resultIsDue  = 7
+	holdIsDue    = 8
+	handingIsDue = 9
 )
 
 // trapped springs the trap that was laid for such a moment.
@@ -269,7 +271,7 @@ func (w *world) spawn(base string, owner bool) {
 		return
 	}
 	m := NewMember(p.name, Config{QueueCapacity: 2, KeepBytes: 250})
-	n := 1 + w.rng.IntN(3)/2
+	n := 1 + w.rng.IntN(5)/4
 	m.Works.Serve("model", n)
 	m.Works.Serve("tool", n)
 	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}

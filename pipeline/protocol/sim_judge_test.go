@@ -78,7 +78,7 @@ func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *ex
 			j.second(x, y)
 		}
 	}
-	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] != nil {
+	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] == c.seenIn {
 		j.fail("%s begins again at %s after a part of its reply was shown", c.id, p.name)
 	}
 	j.execs[c.id] = append(j.execs[c.id], x)
@@ -104,7 +104,7 @@ func (j *judge) second(x, y *exec) {
 
 func (j *judge) released(p *proc, c *call, x *exec) {
 	if c.seen == nil {
-		c.seen, c.seenBy = x, p
+		c.seen, c.seenBy, c.seenIn = x, p, p.owner.runs[c.id]
 	}
 }
 
