@@ -76,7 +76,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	if d := s.calls[m.Call]; d != nil && m.Generation > d.generation && d.leaves() {
 		out = s.left(now, d, out) // it came back before the store answered: the queue has it
 		if s.calls[m.Call] == d {
-			out = s.next(s.leave(d), out)
+			out = s.next(now, s.leave(d), out)
 		}
 	}
 	if d := s.calls[m.Call]; d != nil {
@@ -169,8 +169,7 @@ func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, 
 	}
 	mine := d.doubt || d.step >= running
 	if !mine && seq > d.delivery {
-		s.leave(d) // the later delivery counts
-		return out
+		return s.next(now, s.leave(d), out) // the later delivery counts
 	}
 	yes := mine && !d.doubt && (!d.stored || s.certain(now, d))
 	if yes {
@@ -180,21 +179,21 @@ func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, 
 }
 
 // Owned is the answer of another owner; seq is its delivery, certain that nobody else can have the call.
-func (s *Deliveries) Owned(call, owner, own string, seq uint64, certain bool, out []Effect) []Effect {
+func (s *Deliveries) Owned(now time.Duration, call, owner, own string, seq uint64, certain bool, out []Effect) []Effect {
 	d := s.calls[call]
 	if d == nil || !d.doubt && d.step >= running || !certain && (seq < d.delivery || seq == d.delivery && owner > own) {
 		return out
 	}
-	return s.yield(d, out)
+	return s.yield(now, d, out)
 }
 
 // yield leaves the call to another owner or to the result that is stored.
-func (s *Deliveries) yield(d *durable, out []Effect) []Effect {
+func (s *Deliveries) yield(now time.Duration, d *durable, out []Effect) []Effect {
 	if d.doubt {
 		s.runs.Leave(d.call)
 		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Yielded})
 	}
-	return s.next(s.leave(d), out)
+	return s.next(now, s.leave(d), out)
 }
 
 // leave forgets the call and reports whether it was the one that ran alone.
@@ -207,15 +206,15 @@ func (s *Deliveries) leave(d *durable) bool {
 	return false
 }
 
-// next lets the next suspicious call run.
-func (s *Deliveries) next(free bool, out []Effect) []Effect {
+// next lets the next suspicious call run, unless somebody else has taken or ended it while it waited.
+func (s *Deliveries) next(now time.Duration, free bool, out []Effect) []Effect {
 	if !free || len(s.waiting) == 0 {
 		return out
 	}
 	d := s.calls[s.waiting[0]]
 	s.waiting = s.waiting[1:]
 	s.alone = d.call
-	return s.run(d, false, 0, out)
+	return s.readResult(now, d, out)
 }
 
 // Stored takes the result of an effect on a store.
@@ -284,6 +283,8 @@ func (s *Deliveries) nobody(now time.Duration, d *durable, out []Effect) []Effec
 	case d.doubt:
 		d.doubt, d.step = false, running
 		return s.runs.doubt(now, d.call, false, out)
+	case d.alone: // its mark is stored
+		return s.run(d, false, 0, out)
 	case d.delivery >= poisonFrom || d.copy: // copies count from one again, so the first of them is late already
 		d.mark++
 		return s.store(now, d, marking, Effect{Kind: PutMark, N: d.mark}, out)

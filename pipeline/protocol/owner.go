@@ -99,7 +99,7 @@ func (o *Owner) Shown(now time.Duration, member string, questions []uint64, work
 func (o *Owner) Owned(now time.Duration, call, owner string, seq uint64, certain bool, out []Effect) []Effect {
 	o.Presence.Sign(now, owner)
 	o.Accepts.Owned(now, call)
-	return o.Deliveries.Owned(call, owner, o.Name, seq, certain, out)
+	return o.Deliveries.Owned(now, call, owner, o.Name, seq, certain, out)
 }
 
 // Stored takes what came of an effect on a store. Late and double results are ignored.
