@@ -110,6 +110,7 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	if r.released && !r.spec.Once {
 		return s.cutStream(r, out)
 	}
+	r.joined = now
 	l := s.line(r.spec.Class)
 	if l.open() {
 		return s.offer(now, r, "", out)
@@ -117,7 +118,7 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	if wait := l.wait(); wait > s.cfg.MaxQueueWait || wait > r.spec.Until-now {
 		return s.refuse(now, r, out)
 	}
-	r.phase, r.joined = lined, now
+	r.phase = lined
 	l.join(r)
 	return out
 }
@@ -182,8 +183,16 @@ func (s *Runs) Busy(now time.Duration, w Work, seq uint64, member string, out []
 	}
 	l := s.line(r.spec.Class)
 	l.full, l.since = true, now
-	if s.doubts[w.Call] || now-r.joined > s.cfg.MaxQueueWait {
+	return s.back(now, r, l, out)
+}
+
+// back puts a run that was offered and not taken into the line again, in front.
+func (s *Runs) back(now time.Duration, r *run, l *line, out []Effect) []Effect {
+	switch {
+	case s.doubts[r.spec.Call]:
 		return s.admit(now, r, out)
+	case now-r.joined > s.cfg.MaxQueueWait:
+		return s.refuse(now, r, out)
 	}
 	r.phase = lined
 	l.first(r)
@@ -393,7 +402,7 @@ func (s *Runs) NoResponders(now time.Duration, call string, seq uint64, to strin
 	l := s.line(r.spec.Class)
 	l.absent++
 	l.since = now
-	return s.admit(now, r, out)
+	return s.back(now, r, l, out)
 }
 
 // appeared tries a class again at once when a member of it has come.

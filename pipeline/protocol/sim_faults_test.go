@@ -274,7 +274,8 @@ func (w *world) spawn(base string, owner bool) {
 	n := 1 + w.rng.IntN(5)/4
 	m.Works.Serve("model", n)
 	m.Works.Serve("tool", n)
-	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}
+	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{},
+		taken: map[Work]time.Duration{}}
 	p.start()
 }
 
