@@ -178,10 +178,22 @@ func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, 
 	return append(out, Effect{Kind: Owns, Call: call, To: asker, Seq: d.delivery, Yes: yes})
 }
 
-// Owned is the answer of another owner; seq is its delivery, certain that nobody else can have the call.
-func (s *Deliveries) Owned(now time.Duration, call, owner, own string, seq uint64, certain bool, out []Effect) []Effect {
-	d := s.calls[call]
-	if d == nil || !d.doubt && d.step >= running || !certain && (seq < d.delivery || seq == d.delivery && owner > own) {
+// Claim is an owner's answer to WhoOwns: the delivery under which it has the call, and whether it is certain that
+// nobody else can have it.
+type Claim struct {
+	Call    string
+	Owner   string
+	Seq     uint64
+	Certain bool
+}
+
+// Owned takes the claim of another owner. Between two that are not certain, the later delivery counts.
+func (s *Deliveries) Owned(now time.Duration, own string, c Claim, out []Effect) []Effect {
+	d := s.calls[c.Call]
+	switch {
+	case d == nil || d.step >= running && !d.doubt:
+		return out
+	case !c.Certain && (c.Seq < d.delivery || c.Seq == d.delivery && c.Owner > own):
 		return out
 	}
 	return s.yield(now, d, out)

@@ -39,7 +39,7 @@ func TestALaterDeliveryIsLookedUpBeforeItRuns(t *testing.T) {
 	b.deliver(2, false)
 	b.stored(t, GetResult, Stored{Result: Missing})
 	b.stored(t, GetHeld, Stored{Result: Missing})
-	b.Owned(b.now, "c", "other", 1, true, nil)
+	b.Owned(b.now, Claim{Call: "c", Owner: "other", Seq: 1, Certain: true}, nil)
 	require.Empty(t, b.pass(10*time.Second, Run), "its owner lives")
 }
 

@@ -96,10 +96,10 @@ func (o *Owner) Shown(now time.Duration, member string, questions []uint64, work
 }
 
 // Owned takes an owner's answer to WhoOwns.
-func (o *Owner) Owned(now time.Duration, call, owner string, seq uint64, certain bool, out []Effect) []Effect {
-	o.Presence.Sign(now, owner)
-	o.Accepts.Owned(now, call)
-	return o.Deliveries.Owned(now, call, owner, o.Name, seq, certain, out)
+func (o *Owner) Owned(now time.Duration, c Claim, out []Effect) []Effect {
+	o.Presence.Sign(now, c.Owner)
+	o.Accepts.Owned(now, c.Call)
+	return o.Deliveries.Owned(now, o.Name, c, out)
 }
 
 // Stored takes what came of an effect on a store. Late and double results are ignored.

@@ -205,7 +205,7 @@ func (w *world) outage(long time.Duration, restart bool) {
 					p.known = true
 					p.do(p.downNow)
 				}
-				p.reconnect(false)
+				p.reconnect()
 			}
 		}
 		w.nats.dispatch()

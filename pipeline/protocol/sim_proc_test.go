@@ -161,7 +161,7 @@ func (p *proc) cutOff(d time.Duration) {
 		return
 	}
 	w.log("%s is cut off for %v", p.name, d)
-	p.cut = true
+	p.cut, p.own = true, true
 	noticed := func() {
 		if p.alive && p.cut && !p.known {
 			p.known = true
@@ -173,22 +173,22 @@ func (p *proc) cutOff(d time.Duration) {
 		noticed()
 		p.cut = false
 		w.log("%s can be reached again", p.name)
-		p.reconnect(true)
+		p.reconnect()
 	})
 }
 
 // reconnect ends an outage, of the process's own or of the server, as soon as the server is there.
-func (p *proc) reconnect(own bool) {
+func (p *proc) reconnect() {
 	w := p.w
 	w.after(50*time.Millisecond+time.Duration(w.rng.Int64N(int64(2800*time.Millisecond))), func() {
 		switch {
 		case !p.alive || !p.known:
 		case !p.reachable():
-			p.reconnect(own)
+			p.reconnect()
 		default:
 			p.known = false
-			if own {
-				p.troubled = w.now
+			if p.own {
+				p.own, p.troubled = false, w.now
 			}
 			p.do(p.upNow)
 		}

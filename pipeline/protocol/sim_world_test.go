@@ -139,6 +139,7 @@ type proc struct {
 	alive    bool
 	frozen   bool
 	cut      bool // no packet passes
+	own      bool // the outage is its own, not the server's
 	known    bool // the client and the server know that the connection is lost
 	offset   time.Duration
 	buffered []func()
