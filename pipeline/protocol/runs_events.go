@@ -50,7 +50,7 @@ func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Eff
 	case r == nil || r.n != w.N || !r.waits():
 		return out
 	case yes:
-		r.show(now, member)
+		return s.show(now, r, member, false, out)
 	case r.phase == checking && member == r.holder:
 		return s.lose(r, out)
 	case r.phase == held && member == r.holder && r.sign < now:
@@ -59,15 +59,28 @@ func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Eff
 	return out
 }
 
-func (r *run) show(now time.Duration, member string) {
+// show takes a sign of the member that has the work. Where two have it, the one that was heard first keeps it, unless it
+// is silent or the caller has read from the other; the work is taken back from the one that does not.
+func (s *Runs) show(now time.Duration, r *run, member string, read bool, out []Effect) []Effect {
+	if r.phase == held && r.holder != member && !r.spec.Once {
+		other := member
+		if read || now-r.sign >= listStands && !r.released {
+			other = r.holder
+		}
+		out = append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: other, N: r.n})
+		if other == member {
+			return out
+		}
+	}
 	r.phase, r.holder, r.sign, r.op = held, member, now, 0
+	return out
 }
 
 // shown takes a member's list.
 func (s *Runs) shown(now time.Duration, member string, list []Work, out []Effect) []Effect {
 	for _, w := range list {
 		if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
-			r.show(now, member)
+			out = s.show(now, r, member, false, out)
 		}
 	}
 	for _, r := range s.order {
@@ -78,14 +91,16 @@ func (s *Runs) shown(now time.Duration, member string, list []Work, out []Effect
 	return out
 }
 
-// Chunk is a sign of the work; released says that a part of the reply was passed on to the caller, so that nothing
-// else may stand in for it.
-func (s *Runs) Chunk(now time.Duration, w Work, member string, released bool) {
+// Chunk is a sign of the work; released says that a part of the reply was passed on to the caller from it, so that
+// nothing else may stand in for it. Chunks of one member only are passed on.
+func (s *Runs) Chunk(now time.Duration, w Work, member string, released bool, out []Effect) []Effect {
 	s.presence.Sign(now, member)
-	if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
-		r.show(now, member)
-		r.released = r.released || released
+	r := s.runs[w.Call]
+	if r == nil || r.n != w.N || !r.waits() {
+		return out
 	}
+	r.released = r.released || released
+	return s.show(now, r, member, released, out)
 }
 
 // Outcome is a member's outcome. It reports whether this is what the call waits for; the state is Done, NotRun or

@@ -24,7 +24,8 @@ type simRun struct {
 	result  result
 	ending  bool
 	exec    uint64
-	late    bool // its deadline has come
+	shown   *exec // whose chunks the caller reads
+	late    bool  // its deadline has come
 }
 
 func (s *simOwner) take() []Effect { return s.effects[:0] }
@@ -134,11 +135,14 @@ func (s *simOwner) free(class, member string, free int) {
 
 func (s *simOwner) chunk(w Work, member string, x *exec) {
 	s.beat()
-	if r := s.runs[w.Call]; r != nil && !r.ending {
-		s.o.Runs.Chunk(s.clock(), w, member, s.w.bad != streamsTwice)
-		if run := s.o.Runs.runs[w.Call]; run != nil && run.holder == member {
-			s.w.judge.released(s.proc, r.c, x)
-		}
+	r := s.runs[w.Call]
+	if r == nil || r.ending || r.shown != nil && r.shown != x {
+		return
+	}
+	r.shown = x
+	s.out(s.o.Runs.Chunk(s.clock(), w, member, s.w.bad != streamsTwice, nil))
+	if run := s.o.Runs.runs[w.Call]; run != nil && run.holder == member {
+		s.w.judge.released(s.proc, r.c, x)
 	}
 }
 
