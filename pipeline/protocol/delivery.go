@@ -229,29 +229,35 @@ func (s *Deliveries) next(now time.Duration, free bool, out []Effect) []Effect {
 	return s.readResult(now, d, out)
 }
 
-// Stored takes the result of an effect on a store.
-func (s *Deliveries) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
+// Stored takes the result of an effect on a store. It reports whether the effect was one of these.
+func (s *Deliveries) Stored(now time.Duration, e Effect, st Stored, out []Effect) (bool, []Effect) {
 	d := s.calls[e.Call]
-	if d == nil {
-		return out
-	}
-	if e.Kind == InProgress {
-		if st.Result == OK {
-			d.marked = max(d.marked, e.At)
-			if d.step == remarking && e.At >= d.asked {
-				return s.readResult(now, d, out)
-			}
-		}
-		return out
-	}
-	if d.op != e.Op {
-		return out
+	switch {
+	case e.Kind == InProgress:
+		return true, s.progressed(now, d, e, st, out)
+	case d == nil || d.op != e.Op:
+		return false, out
 	}
 	d.op = 0
 	if st.Result == Unclear || st.Result == No {
 		d.tries++
-		return out // tick tries again
+		return true, out // tick tries again
 	}
+	return true, s.goOn(now, d, st, out)
+}
+
+func (s *Deliveries) progressed(now time.Duration, d *durable, e Effect, st Stored, out []Effect) []Effect {
+	if d == nil || st.Result != OK {
+		return out
+	}
+	d.marked = max(d.marked, e.At)
+	if d.step == remarking && e.At >= d.asked {
+		return s.readResult(now, d, out)
+	}
+	return out
+}
+
+func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect) []Effect {
 	switch d.step {
 	case readingResult:
 		if st.Result == OK {

@@ -25,7 +25,7 @@ func NewOwner(name string, cfg Config) *Owner {
 	o.Asks = newAsks(o.Presence, o.Hearing)
 	o.Runs = newRuns(name, cfg, o.Presence, o.Hearing, &o.ops)
 	o.Deliveries = newDeliveries(cfg, o.Hearing, &o.ops, &o.Runs)
-	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops}
+	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops, byOp: map[uint64]*accept{}}
 	o.Waits = Waits{hearing: o.Hearing, ops: &o.ops, calls: map[string]*wait{}}
 	o.Resumes = Resumes{hearing: o.Hearing, ops: &o.ops}
 	return o
@@ -104,16 +104,17 @@ func (o *Owner) Owned(now time.Duration, c Claim, out []Effect) []Effect {
 
 // Stored takes what came of an effect on a store. Late and double results are ignored.
 func (o *Owner) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
-	out = o.Deliveries.Stored(now, e, st, out)
-	if e.Op == 0 { // a mark, or a key that was freed: nothing waits for it
+	mine, out := o.Deliveries.Stored(now, e, st, out)
+	if mine || e.Op == 0 { // a key that was freed: nothing waits for it
 		return out
 	}
-	out = o.Runs.Stored(now, e, st, out)
-	mine, out := o.Waits.Stored(e, st, out)
-	if !mine {
-		mine, out = o.Accepts.Stored(now, e, st, out)
+	if mine, out = o.Runs.Stored(now, e, st, out); mine {
+		return out
 	}
-	if !mine {
+	if mine, out = o.Waits.Stored(e, st, out); mine {
+		return out
+	}
+	if mine, out = o.Accepts.Stored(now, e, st, out); !mine {
 		o.Resumes.Stored(e, st)
 	}
 	return out

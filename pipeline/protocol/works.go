@@ -84,6 +84,7 @@ type slots struct {
 	queue    []*work
 	told     time.Duration // when free slots were last published
 	wasFull  bool
+	refused  time.Duration // when an offer was last answered with Busy
 	capacity int
 }
 
@@ -113,7 +114,7 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 		return out
 	}
 	if c.free() <= 0 && len(c.queue) >= c.capacity {
-		c.wasFull = true
+		c.wasFull, c.refused = true, now
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}

@@ -10,7 +10,8 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 		}
 	}
 	for _, c := range s.named {
-		if c.free() > 0 && now-c.told >= time.Second {
+		waited := c.refused > 0 && now-c.refused < freeFor
+		if waited && c.free() > 0 && now-c.told >= time.Second {
 			c.told = now
 			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.free())})
 		}
