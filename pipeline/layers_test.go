@@ -89,6 +89,8 @@ func TestLayers(t *testing.T) {
 				switch {
 				case inside(rel, "messages"):
 					require.Fail(t, "arrow", "messages imports nothing of ours, and reaches %s", d)
+				case rel == "pipeline/protocol":
+					require.Fail(t, "arrow", "pipeline/protocol is pure and imports nothing of ours; it reaches %s", d)
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
 				case inside(rel, "stages"):

@@ -91,6 +91,9 @@ var defectNames = [...]string{
 // looked at.
 func TestTheSimulationFindsEachDefect(t *testing.T) {
 	t.Parallel()
+	if defaultSeeds < 2000 {
+		t.Skip("too slow with the race detector")
+	}
 	for bad := none + 1; bad < defects; bad++ {
 		t.Run(defectNames[bad], func(t *testing.T) {
 			t.Parallel()

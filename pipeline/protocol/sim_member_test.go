@@ -175,7 +175,11 @@ func (s *simMember) nonceOf(e Effect) uint64 {
 // begin runs the work of a target: this is the effect on the world that must not happen twice.
 func (s *simMember) begin(e Effect) {
 	c := s.w.byID[e.Call]
-	owner := s.m.Works.works[Work{e.Call, e.N}].offer.Owner
+	w := s.m.Works.works[Work{e.Call, e.N}]
+	if w == nil {
+		return // it was stopped in the same breath
+	}
+	owner := w.offer.Owner
 	x := s.w.judge.started(s.proc, c, e.N, owner, e.Once, s.taken[Work{e.Call, e.N}])
 	s.results[Work{e.Call, e.N}] = x
 	if c.stream && !e.Once {

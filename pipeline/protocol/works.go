@@ -252,7 +252,7 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 	for c.free() > 0 && len(c.queue) > 0 {
 		next := c.queue[0]
 		c.queue = c.queue[1:]
-		if now >= next.until {
+		if now >= next.until || s.ownerGone(next) {
 			out = s.drop(now, next, out)
 			continue
 		}

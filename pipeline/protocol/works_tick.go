@@ -27,8 +27,11 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 	return out
 }
 
+// ownerGone reports whether nobody can want the work any more: its call was bound to an owner that is gone.
+func (s *Works) ownerGone(w *work) bool { return w.offer.Bound && s.presence.Gone(w.offer.Owner) }
+
 func (s *Works) look(now time.Duration, w *work, out []Effect) []Effect {
-	ownerGone := w.offer.Bound && s.presence.Gone(w.offer.Owner)
+	ownerGone := s.ownerGone(w)
 	switch w.step {
 	case queued:
 		if now >= w.until || ownerGone {
