@@ -266,7 +266,7 @@ func TestDocsNames(t *testing.T) {
 		bus.CallsStream, bus.HopsStream, bus.AuditStream, bus.DeadStream, bus.ResultsBucket, bus.IdempotencyBucket, bus.PoisonBucket, bus.CacheBucket,
 		bus.RetryBucket, bus.TodoBucket, bus.ControlBucket, bus.ToolsBucket, bus.RunsBucket, bus.ApprovalsBucket, bus.IntentsBucket, bus.LimitsBucket,
 		bus.BodiesObjects, bus.EvictedObjects,
-		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", // variables
+		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
 	}
 	keys, variables := map[string]bool{}, map[string]bool{}
 	schema(t).walk("", func(path string, _ node) {
