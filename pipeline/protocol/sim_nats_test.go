@@ -11,7 +11,7 @@ const simAckWait = 15 * time.Second
 type server struct {
 	w       *world
 	up      bool
-	queue   []*queued_
+	queue   []*message
 	ids     map[string]time.Duration // when each message id was stored last
 	window  time.Duration            // in which that makes a duplicate
 	pulls   []*proc
@@ -21,8 +21,8 @@ type server struct {
 	marks   map[string]*mark
 }
 
-// queued_ is a message of the work queue.
-type queued_ struct {
+// message is a message of the work queue.
+type message struct {
 	delivery Delivery
 	due      time.Duration // of its next delivery while somebody holds it
 	held     bool
@@ -129,7 +129,7 @@ func (s *server) publish(d Delivery) Stored {
 		return Stored{Result: OK}
 	}
 	s.ids[id] = s.w.now
-	s.queue = append(s.queue, &queued_{delivery: d})
+	s.queue = append(s.queue, &message{delivery: d})
 	s.w.log("queue has %s again=%v", id, d.Again)
 	s.dispatch()
 	return Stored{Result: OK}
@@ -180,7 +180,7 @@ func (s *server) puller() *proc {
 }
 
 // expire delivers a message again whose holder has not marked it.
-func (s *server) expire(m *queued_) {
+func (s *server) expire(m *message) {
 	switch {
 	case m.gone || !m.held:
 	case m.due > s.w.now:
@@ -193,7 +193,7 @@ func (s *server) expire(m *queued_) {
 	}
 }
 
-func (s *server) progress(messages []*queued_) {
+func (s *server) progress(messages []*message) {
 	for _, m := range messages {
 		if m.held && !m.gone {
 			m.due = s.w.now + simAckWait
@@ -201,7 +201,7 @@ func (s *server) progress(messages []*queued_) {
 	}
 }
 
-func (s *server) ack(messages []*queued_) {
+func (s *server) ack(messages []*message) {
 	for _, m := range messages {
 		m.gone = true
 	}

@@ -86,7 +86,7 @@ func (s *simOwner) idle() bool {
 
 // Events.
 
-func (s *simOwner) delivered(m *queued_, d Delivery) {
+func (s *simOwner) delivered(m *message, d Delivery) {
 	s.tokens[d.Call] = append(s.tokens[d.Call], m)
 	s.pulled = false
 	if s.w.bad == redeliveryIsFirst {

@@ -83,7 +83,7 @@ func (p *proc) tick() {
 }
 
 func (p *proc) start() {
-	p.alive, p.born, p.tokens = true, p.w.now, map[string][]*queued_{}
+	p.alive, p.born, p.tokens = true, p.w.now, map[string][]*message{}
 	p.w.procs = append(p.w.procs, p)
 	p.w.log("%s starts", p.name)
 	p.refresh()

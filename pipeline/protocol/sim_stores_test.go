@@ -17,7 +17,7 @@ func (s *simOwner) keep(e Effect) {
 	case PutCall:
 		s.putCall(e, then)
 	case Ack:
-		var tokens []*queued_
+		var tokens []*message
 		for _, m := range s.tokens[id] {
 			if m.delivery.Generation <= e.N {
 				tokens = append(tokens, m)

@@ -145,7 +145,7 @@ type proc struct {
 	buffered []func()
 	troubled time.Duration   // when the last freeze or cut of its own ended
 	hurt     []time.Duration // when messages from or to it were lost or delayed
-	tokens   map[string][]*queued_
+	tokens   map[string][]*message
 	born     time.Duration
 }
 

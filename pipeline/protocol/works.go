@@ -21,16 +21,16 @@ type Offered struct {
 type workStep uint8
 
 const (
-	queued   workStep = iota + 1 // it waits for a slot
-	before                       // of once work: the record of the number before is read
-	creating                     // its record is being created
-	taken                        // its record may be its own: it is read
-	refusing                     // its record says begun, too late: "not run" is being written
-	active                       // it runs
-	writingO                     // its outcome is being written into the record
-	readingO                     // somebody else wrote the record: that is the outcome
-	spilling                     // its outcome is being put where owners find it
-	kept                         // its outcome is kept until its owner confirms it
+	queued         workStep = iota + 1 // it waits for a slot
+	before                             // of once work: the record of the number before is read
+	creating                           // its record is being created
+	taken                              // its record may be its own: it is read
+	refusing                           // its record says begun, too late: "not run" is being written
+	active                             // it runs
+	writingOutcome                     // its outcome is being written into the record
+	readingOutcome                     // somebody else wrote the record: that is the outcome
+	spilling                           // its outcome is being put where owners find it
+	kept                               // its outcome is kept until its owner confirms it
 )
 
 type work struct {
@@ -219,7 +219,7 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	out = s.leaveSlot(now, has, out)
 	has.state, has.proof, has.bytes = st, st == NotRun, bytes
 	if has.offer.Once {
-		return s.write(now, has, writingO, st, out)
+		return s.write(now, has, writingOutcome, st, out)
 	}
 	return s.keep(now, has, out)
 }

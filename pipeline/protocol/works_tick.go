@@ -70,10 +70,10 @@ func (s *Works) retry(now time.Duration, w *work, out []Effect) []Effect {
 		return s.store(now, w, taken, Effect{Kind: GetBegun, N: w.offer.N}, out)
 	case refusing:
 		return s.write(now, w, refusing, NotRun, out)
-	case writingO:
-		return s.write(now, w, writingO, w.state, out)
-	case readingO:
-		return s.store(now, w, readingO, Effect{Kind: GetBegun, N: w.offer.N}, out)
+	case writingOutcome:
+		return s.write(now, w, writingOutcome, w.state, out)
+	case readingOutcome:
+		return s.store(now, w, readingOutcome, Effect{Kind: GetBegun, N: w.offer.N}, out)
 	default:
 		return s.store(now, w, spilling, Effect{Kind: PutOutcome, N: w.offer.N}, out)
 	}
