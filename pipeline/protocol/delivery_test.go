@@ -51,11 +51,13 @@ func TestAnOwnerInDoubtOffersNothing(t *testing.T) {
 	b.out = b.Beat(b.now, b.out[:0])
 	b.hear(nil)
 	target := Target{Work: Work{"c", 1}, Class: "k", Until: b.now + time.Minute, Fresh: true}
-	require.Empty(t, b.Runs.Start(b.now, target, nil))
+	require.Empty(t, only(b.Runs.Start(b.now, target, nil), Offer), "it may ask who has the work, no more")
 	b.stored(t, InProgress, Stored{Result: OK})
 	b.stored(t, GetResult, Stored{Result: Missing})
 	require.Len(t, only(b.out, WhoOwns), 1)
-	require.NotEmpty(t, b.pass(6*time.Second, WhoHas), "nobody else has it: it goes on, with a look for what it offered")
+	require.Empty(t, b.pass(4*time.Second, Offer))
+	b.pass(3*time.Second, GetOutcome)
+	require.Len(t, only(b.stored(t, GetOutcome, Stored{Result: Missing}), Offer), 1, "nobody else has it: it goes on")
 }
 
 func TestTheResultIsStoredBeforeAnythingElseHappens(t *testing.T) {

@@ -68,7 +68,7 @@ type Runs struct {
 	order    []*run
 	lines    map[string]*line
 	classes  []*line
-	doubts   map[string]bool // calls of which it is being found out whether this owner still has them
+	doubts   map[string]bool // calls of which it is being found out, or was, whether this owner still has them
 	recent   recent          // calls that ended here
 	looked   time.Duration
 }
@@ -87,10 +87,11 @@ func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
 		s.order = append(s.order, r)
 	}
 	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
-	if t.Fresh {
-		return s.admit(now, r, out)
+	if _, doubted := s.doubts[t.Call]; doubted || !t.Fresh { // another owner may have offered it
+		r.left = true
+		return s.find(now, r, out)
 	}
-	return s.find(now, r, out)
+	return s.admit(now, r, out)
 }
 
 // find looks for the work among members and records, before it is offered.
@@ -242,11 +243,7 @@ func (s *Runs) forget(r *run) {
 
 // doubt stops or resumes offers of a call whose owner this process may no longer be.
 func (s *Runs) doubt(now time.Duration, call string, doubt bool, out []Effect) []Effect {
-	if doubt {
-		s.doubts[call] = true
-	} else {
-		delete(s.doubts, call)
-	}
+	s.doubts[call] = doubt
 	r := s.runs[call]
 	switch {
 	case r == nil:
