@@ -98,7 +98,6 @@ func (p *proc) start() {
 }
 
 func (p *proc) upNow() {
-	p.known = false
 	p.w.log("%s is connected", p.name)
 	p.resync()
 	if p.owner != nil {
