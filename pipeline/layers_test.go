@@ -69,7 +69,8 @@ type arrow struct{ rooms, may []string }
 // arrows are the layers, from the ground up. The first row that names a package's room counts.
 var arrows = []arrow{
 	{[]string{"messages"}, []string{"messages"}},
-	{[]string{"pipeline!", "pipeline/protocol"}, []string{"messages"}},
+	{[]string{"pipeline/protocol"}, nil},
+	{[]string{"pipeline!"}, []string{"messages"}},
 	{[]string{"pipeline/stream", "pipeline/tool", "pipeline/remotestage"}, []string{"messages", "pipeline!"}},
 	{[]string{"pipeline/evicted", "pipeline/todolist"}, []string{"messages", "pipeline!", "pipeline/tool"}},
 	{[]string{"stages"}, []string{"messages", "pipeline!", "pipeline/tool", "pipeline/evicted", "pipeline/todolist"}},
