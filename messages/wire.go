@@ -185,8 +185,8 @@ func (s Slip) check() error {
 var callKeys = func() map[string]uint64 {
 	out := map[string]uint64{}
 	for i, key := range []string{
-		"v", "id", "kind", "tenant", "role", "session", "run", "user", "agent", "tool", "request_id", "idempotency_key",
-		"fingerprint", "parent", "skip", "stream", "cache", "explain", "accepted", "deadline", "generation", "return",
+		"v", "id", "kind", "tenant", "role", "models", "session", "run", "user", "agent", "tool", "request_id",
+		"idempotency_key", "fingerprint", "parent", "skip", "stream", "cache", "explain", "accepted", "deadline", "generation", "return",
 		"trace", "slip", "notes", "fault", "bodies", "lines",
 	} {
 		out[key] = 1 << i

@@ -164,7 +164,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
 	primary := chat.ModelName(kept)
-	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary })
+	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary || !c.MayModel(s) })
 	if len(kept) == 0 || kept[0] != '{' || st.Tried >= len(standbys)*m.tries {
 		if ours {
 			restoreOriginal(c, stage, st)

@@ -2,7 +2,8 @@ package api
 
 import (
 	"context"
-	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // The roles of contracts T3.
@@ -34,48 +35,13 @@ func (id Identity) Who() string {
 func (id Identity) Operator() bool { return id.Role == RoleOperator }
 
 // MayModel, MayAgent and MayTool report whether the identity's lists of patterns let the name through.
-func (id Identity) MayModel(name string) bool { return allowed(id.Models, name) }
+func (id Identity) MayModel(name string) bool { return messages.AnyGlob(id.Models, name) }
 
 // MayAgent is MayModel for agents.
-func (id Identity) MayAgent(name string) bool { return allowed(id.Agents, name) }
+func (id Identity) MayAgent(name string) bool { return messages.AnyGlob(id.Agents, name) }
 
 // MayTool is MayModel for tools.
-func (id Identity) MayTool(name string) bool { return allowed(id.Tools, name) }
-
-func allowed(patterns []string, name string) bool {
-	if len(patterns) == 0 {
-		return true
-	}
-	for _, p := range patterns {
-		if Globs(p, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// Globs matches a pattern in which * stands for any run of characters, slashes too.
-func Globs(pattern, name string) bool {
-	head, rest, star := strings.Cut(pattern, "*")
-	if !star {
-		return pattern == name
-	}
-	if !strings.HasPrefix(name, head) {
-		return false
-	}
-	name = name[len(head):]
-	for {
-		part, after, more := strings.Cut(rest, "*")
-		if !more {
-			return strings.HasSuffix(name, part)
-		}
-		i := strings.Index(name, part)
-		if i < 0 {
-			return false
-		}
-		name, rest = name[i+len(part):], after
-	}
-}
+func (id Identity) MayTool(name string) bool { return messages.AnyGlob(id.Tools, name) }
 
 type identityKey struct{}
 

@@ -49,7 +49,7 @@ var internalHeaders = []string{"Shallot-Kind", "Shallot-Stage", "Shallot-Phase",
 
 // Metadata fills a request from the headers, then from the body's fallbacks, as contracts T3 says who may set what.
 func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, *messages.Fault) {
-	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Stream: c.Stream}
+	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Models: id.Models, Stream: c.Stream}
 	for _, name := range internalHeaders {
 		if len(h(name)) > 0 {
 			return r, Invalid(name, "header %s is internal to Shallot; leave it out", name)

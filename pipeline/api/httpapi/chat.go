@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -224,11 +225,16 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
-	case c.Kind == messages.Tool && !id.MayTool(c.Tool): // another key's call
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Model && !mayRead(id, c): // another key's call
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %s", call).From("entry"))
 	default:
 		s.finish(w, r, c)
 	}
+}
+
+// mayRead reports whether a key may read the end of a model's call: who may not use the model may not read what it says.
+func mayRead(id api.Identity, c *messages.Call) bool {
+	return len(id.Models) == 0 || id.MayModel(chat.ModelName(c.Request()))
 }
 
 // modelRow is a model as the OpenAI API lists it.
