@@ -107,7 +107,9 @@ agent:
 		}
 		return `{"model":"` + model + `","messages":[` + b.String() + `{"role":"user","content":"so?"}]}`
 	}
-	short := func(model string) string { return `{"model":"` + model + `","messages":[{"role":"user","content":"so?"}]}` }
+	short := func(model string) string {
+		return `{"model":"` + model + `","messages":[{"role":"user","content":"so?"}]}`
+	}
 	for _, tt := range []struct {
 		name, key, body string
 		status          int

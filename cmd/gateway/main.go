@@ -59,12 +59,9 @@ func listen(addr, what, flagName string) (net.Listener, error) {
 
 func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) error {
 	begin := time.Now()
-	var keys *httpapi.KeyStore
-	if file := o.loaded.HTTP.KeysFile; file != "" {
-		var err error
-		if keys, err = httpapi.LoadKeys(file, os.Getenv(httpapi.PepperEnv)); err != nil {
-			return err
-		}
+	keys, err := o.keys()
+	if err != nil {
+		return err
 	}
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
 	srv, err := httpapi.New(httpapi.Config{
@@ -92,7 +89,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if embedded {
 		roles = host.Everything()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second, Login: loginOf(keys)})
 	if err != nil {
 		return err
 	}
@@ -133,6 +130,21 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		err = errors.Join(err, <-failed)
 	}
 	return errors.Join(err, h.Stop(stop))
+}
+
+// keys are those of the keys-file; nil without one.
+func (f flags) keys() (*httpapi.KeyStore, error) {
+	if f.loaded.HTTP.KeysFile == "" {
+		return nil, nil
+	}
+	return httpapi.LoadKeys(f.loaded.HTTP.KeysFile, os.Getenv(httpapi.PepperEnv))
+}
+
+func loginOf(k *httpapi.KeyStore) func(name, key string) (api.Identity, bool) {
+	if k == nil {
+		return nil
+	}
+	return k.Login
 }
 
 func modelsOf(h *host.Host) func(ctx context.Context) []httpapi.ModelInfo {
@@ -188,6 +200,9 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	default:
 		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command asks port 4222 unless told
 			server = " -s " + h.URL
+		}
+		if h.Embedded && h.Config.HTTP.KeysFile != "" {
+			server += " --user <name of a key> --password <the key> --inbox-prefix _INBOX_<name of the key>"
 		}
 		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     nats micro stats%s shallot

@@ -36,7 +36,7 @@ func (h *Host) connect(o Options) error {
 		if c.Embedded.Sync.Always {
 			sync = 0
 		}
-		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync}); err != nil {
+		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o)}); err != nil {
 			return err
 		}
 		h.Embedded, h.URL = true, h.server.ClientURL()
@@ -44,6 +44,7 @@ func (h *Host) connect(o Options) error {
 			h.URL = inProcess
 		}
 		conn.InProcess = h.server
+		conn.User, conn.Password = h.server.Own()
 	}
 	nc, err := jet.Connect(conn)
 	if err != nil {

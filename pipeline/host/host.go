@@ -21,6 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
@@ -51,6 +52,9 @@ type Options struct {
 	Name   string // of the NATS connection
 	Log    *slog.Logger
 	Getenv func(string) string
+	// Login finds who has a key of that name; false if it is not theirs. With it the embedded server lets nobody in who
+	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
+	Login func(name, key string) (api.Identity, bool)
 	// Stages are the program's own, beside those of the registry; they are on. One with the kind and name of a stage of
 	// the registry replaces it (S2-PIPE-2), at its place if it names no order.
 	Stages []pipeline.Stage
@@ -165,7 +169,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)

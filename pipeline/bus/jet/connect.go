@@ -26,7 +26,9 @@ type ConnOptions struct {
 	CA        string // PEM files for TLS
 	Cert, Key string
 	InProcess nats.InProcessConnProvider
-	Log       *slog.Logger
+	// User and Password are for InProcess; other servers have them in their URL or context.
+	User, Password string
+	Log            *slog.Logger
 }
 
 // natsContext is the part of a NATS context file that is used here; the nats CLI writes it.
@@ -85,7 +87,7 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		opts = append(opts, nats.Secure(t))
 	}
 	if o.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(o.InProcess))
+		opts = append(opts, nats.InProcessServer(o.InProcess), nats.UserInfo(o.User, o.Password))
 	}
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
