@@ -134,6 +134,7 @@ type NATS struct {
 	TLS               TLS      `yaml:"tls" doc:"TLS of the connection."`
 	TrustTenantHeader bool     `yaml:"trust-tenant-header" doc:"Believe a Shallot-Tenant header from outside."`
 	BareSubjects      bool     `yaml:"bare-subjects" doc:"Serve subjects without a tenant, as tenant default."`
+	InboxPrefixes     []string `yaml:"inbox-prefixes" doc:"Further prefixes of reply subjects that callers may name, beside _INBOX. and _INBOX_; _R_. for those who come through a service import of another account." pattern:"^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*[._]$"`
 	Provision         string   `yaml:"provision" doc:"Make streams and buckets, or only check them." enum:"create,verify"`
 	Replicas          int      `yaml:"replicas" doc:"Copies of each stream and bucket." min:"1" max:"5"`
 	Embedded          Embedded `yaml:"embedded" doc:"The embedded server, used without url and context."`

@@ -112,8 +112,11 @@ func (h *Host) busConfig() bus.Config {
 		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
 		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
 	}
-	if p := h.Conn.Opts.InboxPrefix; p != "" {
-		c.InboxPrefixes = []string{p + ".", "_INBOX.", "_INBOX_"}
+	if own := h.Conn.Opts.InboxPrefix; own != "" || len(h.Config.NATS.InboxPrefixes) > 0 {
+		c.InboxPrefixes = append([]string{"_INBOX.", "_INBOX_"}, h.Config.NATS.InboxPrefixes...)
+		if own != "" {
+			c.InboxPrefixes = append(c.InboxPrefixes, own+".")
+		}
 	}
 	for _, p := range h.Table.Providers() {
 		c.ModelClasses = append(c.ModelClasses, p.Name)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,6 +45,9 @@ func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
 }
 
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
+	if fault == nil {
+		fault = api.KnownHeaders(slices.Collect(maps.Keys(r.Header)))
+	}
 	if fault != nil {
 		writeFault(w, fault)
 		return

@@ -132,7 +132,7 @@ func accepted(w http.ResponseWriter, call, status string) {
 	w.Header().Set("Location", api.ResultPath(call))
 	w.Header().Set("Retry-After", "1")
 	writeValue(w, http.StatusAccepted, struct {
-		ID       string `json:"id"`
+		Call     string `json:"call"`
 		Object   string `json:"object"`
 		Status   string `json:"status"`
 		Location string `json:"location"`

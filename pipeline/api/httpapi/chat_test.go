@@ -247,7 +247,7 @@ func TestAsyncAndResults(t *testing.T) {
 	id := got.Header.Get("Shallot-Call")
 	path := got.Header.Get("Location")
 	require.Equal(t, "/v1/results/"+id, path)
-	require.Equal(t, id, gjson.Get(got.Body, "id").Str)
+	require.Equal(t, id, gjson.Get(got.Body, "call").Str)
 
 	got = g.Do(t, "GET", path, "", apitest.AuthA)
 	require.Equal(t, 202, got.StatusCode, "it runs")

@@ -87,12 +87,12 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: rawjson.Encode(struct {
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"decided"}}, Data: rawjson.Encode(struct {
 			Call     string `json:"call"`
 			Status   string `json:"status"`
 			Decision string `json:"decision,omitempty"`
 			By       string `json:"by"`
-		}{call, "answered", decision, by})})
+		}{call, "decided", decision, by})})
 	}
 }
 
