@@ -55,3 +55,16 @@ func IdentityOf(ctx context.Context) Identity {
 	id, _ := ctx.Value(identityKey{}).(Identity)
 	return id
 }
+
+type originKey struct{}
+
+// WithOrigin returns a context that knows from where a request came, for the audit: "http 192.0.2.7:4242".
+func WithOrigin(ctx context.Context, from string) context.Context {
+	return context.WithValue(ctx, originKey{}, from)
+}
+
+// OriginOf returns from where a request came, as WithOrigin noted it.
+func OriginOf(ctx context.Context) string {
+	from, _ := ctx.Value(originKey{}).(string)
+	return from
+}

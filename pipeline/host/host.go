@@ -90,6 +90,7 @@ type Host struct {
 	stopped   atomic.Bool
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
+	trail     *trail
 }
 
 // Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
@@ -145,6 +146,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
+	if h.trail, err = newTrail(h.Conn, o.Log); err != nil {
+		return h, err
+	}
 	stores, err := h.provision(ctx, js)
 	if err != nil {
 		return h, err
@@ -177,7 +181,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
-	callers.Calls = h.Node
+	callers.Calls = recorded{h.Node, h}
 	h.caller.set(h.Node)
 	if err := h.Node.Start(ctx); err != nil {
 		return h, err
@@ -185,6 +189,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	h.loops.Go(func() { h.trail.run(loop) })
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -218,11 +223,10 @@ func (h *Host) Stop(ctx context.Context) error {
 	if h.tools != nil {
 		h.tools.http.Close()
 	}
-	if h.publisher != nil && h.Conn.IsConnected() {
-		select {
-		case <-h.publisher.PublishAsyncComplete():
-		case <-time.After(2 * time.Second):
-		}
+	if h.trail != nil {
+		last, cancel := context.WithTimeout(ctx, 2*time.Second)
+		h.trail.close(last)
+		cancel()
 	}
 	if h.Conn != nil {
 		h.Conn.Close()
@@ -305,10 +309,10 @@ func (h *Host) stageNames() []string {
 	return out
 }
 
-// publish sends a record to the audit stream, asynchronously.
+// publish sends a record to the audit stream and does not wait for it; see trail.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	_, err := h.publisher.PublishAsync(h.auditSubject(what), rawjson.Encode(record))
-	return err
+	h.trail.publish(h.auditSubject(what), rawjson.Encode(record))
+	return nil
 }
 
 // record sends a record to the audit stream and returns when it is stored.

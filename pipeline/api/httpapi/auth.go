@@ -56,7 +56,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 		a.identity = id
 	}
 	r.Header.Del("Authorization") // it ends here (contracts T3)
-	next(w, r, id)
+	next(w, r.WithContext(api.WithOrigin(r.Context(), "http "+r.RemoteAddr)), id)
 }
 
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.
