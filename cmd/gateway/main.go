@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
@@ -119,6 +121,11 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	banner(out, h, main.Addr().String(), time.Since(begin))
 	select {
 	case <-ctx.Done():
+		srv.Retire()
+		if lame := o.loaded.Bus.LameDuck; lame > 0 {
+			log.Info("stopping: readiness fails, requests are still served; a second signal ends this", "for", lame)
+			serveOn(lame)
+		}
 		log.Info("stopping: what is under way is finished, or stored and handed back")
 	case err = <-failed:
 		servers--
@@ -145,6 +152,17 @@ func loginOf(k *httpapi.KeyStore) func(name, key string) (api.Identity, bool) {
 		return nil
 	}
 	return k.Login
+}
+
+// serveOn returns after the time, or when the process is told to stop once more.
+func serveOn(lame time.Duration) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
+	select {
+	case <-again:
+	case <-time.After(lame):
+	}
 }
 
 func modelsOf(h *host.Host) func(ctx context.Context) []httpapi.ModelInfo {

@@ -27,7 +27,9 @@ var defaultMaxTime = map[messages.Kind]time.Duration{
 // makes the call accepted (contracts 27).
 func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	if n.draining.Load() {
-		return nil, messages.NewFault(messages.Overloaded, "this process is stopping; send the request to another one").From("entry")
+		f := messages.NewFault(messages.Stopping, "this process is stopping; send the request to another one")
+		f.Unsent = true
+		return nil, f.From("entry")
 	}
 	c, err := n.newCall(r)
 	if err != nil {

@@ -165,6 +165,7 @@ type Bus struct {
 	ClaimCheck    Size          `yaml:"claim-check" doc:"Bodies above this travel as a reference; below the server's max_payload." min:"1KiB"`
 	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes of a worker over one call that make it a dead letter." min:"1" max:"100"`
 	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which no new calls are taken from the entry." min:"1"`
+	LameDuck      time.Duration `yaml:"lame-duck" doc:"How long a gateway that is told to stop serves on while its readiness fails; 0: not at all." min:"0s" max:"1h"`
 	ResultTTL     time.Duration `yaml:"result-ttl" doc:"How long results and idempotency records are kept." min:"1m"`
 }
 
@@ -198,7 +199,7 @@ func Default() Config {
 		},
 		Bus: Bus{
 			Root: "shallot", AckWait: 10 * time.Second, InFlight: 256, EntryMaxMsgs: 100_000, EntryMaxBytes: 4 * GiB,
-			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, ResultTTL: 24 * time.Hour,
+			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, LameDuck: 5 * time.Second, ResultTTL: 24 * time.Hour,
 		},
 		Explain: Explain{Keep: time.Hour},
 	}

@@ -116,12 +116,13 @@ var errStopping = errors.New("the gateway is stopping")
 // notEnded answers for an accepted call whose end this connection will not see.
 func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
 	switch {
-	case r.Context().Err() != nil: // nobody is there to read
+	case r.Context().Err() != nil: // nobody is there to read, or they have closed their sending side
+		writeFault(w, gone())
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
 	case s.Halted.Err() != nil:
 		w.Header().Set("Location", api.ResultPath(call))
-		writeFault(w, api.StoppingFault(messages.DeadlineExceeded, call))
+		writeFault(w, api.StoppingFault(messages.Stopping, call))
 	default:
 		s.failed(w, r, err)
 	}

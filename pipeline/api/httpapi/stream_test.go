@@ -303,7 +303,7 @@ func TestGracefulStop(t *testing.T) {
 	all := <-texts + <-texts
 	require.Contains(t, all, `data: {"n":1}`)
 	require.Contains(t, all, `"code":"stream_cut"`)
-	require.Contains(t, all, `"code":"deadline_exceeded"`)
+	require.Contains(t, all, `"code":"stopping"`)
 	require.NotContains(t, all, "[DONE]")
 	require.Empty(t, d.Left, "an accepted call goes on")
 	_, err = net.Dial("tcp", l.Addr().String())
