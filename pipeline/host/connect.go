@@ -21,7 +21,7 @@ import (
 )
 
 // connect starts the embedded server if no other is named, and connects.
-func (h *Host) connect(o Options) error {
+func (h *Host) connect(ctx context.Context, o Options) error {
 	c := h.Config.NATS
 	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
 	if conn.URL == "" && conn.Context == "" {
@@ -46,7 +46,7 @@ func (h *Host) connect(o Options) error {
 		conn.InProcess = h.server
 		conn.User, conn.Password = h.server.Own()
 	}
-	nc, err := jet.Connect(conn)
+	nc, err := jet.ConnectWithin(ctx, conn, c.Wait)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Entry is where calls enter.
-func (h *Host) Entry() pipeline.Entry { return h.Node }
+func (h *Host) Entry() pipeline.Entry { return entry{h.Node, h} }
 
 // Control is the operator's side.
 func (h *Host) Control() pipeline.Control { return recorded{h.Node, h} }

@@ -135,7 +135,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 			err = errors.Join(err, h.Stop(stop))
 		}
 	}()
-	if err := h.connect(o); err != nil {
+	if err := h.connect(ctx, o); err != nil {
 		return h, err
 	}
 	if err := h.models(o); err != nil {
