@@ -45,6 +45,9 @@ type Call struct {
 	Agent     string `json:"agent,omitempty"`
 	Tool      string `json:"tool,omitempty"` // the tool's name, for kind tool
 	RequestID string `json:"request_id,omitempty"`
+	// Models are patterns of the models that whoever makes the call may use, from their key's record; empty: all. They
+	// bind the call itself and every call that is made for it.
+	Models []string `json:"models,omitempty"`
 	// IdempotencyKey is the caller's key, or empty. With a key the end of the call is always recorded.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// Fingerprint is the hash of the request as accepted; a second body under the same key is told apart by it.
@@ -85,6 +88,9 @@ type Trace struct {
 	Parent string `json:"parent,omitempty"`
 	State  string `json:"state,omitempty"`
 }
+
+// MayModel reports whether whoever makes the call may use the model of that name.
+func (c *Call) MayModel(name string) bool { return AnyGlob(c.Models, name) }
 
 // NewCall returns a call with a fresh id and the given request body. Deadline, slip and the rest are the entry's to
 // set. The body is compacted once, here; one that is not JSON travels as a JSON string and is marked text.

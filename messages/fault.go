@@ -55,6 +55,7 @@ const (
 	StoreUnavailable    Code = "store_unavailable"
 	Misconfigured       Code = "misconfigured"
 	Undeliverable       Code = "undeliverable"
+	Stopping            Code = "stopping"
 	Internal            Code = "internal"
 )
 
@@ -128,6 +129,7 @@ var codes = map[Code]CodeInfo{
 	StoreUnavailable:    {503, tServer, "store_unavailable", true, false, ClassInternal},
 	Misconfigured:       {500, tServer, "misconfigured", false, false, ClassInternal},
 	Undeliverable:       {500, tServer, "undeliverable", false, false, ClassInternal},
+	Stopping:            {503, tServer, "stopping", true, false, ClassInternal},
 	Internal:            {500, tServer, "internal_error", false, false, ClassInternal},
 }
 

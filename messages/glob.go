@@ -2,6 +2,7 @@ package messages
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +12,11 @@ const ExactGlob = 1 << 30
 // Glob reports whether a name fits a pattern. It is the only pattern language for names of models and tools: `*` stands
 // for any text, also for none and for a slash; every other character stands for itself, case included.
 func Glob(pattern, name string) bool { return GlobScore(pattern, name) >= 0 }
+
+// AnyGlob reports whether a name fits one of the patterns; no patterns let every name through.
+func AnyGlob(patterns []string, name string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return Glob(p, name) })
+}
 
 // GlobScore says how closely a pattern fits a name, for those who look for the best of several: -1 if it does not,
 // [ExactGlob] for a pattern without a star, else the number of bytes that are not stars. So "*" has 0.

@@ -20,6 +20,7 @@ func (w *writer) call(c *Call, version int, stored bool) {
 	w.text("agent", c.Agent)
 	w.text("tool", c.Tool)
 	w.text("request_id", c.RequestID)
+	w.texts("models", c.Models)
 	if stored {
 		w.text("idempotency_key", c.IdempotencyKey)
 		w.text("fingerprint", c.Fingerprint)
@@ -56,6 +57,8 @@ func (r *reader) field(c *Call, key string) (known bool) {
 		c.Tenant = r.text()
 	case "role":
 		c.Role = r.text()
+	case "models":
+		c.Models = r.texts()
 	case "session":
 		c.Session = r.text()
 	case "run":

@@ -15,6 +15,7 @@ type Request struct {
 	Body           []byte
 	Tenant         string
 	Role           string
+	Models         []string // patterns of the models that the caller's key may use; empty: all
 	Session        string
 	Run            string
 	User           string

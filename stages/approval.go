@@ -116,10 +116,10 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 		a.changed(c, args)
 		fallthrough
 	case approval.Approve:
-		a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
+		a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
 		return pipeline.Continue(), approval.Give(c, def)
 	}
-	a.record(ctx, c, ApprovalRecord{Event: "answered", Decision: d.Decision, By: d.By, Reason: d.Reason})
+	a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason})
 	switch {
 	case d.Decision == approval.Respond:
 		c.SetReply(d.Content)

@@ -96,6 +96,7 @@ func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model, sum st
 		chat.NewMsg("system", summaryOrder).Raw, chat.NewMsg("user", writeOut(old)).Raw,
 	}}))
 	call.Role, call.Session, call.Run, call.User, call.Agent = c.Role, c.Session, c.Run, c.User, c.Agent
+	call.Models = c.Models
 	call.Parent, call.RequestID, call.Trace = c.ID, c.RequestID, c.Trace
 	call.Skip = append([]string(nil), summarySkip...)
 	call.Deadline = now.Add(wait).UTC()

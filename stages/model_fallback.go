@@ -217,7 +217,7 @@ func (m *modelFallback) choose(
 		return "", 0, false
 	}
 	for _, s := range m.models {
-		if s == primary || st.Tries[s] >= m.tries || !r.open(m.deps, s) {
+		if s == primary || !c.MayModel(s) || st.Tries[s] >= m.tries || !r.open(m.deps, s) {
 			continue
 		}
 		switch d, asked, may := r.wait(c, m.deps, s); {

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
@@ -59,12 +61,9 @@ func listen(addr, what, flagName string) (net.Listener, error) {
 
 func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) error {
 	begin := time.Now()
-	var keys *httpapi.KeyStore
-	if file := o.loaded.HTTP.KeysFile; file != "" {
-		var err error
-		if keys, err = httpapi.LoadKeys(file, os.Getenv(httpapi.PepperEnv)); err != nil {
-			return err
-		}
+	keys, err := o.keys()
+	if err != nil {
+		return err
 	}
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
 	srv, err := httpapi.New(httpapi.Config{
@@ -88,7 +87,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		}
 		defer func() { _ = admin.Close() }()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log, Drain: 3 * time.Second, Login: loginOf(keys)})
 	if err != nil {
 		return err
 	}
@@ -118,6 +117,11 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	banner(out, h, main.Addr().String(), time.Since(begin))
 	select {
 	case <-ctx.Done():
+		srv.Retire()
+		if lame := o.loaded.Bus.LameDuck; lame > 0 {
+			log.Info("stopping: readiness fails, requests are still served; a second signal ends this", "for", lame)
+			serveOn(lame)
+		}
 		log.Info("stopping: what is under way is finished, or stored and handed back")
 	case err = <-failed:
 		servers--
@@ -129,6 +133,32 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		err = errors.Join(err, <-failed)
 	}
 	return errors.Join(err, h.Stop(stop))
+}
+
+// keys are those of the keys-file; nil without one.
+func (f flags) keys() (*httpapi.KeyStore, error) {
+	if f.loaded.HTTP.KeysFile == "" {
+		return nil, nil
+	}
+	return httpapi.LoadKeys(f.loaded.HTTP.KeysFile, os.Getenv(httpapi.PepperEnv))
+}
+
+func loginOf(k *httpapi.KeyStore) func(name, key string) (api.Identity, bool) {
+	if k == nil {
+		return nil
+	}
+	return k.Login
+}
+
+// serveOn returns after the time, or when the process is told to stop once more.
+func serveOn(lame time.Duration) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
+	select {
+	case <-again:
+	case <-time.After(lame):
+	}
 }
 
 func modelsOf(h *host.Host) func(ctx context.Context) []httpapi.ModelInfo {
@@ -184,6 +214,9 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	default:
 		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command asks port 4222 unless told
 			server = " -s " + h.URL
+		}
+		if h.Embedded && h.Config.HTTP.KeysFile != "" {
+			server += " --user <name of a key> --password <the key> --inbox-prefix _INBOX_<name of the key>"
 		}
 		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
     nats micro stats%s shallot

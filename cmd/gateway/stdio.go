@@ -41,11 +41,16 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	}
 	log := host.NewLog(errOut, os.Getenv)
 	slog.SetDefault(log)
+	keys, err := o.keys()
+	if err != nil {
+		return err
+	}
 	roles := host.Roles{Entry: true}
 	if o.loaded.Config.Embedded() {
 		roles = host.Everything()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second,
+		Login: loginOf(keys)})
 	if err != nil {
 		return err
 	}

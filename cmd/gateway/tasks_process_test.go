@@ -23,6 +23,7 @@ import (
 
 // TestMain lets this test binary be the gateways that a test kills.
 func TestMain(m *testing.M) {
+	_ = os.Setenv("SHALLOT_BUS__LAME_DUCK", "0s") // no balancer asks for readiness here
 	if args := os.Getenv("SHALLOT_TEST_GATEWAY"); args != "" {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { // it ends with the test, however the test ends

@@ -80,7 +80,7 @@ func FaultHeaders(f *messages.Fault) map[string]string {
 		h["Shallot-Stage"] = f.Origin
 	}
 	retry := f.RetryAfter
-	if retry <= 0 && f.Code == messages.Overloaded && h["retry-after"] == "" {
+	if retry <= 0 && (f.Code == messages.Overloaded || f.Code == messages.Stopping) && h["retry-after"] == "" {
 		retry = time.Second
 	}
 	if retry > 0 {

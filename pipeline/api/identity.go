@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -36,20 +35,13 @@ func (id Identity) Who() string {
 func (id Identity) Operator() bool { return id.Role == RoleOperator }
 
 // MayModel, MayAgent and MayTool report whether the identity's lists of patterns let the name through.
-func (id Identity) MayModel(name string) bool { return allowed(id.Models, name) }
+func (id Identity) MayModel(name string) bool { return messages.AnyGlob(id.Models, name) }
 
 // MayAgent is MayModel for agents.
-func (id Identity) MayAgent(name string) bool { return allowed(id.Agents, name) }
+func (id Identity) MayAgent(name string) bool { return messages.AnyGlob(id.Agents, name) }
 
 // MayTool is MayModel for tools.
-func (id Identity) MayTool(name string) bool { return allowed(id.Tools, name) }
-
-func allowed(patterns []string, name string) bool {
-	if len(patterns) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(patterns, func(p string) bool { return messages.Glob(p, name) })
-}
+func (id Identity) MayTool(name string) bool { return messages.AnyGlob(id.Tools, name) }
 
 type identityKey struct{}
 
@@ -62,4 +54,17 @@ func WithIdentity(ctx context.Context, id Identity) context.Context {
 func IdentityOf(ctx context.Context) Identity {
 	id, _ := ctx.Value(identityKey{}).(Identity)
 	return id
+}
+
+type originKey struct{}
+
+// WithOrigin returns a context that knows from where a request came, for the audit: "http 192.0.2.7:4242".
+func WithOrigin(ctx context.Context, from string) context.Context {
+	return context.WithValue(ctx, originKey{}, from)
+}
+
+// OriginOf returns from where a request came, as WithOrigin noted it.
+func OriginOf(ctx context.Context) string {
+	from, _ := ctx.Value(originKey{}).(string)
+	return from
 }

@@ -43,18 +43,9 @@ func OneValue(h Headers, name string) (string, *messages.Fault) {
 	}
 }
 
-// internalHeaders are Shallot's own between its processes; from outside they are refused (contracts T3). Other
-// Shallot-* headers that T3 does not list are never read, so they end here.
-var internalHeaders = []string{"Shallot-Kind", "Shallot-Stage", "Shallot-Phase", "Shallot-Attempt", "Shallot-Path", "Shallot-Wire"}
-
 // Metadata fills a request from the headers, then from the body's fallbacks, as contracts T3 says who may set what.
 func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, *messages.Fault) {
-	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Stream: c.Stream}
-	for _, name := range internalHeaders {
-		if len(h(name)) > 0 {
-			return r, Invalid(name, "header %s is internal to Shallot; leave it out", name)
-		}
-	}
+	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Models: id.Models, Stream: c.Stream}
 	var tenant, timeout, deadline, explain, only string
 	for _, f := range []struct {
 		name string

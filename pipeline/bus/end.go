@@ -105,10 +105,13 @@ func (n *Node) recordedAt(ctx context.Context, tenant, id string) (*messages.Cal
 	return c, e.Created, n.codec.fill(ctx, c)
 }
 
-// release frees the idempotency key of a call that ended in a fault which is retryable as it is: the caller is told to
-// try again, and must not be given the same fault for a day.
+// release frees the idempotency key of a call that ended in a fault which is retryable as it is, or in something that
+// stands in for the tool's own result: the caller tries again, and must not be given the same for a day. The reply of a
+// standby model is a reply, and is not bought twice.
 func (n *Node) release(ctx context.Context, c *messages.Call) {
-	if c.IdempotencyKey == "" || c.Fault == nil || !c.Fault.Retryable() {
+	_, degraded := c.Notes[messages.NoteDegraded]
+	again := c.Fault != nil && c.Fault.Retryable() || c.Fault == nil && degraded && c.Kind == messages.Tool
+	if c.IdempotencyKey == "" || !again {
 		return
 	}
 	if err := n.idempotency.Delete(ctx, idempotencyKey(c)); err != nil {

@@ -241,7 +241,7 @@ func (n *Node) decide(ctx context.Context, p *Parked, e pipeline.StoreEntry, wir
 	if _, err := n.approvals.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(e.Revision)); err != nil {
 		return err
 	}
-	n.tell("answered", *p)
+	n.tell("decided", *p)
 	if err := n.goOn(ctx, *p, wire); err != nil {
 		n.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 	}

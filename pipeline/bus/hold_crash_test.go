@@ -177,7 +177,7 @@ func TestHeldCallsOverNATS(t *testing.T) {
 	}
 	require.Equal(t, "pending", ask("shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","answer":null}`).Header.Get("Shallot-Status"))
 	m = ask("shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","answer":"yes"}`)
-	require.Equal(t, "answered", gjson.GetBytes(m.Data, "status").Str)
+	require.Equal(t, "decided", gjson.GetBytes(m.Data, "status").Str)
 	require.Equal(t, "409", ask("shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","answer":"yes"}`).Header.Get("Nats-Service-Error-Code"))
 	e, err := events.NextMsg(5 * time.Second)
 	require.NoError(t, err)

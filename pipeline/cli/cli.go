@@ -53,6 +53,7 @@ func AddFlags(fs *flag.FlagSet, aboutNATS string) Flags {
 		fuse: fs.Bool("fuse", false, "run consecutive stages of this process without a hop between them"),
 		keys: map[string]*string{
 			"nats.url":      fs.String("nats", "", aboutNATS),
+			"nats.wait":     fs.String("wait", "", "`time` to wait for a NATS server that is not there yet, such as 1m (default 0s)"),
 			"nats.context":  fs.String("context", "", "NATS context to connect with (NATS_CONTEXT)"),
 			"nats.creds":    fs.String("creds", "", "NATS credentials `file` (NATS_CREDS)"),
 			"nats.tls.ca":   fs.String("tls-ca", "", "PEM `file` of the authority of the NATS server"),

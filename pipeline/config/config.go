@@ -141,15 +141,17 @@ type HTTP struct {
 
 // NATS says which server is used.
 type NATS struct {
-	URL               URL      `yaml:"url" doc:"Server or servers, by comma; empty (and no context): an embedded server. NATS_URL fills it."`
-	Context           string   `yaml:"context" doc:"Name of a NATS CLI context. NATS_CONTEXT fills it."`
-	Creds             string   `yaml:"creds" doc:"Path of a credentials file. NATS_CREDS fills it."`
-	TLS               TLS      `yaml:"tls" doc:"TLS of the connection."`
-	TrustTenantHeader bool     `yaml:"trust-tenant-header" doc:"Believe a Shallot-Tenant header from outside."`
-	BareSubjects      bool     `yaml:"bare-subjects" doc:"Serve subjects without a tenant, as tenant default."`
-	Provision         string   `yaml:"provision" doc:"Make streams and buckets, or only check them." enum:"create,verify"`
-	Replicas          int      `yaml:"replicas" doc:"Copies of each stream and bucket." min:"1" max:"5"`
-	Embedded          Embedded `yaml:"embedded" doc:"The embedded server, used without url and context."`
+	URL               URL           `yaml:"url" doc:"Server or servers, by comma; empty (and no context): an embedded server. NATS_URL fills it."`
+	Context           string        `yaml:"context" doc:"Name of a NATS CLI context. NATS_CONTEXT fills it."`
+	Creds             string        `yaml:"creds" doc:"Path of a credentials file. NATS_CREDS fills it."`
+	TLS               TLS           `yaml:"tls" doc:"TLS of the connection."`
+	Wait              time.Duration `yaml:"wait" doc:"How long a start waits for a server that is not there yet; 0: not at all." min:"0s" max:"24h"`
+	TrustTenantHeader bool          `yaml:"trust-tenant-header" doc:"Believe a Shallot-Tenant header from outside."`
+	BareSubjects      bool          `yaml:"bare-subjects" doc:"Serve subjects without a tenant, as tenant default."`
+	InboxPrefixes     []string      `yaml:"inbox-prefixes" doc:"Further prefixes of reply subjects that callers may name, beside _INBOX. and _INBOX_; _R_. for those who come through a service import of another account." pattern:"^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*[._]$"`
+	Provision         string        `yaml:"provision" doc:"Make streams and buckets, or only check them." enum:"create,verify"`
+	Replicas          int           `yaml:"replicas" doc:"Copies of each stream and bucket." min:"1" max:"5"`
+	Embedded          Embedded      `yaml:"embedded" doc:"The embedded server, used without url and context."`
 }
 
 // TLS names the files of a TLS connection; all are paths.
@@ -177,6 +179,7 @@ type Bus struct {
 	ClaimCheck    Size          `yaml:"claim-check" doc:"Bodies above this travel as a reference; below the server's max_payload." min:"1KiB"`
 	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes of a worker over one call that make it a dead letter." min:"1" max:"100"`
 	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which no new calls are taken from the entry." min:"1"`
+	LameDuck      time.Duration `yaml:"lame-duck" doc:"How long a gateway that is told to stop serves on while its readiness fails; 0: not at all." min:"0s" max:"1h"`
 	ResultTTL     time.Duration `yaml:"result-ttl" doc:"How long results and idempotency records are kept." min:"1m"`
 }
 
@@ -213,7 +216,7 @@ func Default() Config {
 		},
 		Bus: Bus{
 			Root: "shallot", AckWait: 10 * time.Second, InFlight: 256, EntryMaxMsgs: 100_000, EntryMaxBytes: 4 * GiB,
-			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, ResultTTL: 24 * time.Hour,
+			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, LameDuck: 5 * time.Second, ResultTTL: 24 * time.Hour,
 		},
 		Explain: Explain{Keep: time.Hour},
 	}

@@ -95,6 +95,11 @@ func (c *checker) nats(cfg *Config) {
 			c.fail("nats.url", "no NATS address; it looks like nats://host:4222 (or tls, ws, wss)")
 		}
 	}
+	for i, p := range n.InboxPrefixes {
+		if own := cfg.Bus.Root + "."; strings.HasPrefix(p, own) || strings.HasPrefix(own, p) {
+			c.fail(fmt.Sprintf("nats.inbox-prefixes[%d]", i), "%q covers subjects of Shallot itself; answers there would act in its name", clip(p))
+		}
+	}
 	if (n.TLS.Cert == "") != (n.TLS.Key == "") {
 		c.fail("nats.tls", "cert and key go together; one is missing")
 	}

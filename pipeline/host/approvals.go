@@ -31,6 +31,8 @@ func (h *Host) Approval(ctx context.Context, tenant, call string) (api.Approval,
 // Decide carries a decision to a call that waits; see [bus.Node.Decide]. by says whose it is.
 func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.RawMessage, by string) error {
 	_, err := h.Node.Decide(ctx, tenant, call, decision, by)
+	word, _ := rawjson.FieldString(decision, "decision")
+	h.recordDecision(ctx, tenant, call, word, by, err)
 	return err
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // connect starts the embedded server if no other is named, and connects.
-func (h *Host) connect(o Options) error {
+func (h *Host) connect(ctx context.Context, o Options) error {
 	c := h.Config.NATS
 	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
 	if conn.URL == "" && conn.Context == "" {
@@ -36,7 +36,7 @@ func (h *Host) connect(o Options) error {
 		if c.Embedded.Sync.Always {
 			sync = 0
 		}
-		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync}); err != nil {
+		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o)}); err != nil {
 			return err
 		}
 		h.Embedded, h.URL = true, h.server.ClientURL()
@@ -44,8 +44,9 @@ func (h *Host) connect(o Options) error {
 			h.URL = inProcess
 		}
 		conn.InProcess = h.server
+		conn.User, conn.Password = h.server.Own()
 	}
-	nc, err := jet.Connect(conn)
+	nc, err := jet.ConnectWithin(ctx, conn, c.Wait)
 	if err != nil {
 		return err
 	}
@@ -111,8 +112,11 @@ func (h *Host) busConfig() bus.Config {
 		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
 		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
 	}
-	if p := h.Conn.Opts.InboxPrefix; p != "" {
-		c.InboxPrefixes = []string{p + ".", "_INBOX.", "_INBOX_"}
+	if own := h.Conn.Opts.InboxPrefix; own != "" || len(h.Config.NATS.InboxPrefixes) > 0 {
+		c.InboxPrefixes = append([]string{"_INBOX.", "_INBOX_"}, h.Config.NATS.InboxPrefixes...)
+		if own != "" {
+			c.InboxPrefixes = append(c.InboxPrefixes, own+".")
+		}
 	}
 	for _, p := range h.Table.Providers() {
 		c.ModelClasses = append(c.ModelClasses, p.Name)

@@ -11,10 +11,10 @@ import (
 )
 
 // Entry is where calls enter.
-func (h *Host) Entry() pipeline.Entry { return h.Node }
+func (h *Host) Entry() pipeline.Entry { return entry{h.Node, h} }
 
 // Control is the operator's side.
-func (h *Host) Control() pipeline.Control { return h.Node }
+func (h *Host) Control() pipeline.Control { return recorded{h.Node, h} }
 
 // ModelInfo is a model that a provider serves.
 type ModelInfo struct {
@@ -41,7 +41,7 @@ func (h *Host) ListModels(ctx context.Context) []ModelInfo {
 type Check struct {
 	Name   string
 	OK     bool
-	Reason string // why not; empty if OK
+	Reason string // why not, or what is worth knowing
 }
 
 // Ready checks what this process needs to serve: the connection, and streams that answer.
@@ -57,5 +57,5 @@ func (h *Host) Ready(ctx context.Context) []Check {
 		js.OK, js.Reason = false, err.Error()
 	}
 	work := Check{Name: "stages", OK: h.Conn.Status() != nats.CLOSED}
-	return []Check{nc, js, work}
+	return []Check{nc, js, work, h.trail.check()}
 }

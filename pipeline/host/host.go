@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
@@ -58,6 +59,9 @@ type Options struct {
 	Name   string // of the NATS connection
 	Log    *slog.Logger
 	Getenv func(string) string
+	// Login finds who has a key of that name; false if it is not theirs. With it the embedded server lets nobody in who
+	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
+	Login func(name, key string) (api.Identity, bool)
 	// Stages are the program's own, beside those of the registry; they are on. One with the kind and name of a stage of
 	// the registry replaces it (S2-PIPE-2), at its place if it names no order.
 	Stages []pipeline.Stage
@@ -93,6 +97,7 @@ type Host struct {
 	stopped   atomic.Bool
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
+	trail     *trail
 }
 
 // Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
@@ -135,7 +140,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 			err = errors.Join(err, h.Stop(stop))
 		}
 	}()
-	if err := h.connect(o); err != nil {
+	if err := h.connect(ctx, o); err != nil {
 		return h, err
 	}
 	if err := h.models(o); err != nil {
@@ -146,6 +151,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
+	if h.trail, err = newTrail(h.Conn, o.Log); err != nil {
+		return h, err
+	}
 	stores, err := h.provision(ctx, js)
 	if err != nil {
 		return h, err
@@ -158,7 +166,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
@@ -166,7 +174,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
-	callers.Calls = h.Node
+	callers.Calls = recorded{h.Node, h}
 	h.caller.set(h.Node)
 	if err := h.Node.Start(ctx); err != nil {
 		return h, err
@@ -174,6 +182,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	h.loops.Go(func() { h.trail.run(loop) })
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -202,11 +211,10 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.loops.Wait()
 	}
 	h.release()
-	if h.publisher != nil && h.Conn.IsConnected() {
-		select {
-		case <-h.publisher.PublishAsyncComplete():
-		case <-time.After(2 * time.Second):
-		}
+	if h.trail != nil {
+		last, cancel := context.WithTimeout(ctx, 2*time.Second)
+		h.trail.close(last)
+		cancel()
 	}
 	if h.Conn != nil {
 		h.Conn.Close()
@@ -285,10 +293,10 @@ func (h *Host) stageNames() []string {
 	return out
 }
 
-// publish sends a record to the audit stream, asynchronously.
+// publish sends a record to the audit stream and does not wait for it; see trail.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	_, err := h.publisher.PublishAsync(h.auditSubject(what), rawjson.Encode(record))
-	return err
+	h.trail.publish(h.auditSubject(what), rawjson.Encode(record))
+	return nil
 }
 
 // record sends a record to the audit stream and returns when it is stored.

@@ -163,9 +163,8 @@ func (h *Host) discovery(lease pipeline.Store) *natstool.Discovery {
 func (h *Host) toolEvent(ctx context.Context, what string, d *tool.Definition, by string) {
 	h.log.InfoContext(ctx, "tool "+what, "tool", d.Ref(), "source", d.Source, "by", by)
 	record := map[string]string{"what": what, "tool": d.Ref(), "hash": d.Hash, "source": string(d.Source), "by": by}
-	if err := h.publish(ctx, "tool", record); err != nil {
-		h.log.WarnContext(ctx, "a change of a tool is not in the audit", "tool", d.Ref(), "err", err)
-	}
+	_ = h.publish(ctx, "tool", record) // kept if it cannot be written
+	h.recordDeed(ctx, deed{Action: "tool-" + what, What: d.Ref(), Detail: d.Hash, By: by}, nil)
 }
 
 // apiNetworks reads tool.api-networks.

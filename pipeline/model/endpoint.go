@@ -100,7 +100,11 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
 		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
 	}
-	p, name, err := e.Table.Resolve(chat.ModelName(body))
+	asked := chat.ModelName(body)
+	if !c.MayModel(asked) { // also where a stage has chosen it, or a call is made for the caller's
+		return messages.NewFault(messages.Forbidden, "the key may not use model %q", asked).At("model").From("entry")
+	}
+	p, name, err := e.Table.Resolve(asked)
 	if err != nil {
 		return err
 	}

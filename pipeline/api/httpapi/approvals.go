@@ -30,12 +30,11 @@ func (s *Server) addApprovals(t *router, addr string, main bool) {
 
 // waitingRow is a call that waits, as the API shows it.
 type waitingRow struct {
-	ID     string `json:"id"`
 	Object string `json:"object"` // shallot.approval
 	api.Approval
 }
 
-func waiting(a api.Approval) waitingRow { return waitingRow{a.Call, "shallot.approval", a} }
+func waiting(a api.Approval) waitingRow { return waitingRow{"shallot.approval", a} }
 
 // asOperator is the tenant that an operator means: all of them, unless he names one.
 func asOperator(r *http.Request) (string, *messages.Fault) {
@@ -130,7 +129,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
 		w.Header().Set("Location", api.ResultPath(call))
 		writeValue(w, http.StatusOK, struct {
-			ID       string `json:"id"`
+			Call     string `json:"call"`
 			Object   string `json:"object"`
 			Status   string `json:"status"`
 			Decision string `json:"decision"`

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,6 +45,9 @@ func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
 }
 
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
+	if fault == nil {
+		fault = api.KnownHeaders(slices.Collect(maps.Keys(r.Header)))
+	}
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -52,7 +56,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 		a.identity = id
 	}
 	r.Header.Del("Authorization") // it ends here (contracts T3)
-	next(w, r, id)
+	next(w, r.WithContext(api.WithOrigin(r.Context(), "http "+r.RemoteAddr)), id)
 }
 
 // identify finds the key's record. Whatever is wrong with the key, the answer is the same.

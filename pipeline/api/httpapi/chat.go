@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -115,12 +116,13 @@ var errStopping = errors.New("the gateway is stopping")
 // notEnded answers for an accepted call whose end this connection will not see.
 func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
 	switch {
-	case r.Context().Err() != nil: // nobody is there to read
+	case r.Context().Err() != nil: // nobody is there to read, or they have closed their sending side
+		writeFault(w, gone())
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
 	case s.Halted.Err() != nil:
 		w.Header().Set("Location", api.ResultPath(call))
-		writeFault(w, api.StoppingFault(messages.DeadlineExceeded, call))
+		writeFault(w, api.StoppingFault(messages.Stopping, call))
 	default:
 		s.failed(w, r, err)
 	}
@@ -131,7 +133,7 @@ func accepted(w http.ResponseWriter, call, status string) {
 	w.Header().Set("Location", api.ResultPath(call))
 	w.Header().Set("Retry-After", "1")
 	writeValue(w, http.StatusAccepted, struct {
-		ID       string `json:"id"`
+		Call     string `json:"call"`
 		Object   string `json:"object"`
 		Status   string `json:"status"`
 		Location string `json:"location"`
@@ -224,11 +226,16 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
-	case c.Kind == messages.Tool && !id.MayTool(c.Tool): // another key's call
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Model && !mayRead(id, c): // another key's call
 		writeFault(w, messages.NewFault(messages.NotFound, "no call %s", call).From("entry"))
 	default:
 		s.finish(w, r, c)
 	}
+}
+
+// mayRead reports whether a key may read the end of a model's call: who may not use the model may not read what it says.
+func mayRead(id api.Identity, c *messages.Call) bool {
+	return len(id.Models) == 0 || id.MayModel(chat.ModelName(c.Request()))
 }
 
 // modelRow is a model as the OpenAI API lists it.

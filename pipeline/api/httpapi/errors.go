@@ -55,13 +55,14 @@ func writeValue(w http.ResponseWriter, status int, v any) {
 }
 
 // failed answers with an error of the entry or of control. What is no fault is our defect: its text goes to the log,
-// the caller gets an id to name. Nothing is written for a caller who is gone.
+// the caller gets an id to name.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if f, ok := errors.AsType[*messages.Fault](err); ok {
-		writeFault(w, f)
+	if r.Context().Err() != nil { // whatever failed, failed for that
+		writeFault(w, gone())
 		return
 	}
-	if r.Context().Err() != nil {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		writeFault(w, f)
 		return
 	}
 	id := w.Header().Get("X-Request-Id")
@@ -71,6 +72,13 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	writeFault(w, internalFault(id))
+}
+
+// gone answers a caller whose side of the connection is closed. Most are not there to read it; who has closed only the
+// sending side is, and must not take an empty answer for a success.
+func gone() *messages.Fault {
+	return messages.NewFault(messages.Cancelled, "the caller closed the connection before the answer; keep it open to get one").
+		From("caller")
 }
 
 func internalFault(id string) *messages.Fault {

@@ -141,6 +141,18 @@ func (k *KeyStore) Find(key string) (api.Identity, bool) {
 	return api.Identity{}, false
 }
 
+// Login is Find for who also says which key it is, as users of NATS do.
+func (k *KeyStore) Login(name, key string) (api.Identity, bool) {
+	if len(key) > maxKey {
+		return api.Identity{}, false
+	}
+	id, ok := k.Find(key)
+	if !ok || id.KeyID != name {
+		return api.Identity{}, false
+	}
+	return id, true
+}
+
 func (k *KeyStore) hashes(key string) []string {
 	var out []string
 	if k.peppered {

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +96,9 @@ func metaOf(id api.Identity, body string, lines ...string) (pipeline.Request, *m
 		name, value, _ := strings.Cut(l, ": ")
 		h.Add(name, value)
 	}
+	if f := api.KnownHeaders(slices.Collect(maps.Keys(h))); f != nil {
+		return pipeline.Request{}, f
+	}
 	c, f := api.ParseChat([]byte(body))
 	if f != nil {
 		return pipeline.Request{}, f
@@ -135,7 +140,7 @@ func TestMetadata(t *testing.T) {
 		"not ASCII":                      {lines: []string{"Shallot-User: \u00e9"}, code: messages.InvalidRequest, param: "Shallot-User"},
 		"twice":                          {lines: []string{"Idempotency-Key: a", "Idempotency-Key: a"}, code: messages.InvalidRequest, param: "Idempotency-Key"},
 		"internal":                       {lines: []string{"Shallot-Stage: pii"}, code: messages.InvalidRequest, param: "Shallot-Stage"},
-		"unlisted is removed":            {lines: []string{"Shallot-Role: operator", "Shallot-Call: x", "Shallot-Whatever: y", "Baggage: a=b"}, want: func(*R) {}},
+		"unlisted is refused":            {lines: []string{"Shallot-Role: operator", "Shallot-Call: x", "Shallot-Whatever: y", "Baggage: a=b"}, code: messages.InvalidRequest, param: "Shallot-Role"},
 		"tenant of a caller":             {lines: []string{"Shallot-Tenant: tb"}, code: messages.Forbidden, param: "Shallot-Tenant"},
 		"own tenant":                     {lines: []string{"Shallot-Tenant: ta"}, want: func(*R) {}},
 		"tenant of an operator":          {id: &operator, lines: []string{"Shallot-Tenant: tb"}, want: func(r *R) { r.Tenant, r.Role = "tb", api.RoleOperator }},

@@ -97,6 +97,11 @@ func (s *Server) wrap(t *router) http.Handler {
 		a := &recorder{ResponseWriter: w}
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		// A body with a length and a coding (the server drops the length) may be an attempt to slip a second request past
+		// another reader: nothing more is read from such a connection.
+		if len(r.TransferEncoding) > 0 || s.stopping.Load() {
+			w.Header().Set("Connection", "close")
+		}
 		defer func() {
 			p := recover()
 			if p != nil {

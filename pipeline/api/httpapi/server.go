@@ -232,6 +232,14 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	return nil
 }
 
+// Retire makes readiness fail and goes on serving, new connections too, so that whoever sends requests here can find
+// another gateway first. Answers from now on close their connections. Shutdown follows.
+func (s *Server) Retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping.Store(true)
+}
+
 // Shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
 // and waiting calls with the place of their result, and returns when all connections are done or ctx is. Calls are
 // not cancelled: they were accepted.

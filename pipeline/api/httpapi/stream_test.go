@@ -303,14 +303,15 @@ func TestGracefulStop(t *testing.T) {
 	all := <-texts + <-texts
 	require.Contains(t, all, `data: {"n":1}`)
 	require.Contains(t, all, `"code":"stream_cut"`)
-	require.Contains(t, all, `"code":"deadline_exceeded"`)
+	require.Contains(t, all, `"code":"stopping"`)
 	require.NotContains(t, all, "[DONE]")
 	require.Empty(t, d.Left, "an accepted call goes on")
 	_, err = net.Dial("tcp", l.Addr().String())
 	require.Error(t, err)
 	for range 2 {
 		if res := <-bodies; res.StatusCode != 200 {
-			require.Contains(t, res.Header.Get("Location"), "/v1/results/")
+			require.Empty(t, res.Header.Get("X-Should-Retry"), "another gateway may be asked")
+			require.NotEmpty(t, res.Header.Get("Retry-After"))
 			require.Equal(t, "false", res.Header.Get("X-Should-Retry"))
 		}
 	}

@@ -247,7 +247,7 @@ func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldS
 		s.Quiet = note == ""
 		return note, nil
 	}
-	err = f.Approvals.Decide(ctx, s.Tenant, s.Call, d, id.Who()+"/mcp")
+	err = f.Approvals.Decide(api.WithOrigin(ctx, "mcp"), s.Tenant, s.Call, d, id.Who()+"/mcp")
 	if err == nil || errors.Is(err, pipeline.ErrHeld) {
 		return "", nil
 	}

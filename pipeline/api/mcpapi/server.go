@@ -276,7 +276,7 @@ func (f *Server) notEnded(ctx context.Context, pending pipeline.Pending, err err
 		pending.Leave()
 		return faultResult(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
-		return faultResult(api.StoppingFault(messages.DeadlineExceeded, id), id)
+		return faultResult(api.StoppingFault(messages.Stopping, id), id)
 	}
 	f.Log.Error("an MCP call was lost", "call", id, "err", err)
 	return faultResult(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)

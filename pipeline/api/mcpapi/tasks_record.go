@@ -186,7 +186,7 @@ func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *as
 		deadline = time.Now().Add(t.Limit)
 	}
 	pending, err := f.Entry.Accept(ctx, pipeline.Request{
-		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run, User: c.User,
+		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
 		Trace: c.Trace, Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(note)},

@@ -13,6 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is
@@ -80,19 +81,19 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 	if user := m.Header.Get("Shallot-User"); user != "" {
 		by += "/" + headerValue(user)[:min(len(user), 256)]
 	}
-	decision, err := s.Calls.DecideInOneWord(context.Background(), tenant, call, answer, by)
+	decision, err := s.Calls.DecideInOneWord(api.WithOrigin(context.Background(), "nats "+m.Subject), tenant, call, answer, by)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		s.reply(m, pendingAnswer(m.Reply, call))
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"answered"}}, Data: rawjson.Encode(struct {
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"decided"}}, Data: rawjson.Encode(struct {
 			Call     string `json:"call"`
 			Status   string `json:"status"`
 			Decision string `json:"decision,omitempty"`
 			By       string `json:"by"`
-		}{call, "answered", decision, by})})
+		}{call, "decided", decision, by})})
 	}
 }
 

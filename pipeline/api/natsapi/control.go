@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // serveControl answers the control subjects: one process of the entry role switches and sums.
@@ -43,5 +44,5 @@ func (s *Server) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, er
 	if json.Unmarshal(m.Data, &in) != nil {
 		in.Name = strings.TrimSpace(string(m.Data))
 	}
-	return s.Calls.Switch(ctx, in.Name, on, in.Confirm, "nats")
+	return s.Calls.Switch(api.WithOrigin(ctx, "nats "+m.Subject), in.Name, on, in.Confirm, "nats")
 }

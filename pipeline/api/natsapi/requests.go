@@ -69,13 +69,13 @@ func (s *Server) serveRequest(m *nats.Msg) {
 	}
 	r, err := s.readRequest(in, m)
 	if err != nil {
-		s.refuse(in, m, err)
+		s.refuse(m, err)
 		return
 	}
 	ctx := s.waiting
 	p, err := s.Calls.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
-		s.refuse(in, m, err)
+		s.refuse(m, err)
 		return
 	}
 	if in.Submit {
@@ -107,8 +107,12 @@ func noSubject(subject string) *messages.Fault {
 
 // refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
 // one here too.
-func (s *Server) refuse(in messages.Intake, m *nats.Msg, err error) {
+func (s *Server) refuse(m *nats.Msg, err error) {
 	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+	in, ok := s.subjects.ParseIntake(m.Subject)
+	if !ok {
+		return
+	}
 	raw, _ := rawjson.Field(m.Data, "stream")
 	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
 		s.reply(m, &nats.Msg{Subject: m.Reply})

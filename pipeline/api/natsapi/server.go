@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/inflight"
 )
 
@@ -77,6 +80,10 @@ func (s *Server) subscribe(subject string, serve func(m *nats.Msg)) error {
 		end := s.work.Begin()
 		go func() {
 			defer end()
+			if f := api.KnownHeaders(slices.Collect(maps.Keys(m.Header)), hdrWire); f != nil {
+				s.refuse(m, f)
+				return
+			}
 			serve(m)
 		}()
 	}))

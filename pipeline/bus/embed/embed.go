@@ -3,6 +3,7 @@
 package embed
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,13 +22,23 @@ type Options struct {
 	// Sync is how often files are synced; 0 means always, so that a power cut loses nothing that was acknowledged.
 	Sync       time.Duration
 	MaxPayload int32 // 0 means the server's 1 MiB
-	Log        *slog.Logger
+	// Login says what a user with this password may do; false refuses them. nil lets everybody do everything: the server
+	// listens on loopback. This process has a user of its own, see [Server.Own]. It may be called concurrently.
+	Login func(user, password string) (Rights, bool)
+	Log   *slog.Logger
 }
 
 // Server is a running embedded server.
 type Server struct {
 	*server.Server
 	lock *os.File
+	own  string // the password of this process
+}
+
+// Rights are the subjects that a user may publish and subscribe to, wildcards allowed. All lets them do everything.
+type Rights struct {
+	All                bool
+	Publish, Subscribe []string
 }
 
 // Start starts a server and waits until it is ready. It listens on loopback only.
@@ -49,6 +60,10 @@ func Start(o Options) (*Server, error) {
 			return nil, fmt.Errorf("embedded NATS server: %w", err)
 		}
 	}
+	own := rand.Text()
+	if o.Login != nil {
+		opts.CustomClientAuthentication = door{o.Login, own}
+	}
 	held, err := lock(o.Dir)
 	if err != nil {
 		return nil, err
@@ -58,7 +73,7 @@ func Start(o Options) (*Server, error) {
 		_ = held.Close()
 		return nil, fmt.Errorf("embedded NATS server: %w", err)
 	}
-	s := &Server{inner, held}
+	s := &Server{inner, held, own}
 	s.Start()
 	if !s.ReadyForConnections(20 * time.Second) {
 		s.Stop()

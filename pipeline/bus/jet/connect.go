@@ -3,6 +3,7 @@
 package jet
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -26,7 +27,9 @@ type ConnOptions struct {
 	CA        string // PEM files for TLS
 	Cert, Key string
 	InProcess nats.InProcessConnProvider
-	Log       *slog.Logger
+	// User and Password are for InProcess; other servers have them in their URL or context.
+	User, Password string
+	Log            *slog.Logger
 }
 
 // natsContext is the part of a NATS context file that is used here; the nats CLI writes it.
@@ -85,13 +88,33 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		opts = append(opts, nats.Secure(t))
 	}
 	if o.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(o.InProcess))
+		opts = append(opts, nats.InProcessServer(o.InProcess), nats.UserInfo(o.User, o.Password))
 	}
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s: %w; is nats-server running there, and are the credentials right?", redact(url), err)
 	}
 	return nc, nil
+}
+
+// ConnectWithin is Connect for a server that may not be there yet: it tries until the time is over or ctx ends, but not
+// where the server refuses us, for waiting would not help.
+func ConnectWithin(ctx context.Context, o ConnOptions, wait time.Duration) (*nats.Conn, error) {
+	until := time.Now().Add(wait)
+	for said := false; ; said = true {
+		nc, err := Connect(o)
+		if err == nil || errors.Is(err, nats.ErrAuthorization) || !time.Now().Before(until) {
+			return nc, err
+		}
+		if !said && o.Log != nil {
+			o.Log.Warn("NATS is not there yet; it is waited for", "for", wait, "err", err)
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		}
+	}
 }
 
 func (c natsContext) options() []nats.Option {

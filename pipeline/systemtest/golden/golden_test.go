@@ -88,7 +88,7 @@ func start(t *testing.T, bin, config string, env ...string) *gateway {
 		"--data", filepath.Join(dir, "data"))
 	g := &gateway{said: &output{news: make(chan struct{}, 1)}}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, g.said, g.said
-	cmd.Env = append([]string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, env...)
+	cmd.Env = append([]string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "SHALLOT_BUS__LAME_DUCK=0s"}, env...)
 	require.NoError(t, cmd.Start())
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()

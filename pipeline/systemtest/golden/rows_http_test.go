@@ -74,6 +74,8 @@ var modelRows = []row{
 	one("chat-bad-timeout", chat(hello, "Shallot-Timeout: soon")),
 	one("chat-bad-deadline", chat(hello, "Shallot-Deadline: tomorrow")),
 	one("chat-bad-cache", chat(hello, "Shallot-Cache: maybe")),
+	one("chat-misspelled-header", chat(hello, "Shallot-Sesion: s1")),
+	one("tool-misspelled-header", "POST /v1/tools/add/call\nShallot-Tiemout: 1s\n\n"+`{"a":1,"b":2}`),
 	one("chat-bad-only", chat(hello, "Shallot-Only: nothing-known")),
 	one("chat-only", chat(hello, "Shallot-Only: logging")),
 	one("chat-two-sessions", chat(hello, "Shallot-Session: a", "Shallot-Session: b")),

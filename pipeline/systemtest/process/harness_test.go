@@ -186,7 +186,7 @@ func (c *cluster) process(name string, args ...string) *process {
 	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), news: make(chan struct{}, 1), done: make(chan struct{})}
 	p.cmd.Dir = c.t.TempDir()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.Env = []string{"HOME=" + p.cmd.Dir, "PATH=" + os.Getenv("PATH"), "NO_PROXY=127.0.0.1"}
+	p.cmd.Env = []string{"HOME=" + p.cmd.Dir, "PATH=" + os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "SHALLOT_BUS__LAME_DUCK=0s"}
 	p.cmd.Env = append(p.cmd.Env, c.env...)
 	bind(p.cmd)
 	require.NoError(c.t, p.cmd.Start())

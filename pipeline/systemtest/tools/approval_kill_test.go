@@ -87,7 +87,7 @@ tool:
 				decision := []string{"approve", "reject"}[i%2]
 				for time.Now().Before(limit) {
 					m = request("shallot.v1.approval.answer", `{"call":"`+ids[i]+`","decision":"`+decision+`"}`, "")
-					if m == nil || gjson.GetBytes(m.Data, "status").Str == "answered" || m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
+					if m == nil || gjson.GetBytes(m.Data, "status").Str == "decided" || m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
 						break
 					}
 				}

@@ -177,7 +177,7 @@ func TestApprovalRows(t *testing.T) {
 				switch r.Get("record").Str {
 				case id + ".asked":
 					asked = r.Get("policy").Str == "big" && r.Get("tool").Str == "pay"
-				case id + ".answered":
+				case id + ".decided":
 					answered = r.Get("by").Str == "ann" && r.Get("decision").Str == "approve"
 				case id + ".end":
 					end = r.Get("approval.by").Str == "ann"
@@ -352,7 +352,7 @@ func TestApprovalOverNATS(t *testing.T) {
 	m = ask(t, b.Conn, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","decision":"maybe"}`)
 	require.Contains(t, string(m.Data), "approve, edit, reject, respond")
 	m = ask(t, b.Conn, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","decision":"edit","arguments":{"amount":9007199254740993}}`)
-	require.Equal(t, "answered", gjson.GetBytes(m.Data, "status").Str, string(m.Data))
+	require.Equal(t, "decided", gjson.GetBytes(m.Data, "status").Str, string(m.Data))
 	require.Eventually(t, func() bool {
 		m = ask(t, b.Conn, "shallot.v1.tenant.acme.result."+id, ``)
 		return string(m.Data) == `{"paid":true}`

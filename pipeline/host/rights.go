@@ -1,0 +1,84 @@
+package host
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+)
+
+// login is what the embedded server asks; nil where no keys are configured.
+func (h *Host) login(o Options) func(user, password string) (embed.Rights, bool) {
+	if o.Login == nil {
+		return nil
+	}
+	return func(user, password string) (embed.Rights, bool) {
+		id, ok := o.Login(user, password)
+		if !ok {
+			return embed.Rights{}, false
+		}
+		return h.rights(id), true
+	}
+}
+
+// rights are what the holder of a key may do on the embedded server. An operator may do everything, unless the key is
+// for some models, agents or tools only. A caller asks on the subjects of the key's tenant and reads an inbox of their
+// own, because whoever reads _INBOX.> reads the answers of all.
+//
+// A message does not say who sent it, so a key's lists can be held here only where a subject names what is asked for:
+// who may use some models or agents only asks for them over HTTP, and who may call some tools only calls here those
+// that the key names without a wildcard. Results tell of every call of the tenant, so such keys do not read them here.
+func (h *Host) rights(id api.Identity) embed.Rights {
+	limited := len(id.Models)+len(id.Agents)+len(id.Tools) > 0
+	if id.Operator() && !limited {
+		return embed.Rights{All: true}
+	}
+	r := embed.Rights{Subscribe: []string{InboxOf(id.KeyID) + ".>"}}
+	tenants := []string{id.Tenant}
+	if id.Tenant == "default" && h.Config.NATS.BareSubjects && !h.Config.NATS.TrustTenantHeader {
+		tenants = append(tenants, "")
+	}
+	s := messages.Subjects{Root: h.Config.Bus.Root}
+	for _, t := range tenants {
+		for kind, list := range map[messages.Kind][]string{messages.Model: id.Models, messages.Agent: id.Agents} {
+			if len(list) == 0 {
+				r.Publish = append(r.Publish, s.TenantRequest(t, kind))
+			}
+		}
+		r.Publish = append(r.Publish, toolSubjects(s, t, id.Tools)...)
+		if !limited {
+			for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+				r.Publish = append(r.Publish, s.TenantSubmit(t, kind))
+			}
+			r.Publish = append(r.Publish, verbOf(s, t, "result", "*"))
+		}
+		for _, v := range h.verbs() {
+			r.Publish = append(r.Publish, verbOf(s, t, strings.Split(v.Name, ".")...))
+		}
+	}
+	return r
+}
+
+func toolSubjects(s messages.Subjects, tenant string, tools []string) (out []string) {
+	if len(tools) == 0 {
+		return []string{s.TenantRequest(tenant, messages.Tool)}
+	}
+	for _, name := range tools {
+		if !strings.Contains(name, "*") {
+			out = append(out, s.ToolRequest(tenant, name))
+		}
+	}
+	return out
+}
+
+func verbOf(s messages.Subjects, tenant string, verb ...string) string {
+	if tenant != "" {
+		verb = slices.Concat([]string{"tenant", messages.Token(tenant)}, verb)
+	}
+	return s.Control(verb...)
+}
+
+// InboxOf is the prefix of the inboxes of a key's holder on the embedded server.
+func InboxOf(key string) string { return "_INBOX_" + messages.Token(key) }
