@@ -169,7 +169,7 @@ func TestDocsStages(t *testing.T) {
 	var b strings.Builder
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 		fmt.Fprintf(&b, "\n### %s calls\n\n", strings.ToUpper(string(kind[:1]))+string(kind[1:]))
-		b.WriteString("| order | stage | documents' name | tier | phases | default | calls | if it fails | reads | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
+		b.WriteString("| order | stage | specification's name | tier | phases | default | calls | if it fails | reads | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
 		specs := slices.DeleteFunc(stages.All(), func(s stages.Spec) bool { return s.Kind != kind })
 		slices.SortStableFunc(specs, func(a, b stages.Spec) int { return a.Order - b.Order })
 		for _, spec := range specs {
@@ -245,6 +245,7 @@ func pages(t *testing.T) map[string]string {
 		out[strings.TrimPrefix(path, root)] = string(raw)
 	}
 	add(root + "README.md")
+	add(root + "CONTRIBUTING.md")
 	require.NoError(t, filepath.WalkDir(root+"docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && (strings.HasSuffix(path, ".md") || strings.HasSuffix(path, ".txt")) {
 			add(path)
@@ -260,6 +261,7 @@ var (
 	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
 	subject   = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
 	link      = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	path      = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
 )
 
 func TestDocsNames(t *testing.T) {
@@ -300,6 +302,13 @@ func TestDocsNames(t *testing.T) {
 			}
 			_, err := os.Stat(filepath.Join(root, filepath.Dir(file), m[1]))
 			require.NoError(t, err, "%s links to %s", file, m[1])
+		}
+		if file == "docs/writing-a-stage.md" {
+			text = strings.ReplaceAll(text, "stages/shout", "stages/audit") // its example is for the reader to write
+		}
+		for _, m := range path.FindAllStringSubmatch(text, -1) {
+			_, err := os.Stat(filepath.Join(root, m[1]))
+			require.NoError(t, err, "%s names the path %s, which does not exist", file, m[1])
 		}
 	}
 }
