@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"flag"
-	"fmt"
 	"go/ast"
 	"go/token"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,17 +19,9 @@ import (
 var update = flag.Bool("update", false, "write docs/traceability.md anew")
 
 const (
-	requirements = "../docs/traceability.tsv" // lines "id<tab>sentence" and headings
+	requirements = "../docs/traceability.tsv" // text, and lines of id, sentence and, if any, cases
 	tracePage    = "../docs/traceability.md"
 	unheldTitle  = "\n## Not held by a test yet\n"
-	traceIntro   = `# Traceability
-
-Each requirement has an id and one sentence; below it stand the tests that name the id, by package. A test names an id in
-its name, in the name of a subtest or row, in a message or in a comment. S0 to S4 are the parts of the specification that
-Shallot implements, X its open questions with our answers; the other letters are cases and findings.
-
-This page is generated from [traceability.tsv](traceability.tsv) and from the tests:
-` + "`go test ./pipeline -run Traceability -update`.\n"
 )
 
 // rowID is an id wherever it stands.
@@ -40,78 +30,80 @@ var rowID = regexp.MustCompile(`\b(?:S[0-4]-[A-Z]+|X|[A-Z][A-Z\d])-\d+[a-z]?\b`)
 // held says which tests name an id: id, "package TestOne, TestTwo", names of subtests.
 type held map[string]map[string][]string
 
-func (h held) add(id, test, sub string) {
-	if h[id] == nil {
-		h[id] = map[string][]string{}
-	}
-	h[id][test] = append(h[id][test], sub)
-}
-
 // TestTraceability keeps docs/traceability.md true. An id that a test names must be known, and an id that is held by a
 // test stays held: the list of those that are not can only become shorter.
 func TestTraceability(t *testing.T) {
 	t.Parallel()
 	tests := held{}
 	for rel, p := range ours(t) {
-		var files []string
-		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
-			files = append(files, filepath.Join(p.Dir, name))
+		names := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+		if slices.Contains(p.Imports, "testing") { // suites that other packages run
+			names = append(names, p.GoFiles...)
 		}
-		tests.read(t, rel, files)
+		tests.read(t, rel, p.Dir, names)
 	}
 	rows, err := os.ReadFile(requirements)
 	require.NoError(t, err)
 	have, err := os.ReadFile(tracePage)
 	require.NoError(t, err)
 
-	page, known, unheld := strings.Builder{}, map[string]bool{}, []string{}
-	page.WriteString(traceIntro)
+	page, known, unheld := "", map[string]bool{}, []string{}
 	for line := range strings.Lines(string(rows)) {
-		id, sentence, ok := strings.Cut(strings.TrimSpace(line), "\t")
-		if !ok {
-			fmt.Fprintf(&page, "\n#%s\n\n", id)
+		cells := strings.Split(strings.TrimSpace(line), "\t")
+		if len(cells) == 1 {
+			page += line
 			continue
 		}
-		require.Equal(t, id, rowID.FindString(id), "%s: this is not an id", requirements)
-		require.False(t, known[id], "%s: %s stands there twice", requirements, id)
+		id, cases := cells[0], strings.Fields(strings.Join(cells[2:], " "))
+		require.True(t, rowID.FindString(id) == id && !known[id], "%s: %s is not an id, or there twice", requirements, id)
 		known[id] = true
-		page.WriteString(wrapped("- ", "**"+id+"** "+sentence))
-		for _, test := range slices.Sorted(maps.Keys(tests[id])) {
-			pkg, name, _ := strings.Cut(test, " ")
-			text := "`" + pkg + "` " + name + ":"
-			for _, sub := range slices.Compact(slices.Sorted(slices.Values(tests[id][test]))) {
-				if sub != "" {
-					text += " `" + strings.ReplaceAll(sub, "`", "'") + "`,"
-				}
-			}
-			page.WriteString(wrapped("  - ", text[:len(text)-1]))
-		}
-		if len(tests[id]) == 0 {
+		page += tests.item(id, cells[1], cases)
+		if !slices.ContainsFunc(append(cases, id), func(id string) bool { return len(tests[id]) > 0 }) {
 			unheld = append(unheld, id)
 		}
 	}
-	page.WriteString(unheldTitle + "\n" + wrapped("", strings.Join(unheld, ", ")))
+	page += unheldTitle + "\n" + wrapped("", strings.Join(unheld, ", "))
+	for _, id := range rowID.FindAllString(string(rows), -1) {
+		require.True(t, known[id], "%s: %s has no line", requirements, id)
+	}
 	for id, by := range tests {
-		require.True(t, known[id], "%s is named by %v; docs/traceability.tsv does not know it", id, slices.Collect(maps.Keys(by)))
+		require.True(t, known[id], "%v name %s, which %s does not know", slices.Collect(maps.Keys(by)), id, requirements)
 	}
 	if _, list, ok := strings.Cut(string(have), unheldTitle); ok {
-		before := rowID.FindAllString(list, -1)
-		for _, id := range unheld {
-			require.Contains(t, before, id, "no test holds %s any more, or it is new: name it in a test", id)
-		}
+		require.Subset(t, rowID.FindAllString(list, -1), unheld, "no test holds it any more, or it is new: name it in a test")
 	}
 	if *update {
-		require.NoError(t, os.WriteFile(tracePage, []byte(page.String()), 0o644))
-		return
+		have = []byte(page)
+		require.NoError(t, os.WriteFile(tracePage, have, 0o644))
 	}
-	require.Equal(t, page.String(), string(have), "docs/traceability.md; run: go test ./pipeline -run Traceability -update")
+	require.Equal(t, page, string(have), "%s; run: go test ./pipeline -run Traceability -update", tracePage)
+}
+
+// item is what the page says about one requirement.
+func (h held) item(id, sentence string, cases []string) string {
+	text := "**" + id + "** " + sentence
+	if len(cases) > 0 {
+		text += " → " + strings.Join(cases, ", ")
+	}
+	out := wrapped("- ", text)
+	for _, test := range slices.Sorted(maps.Keys(h[id])) {
+		pkg, name, _ := strings.Cut(test, " ")
+		text := "`" + pkg + "` " + name + ":"
+		for _, sub := range slices.Compact(slices.Sorted(slices.Values(h[id][test]))) {
+			if sub != "" {
+				text += " `" + strings.ReplaceAll(sub, "`", "'") + "`,"
+			}
+		}
+		out += wrapped("  - ", text[:len(text)-1])
+	}
+	return out
 }
 
 // wrapped is an item of a list, in lines of at most 120 columns.
 func wrapped(bullet, text string) string {
 	out, line := "", bullet
 	for _, word := range strings.Fields(text) {
-		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > 120 {
+		if len(line)+len(word) > 120 {
 			out, line = out+strings.TrimRight(line, " ")+"\n", strings.Repeat(" ", len(bullet))
 		}
 		line += word + " "
@@ -120,13 +112,13 @@ func wrapped(bullet, text string) string {
 }
 
 // read adds the tests of one package. An id in a helper or a table belongs to the tests that use it.
-func (h held) read(t *testing.T, pkg string, files []string) {
+func (h held) read(t *testing.T, pkg, dir string, files []string) {
 	t.Helper()
 	type mention struct{ id, decl, sub string }
 	var mentions []mention
 	uses := map[string][]string{} // a name: the declarations that mention it
 	for _, file := range files {
-		src, err := os.ReadFile(file)
+		src, err := os.ReadFile(filepath.Join(dir, file))
 		require.NoError(t, err)
 		f := parse(t, file, src)
 		note := func(decl, text, sub string) {
@@ -134,11 +126,10 @@ func (h held) read(t *testing.T, pkg string, files []string) {
 				mentions = append(mentions, mention{id, decl, sub})
 			}
 		}
-		comments := f.Comments
 		for _, d := range f.Decls {
 			decl := declared(d)
-			for ; len(comments) > 0 && comments[0].Pos() < d.End(); comments = comments[1:] {
-				note(decl, comments[0].Text(), "")
+			for ; len(f.Comments) > 0 && f.Comments[0].Pos() < d.End(); f.Comments = f.Comments[1:] {
+				note(decl, f.Comments[0].Text(), "")
 			}
 			ast.Inspect(d, func(n ast.Node) bool {
 				switch n := n.(type) {
@@ -154,17 +145,21 @@ func (h held) read(t *testing.T, pkg string, files []string) {
 		}
 	}
 	for _, m := range mentions {
-		tests := slices.Compact(slices.Sorted(slices.Values(testsOf(m.decl, uses))))
-		h.add(m.id, pkg+" "+strings.Join(tests, ", "), m.sub)
+		where := pkg + " " + strings.Join(testsOf(m.decl, uses), ", ")
+		if h[m.id] == nil {
+			h[m.id] = map[string][]string{}
+		}
+		h[m.id][where] = append(h[m.id][where], m.sub)
 	}
 }
 
 // declared is the name of a declaration, the first one of a group.
 func declared(d ast.Decl) (name string) {
+	if fn, ok := d.(*ast.FuncDecl); ok {
+		return fn.Name.Name
+	}
 	ast.Inspect(d, func(n ast.Node) bool {
-		if fn, ok := n.(*ast.FuncDecl); ok {
-			name = fn.Name.Name
-		} else if id, ok := n.(*ast.Ident); ok && name == "" {
+		if id, ok := n.(*ast.Ident); ok && name == "" {
 			name = id.Name
 		}
 		return name == ""
@@ -183,21 +178,19 @@ func subtest(s string) string {
 
 // testsOf returns the nearest tests that use a declaration, or itself if it is one or nobody does.
 func testsOf(decl string, uses map[string][]string) []string {
-	seen := map[string]bool{decl: true}
+	seen := map[string]bool{}
 	for level := []string{decl}; len(level) > 0; {
-		tests := slices.DeleteFunc(slices.Clone(level), func(d string) bool {
-			return !strings.HasPrefix(d, "Test") && !strings.HasPrefix(d, "Fuzz")
-		})
-		if len(tests) > 0 {
-			return tests
-		}
-		var next []string
+		var tests, next []string
 		for _, d := range level {
-			for _, user := range uses[d] {
-				if !seen[user] {
-					seen[user], next = true, append(next, user)
-				}
+			if strings.HasPrefix(d, "Test") || strings.HasPrefix(d, "Fuzz") {
+				tests = append(tests, d)
 			}
+			if !seen[d] {
+				seen[d], next = true, append(next, uses[d]...)
+			}
+		}
+		if len(tests) > 0 {
+			return slices.Compact(slices.Sorted(slices.Values(tests)))
 		}
 		level = next
 	}
