@@ -271,3 +271,15 @@ func TestTopLevel(t *testing.T) {
 		require.Contains(t, expected, top, "the top level is fixed; put %s below one of these", path)
 	}
 }
+
+// The map in docs/architecture.md has a line for every package; a folder with "/..." stands for all that is below it.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/architecture.md")
+	require.NoError(t, err)
+	for rel := range ours(t) {
+		if !strings.Contains(string(page), "`"+rel+"`") {
+			require.Contains(t, string(page), "`"+filepath.Dir(rel)+"/...`", "docs/architecture.md has no line for %s", rel)
+		}
+	}
+}

@@ -42,7 +42,7 @@ type ToolArguments struct {
 
 // ToolPolicy is what holds for tools that declare none.
 type ToolPolicy struct {
-	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the documents say, or strict." enum:"documents,strict"`
+	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the specification says, or strict." enum:"documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -169,7 +170,7 @@ func TestDocsStages(t *testing.T) {
 	var b strings.Builder
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 		fmt.Fprintf(&b, "\n### %s calls\n\n", strings.ToUpper(string(kind[:1]))+string(kind[1:]))
-		b.WriteString("| order | stage | documents' name | tier | phases | default | calls | if it fails | reads | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
+		b.WriteString("| order | stage | specification's name | tier | phases | default | calls | if it fails | reads | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
 		specs := slices.DeleteFunc(stages.All(), func(s stages.Spec) bool { return s.Kind != kind })
 		slices.SortStableFunc(specs, func(a, b stages.Spec) int { return a.Order - b.Order })
 		for _, spec := range specs {
@@ -245,6 +246,7 @@ func pages(t *testing.T) map[string]string {
 		out[strings.TrimPrefix(path, root)] = string(raw)
 	}
 	add(root + "README.md")
+	add(root + "CONTRIBUTING.md")
 	require.NoError(t, filepath.WalkDir(root+"docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && (strings.HasSuffix(path, ".md") || strings.HasSuffix(path, ".txt")) {
 			add(path)
@@ -260,6 +262,7 @@ var (
 	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
 	subject   = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
 	link      = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	path      = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
 )
 
 func TestDocsNames(t *testing.T) {
@@ -301,6 +304,13 @@ func TestDocsNames(t *testing.T) {
 			_, err := os.Stat(filepath.Join(root, filepath.Dir(file), m[1]))
 			require.NoError(t, err, "%s links to %s", file, m[1])
 		}
+		if file == "docs/writing-a-stage.md" {
+			text = strings.ReplaceAll(text, "stages/shout", "stages/audit") // its example is for the reader to write
+		}
+		for _, m := range path.FindAllStringSubmatch(text, -1) {
+			_, err := os.Stat(filepath.Join(root, m[1]))
+			require.NoError(t, err, "%s names the path %s, which does not exist", file, m[1])
+		}
 	}
 }
 
@@ -318,6 +328,37 @@ func TestDocsStageNames(t *testing.T) {
 	for name := range names {
 		t.Logf("docs/stages.md has no paragraph on %s; write one: - **`%s`** ...", name, name)
 	}
+}
+
+// TestDocsExampleOfAStage puts the file, the test and the line of writing-a-stage.md in their places, over the tree as it
+// is, and runs the test.
+func TestDocsExampleOfAStage(t *testing.T) {
+	t.Parallel()
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/writing-a-stage.md"], -1)
+	require.Len(t, blocks, 3, "the file, the line, the test")
+	registry, err := os.ReadFile(root + "stages/registry.go")
+	require.NoError(t, err)
+	const first = "\treturn []Spec{\n"
+	require.Contains(t, string(registry), first)
+	dir, err := filepath.Abs(root + "stages")
+	require.NoError(t, err)
+	over := map[string]string{}
+	for name, text := range map[string]string{
+		"shout.go": blocks[0][1], "shout_test.go": blocks[2][1],
+		"registry.go": strings.Replace(string(registry), first, first+blocks[1][1], 1),
+	} {
+		over[filepath.Join(dir, name)] = filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(over[filepath.Join(dir, name)], []byte(text), 0o644))
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": over})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "overlay.json")
+	require.NoError(t, os.WriteFile(file, overlay, 0o644))
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", file, "-run", "^TestShout$", "-v", ".")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "--- PASS: TestShout")
 }
 
 func TestDocsSamplesLoad(t *testing.T) {

@@ -158,7 +158,7 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("RT-10 approval", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10a","fail":2,"with":"tool_network"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10 approved","fail":2,"with":"tool_network"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
@@ -166,7 +166,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		var c *messages.Call
 		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil }, 10*time.Second, 5*time.Millisecond)
 		require.Nil(t, c.Fault)
-		require.Equal(t, []int{3, 3}, []int{b.count("RT-10a"), c.Slip.Tries}, "suspended, not retried; then one yes for all attempts")
+		require.Equal(t, []int{3, 3}, []int{b.count("RT-10 approved"), c.Slip.Tries}, "suspended, not retried; then one yes for all attempts")
 		require.Equal(t, 2, strings.Count(strings.Join(c.Slip.Path, " "), "approval.beforeTool"), "asked once, gone on once")
 	})
 }
