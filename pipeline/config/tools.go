@@ -71,6 +71,7 @@ type Tool struct {
 	Approval         string       `yaml:"approval" json:"approval,omitempty" doc:"none, always, or the name of a policy."`
 	MaxResult        int          `yaml:"max-result" json:"max-result,omitempty" doc:"Tokens above which a result is evicted; 0: the stage's threshold; -1: never." min:"-1"`
 	ConcurrencyGroup string       `yaml:"concurrency-group" json:"concurrency-group,omitempty" doc:"Group whose slots it shares."`
+	NotExecuted      []int        `yaml:"not-executed" json:"not-executed,omitempty" doc:"Statuses and JSON-RPC codes with which it says that it did nothing."`
 	Check            string       `yaml:"check" json:"check,omitempty" doc:"Read tool that can look up an unknown outcome."`
 	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
 	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
@@ -94,6 +95,15 @@ type ToolExecutor struct {
 	URL         string            `yaml:"url" json:"url,omitempty" doc:"Address (http)."`
 	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http)." secret:"true"`
 	MaxResponse Size              `yaml:"max-response" json:"max-response,omitempty" doc:"Largest answer; 0: the executor's default." min:"0"`
+}
+
+// MarshalJSON writes the size as the number of bytes that the registry reads.
+func (e ToolExecutor) MarshalJSON() ([]byte, error) {
+	type record ToolExecutor
+	return json.Marshal(struct {
+		record
+		MaxResponse int64 `json:"max-response,omitempty"`
+	}{record(e), int64(e.MaxResponse)})
 }
 
 // UnmarshalYAML takes the short form or a record.

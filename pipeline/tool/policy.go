@@ -27,6 +27,9 @@ type Policy struct {
 	// MaxResult is the number of tokens above which a result is evicted; 0: the stage's threshold, -1: never.
 	MaxResult        int    `yaml:"max-result" json:"max-result,omitempty"`
 	ConcurrencyGroup string `yaml:"concurrency-group" json:"concurrency-group,omitempty"`
+	// NotExecuted lists the statuses (HTTP, NATS service error) and codes (JSON-RPC) with which the tool says that it did
+	// nothing. Without it no answer of a tool that may not run twice is proof of that.
+	NotExecuted []int `yaml:"not-executed" json:"not-executed,omitempty"`
 	// Check names a read tool with which an unknown outcome can be looked up (contracts 10).
 	Check string `yaml:"check" json:"check,omitempty"`
 	// Coercion overrides tool.arguments.coercion: documents, extended or off.
@@ -138,6 +141,11 @@ func (p Policy) check() (at string, err error) {
 	if p.Retry != nil {
 		if err := p.Retry.check(); err != nil {
 			return "/retry", err
+		}
+	}
+	for _, status := range p.NotExecuted {
+		if status >= 0 && status < 300 {
+			return "/not-executed", fmt.Errorf("%d; statuses of refusals are 300 and above, JSON-RPC codes are negative", status)
 		}
 	}
 	if p.MaxResult < -1 {

@@ -145,16 +145,8 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	switch {
 	case resp.StatusCode/100 == 2:
 		return Result{Content: body}, nil
-	case resp.StatusCode/100 == 3:
-		return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered %d, a redirect to another origin; it is not followed: configure the final URL", name, resp.StatusCode)
 	}
-	r, err := outcome(name, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
-	var f *messages.Fault
-	if resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") == "" && errors.As(err, &f) {
-		// Proxies say so too, of a server that broke off in the middle of the work. Who sends Retry-After has refused.
-		f.Unsent = false
-	}
-	return r, err
+	return outcome(inv.Tool, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
 }
 
 // SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
@@ -207,8 +199,10 @@ func network(ctx context.Context, name string, connected bool, err error) error 
 }
 
 // outcome maps a status that is no success. What the tool says in its own words about bad input or a missing thing is
-// a result (IsError); what a gateway says about the way there is a fault.
-func outcome(name string, status int, wait time.Duration, body []byte, text string) (Result, error) {
+// a result (IsError); what a gateway says about the way there is a fault. Only the tool's definition says which status
+// proves that nothing was done: a proxy answers 429 and 503 of itself, also in the middle of the work.
+func outcome(d *tool.Definition, status int, wait time.Duration, body []byte, text string) (Result, error) {
+	name := d.Name
 	said := strings.TrimSpace(text)
 	if said == "" {
 		said = Short(string(body))
@@ -219,9 +213,11 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 	f := messages.NewFault(messages.ToolError, "tool '%s' answered %d%s", name, status, said)
 	f.RetryAfter = wait
 	switch {
-	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		f.Code, f.Unsent = messages.ToolNetwork, true // refused before work
-	case status == http.StatusBadGateway:
+	case slices.Contains(d.NotExecuted, status):
+		f.Code, f.Unsent = messages.ToolNetwork, true
+	case status/100 == 3:
+		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL", name, status)
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway:
 		f.Code = messages.ToolNetwork
 	case status == http.StatusGatewayTimeout || status == http.StatusRequestTimeout:
 		f.Code = messages.ToolTimeout

@@ -73,7 +73,7 @@ func (e *NATSExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 		if err != nil {
 			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, Short(r.ErrorCode), Short(r.ErrorText))
 		}
-		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
+		return outcome(inv.Tool, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	case r.Chunked:
 		inv.Chunk(string(r.Body))
 		return Result{}, nil

@@ -1,6 +1,7 @@
 package toolbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -77,8 +78,12 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	if a.e.Unguarded || t.Runs == nil || t.Runs.Store == nil {
+	switch {
+	case a.e.Unguarded:
 		return a.ended(a.reply(a.run(ctx)))
+	case t.Runs == nil || t.Runs.Store == nil:
+		r, err := a.run(ctx)
+		return a.ended(a.reply(r, a.proven(r, err)))
 	}
 	return a.ended(a.guarded(ctx))
 }
@@ -231,6 +236,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	r, err := a.run(ctx)
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
 	defer cancel()
+	err = a.proven(r, err)
 	var f *messages.Fault
 	switch {
 	case err == nil:
@@ -241,9 +247,6 @@ func (a *attempt) guarded(ctx context.Context) error {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
 		return f
-	case errors.As(err, &f) && (f.Code == messages.ToolTimeout || f.Code == messages.ToolNetwork || f.Code == messages.DeadlineExceeded):
-		f = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
-		n.Fault = f
 	case errors.As(err, &f) && f.Code == messages.Cancelled:
 		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 	default:
@@ -257,6 +260,26 @@ func (a *attempt) guarded(ctx context.Context) error {
 		return f
 	}
 	return a.reply(r, err)
+}
+
+// proven is how a run of a tool that may not run twice ends: with its result, with the proof that nothing was done, with
+// the caller's cancel, or, whatever else was answered, with an outcome that nobody knows. An error result without a word
+// is no result.
+func (a *attempt) proven(r Result, err error) error {
+	if err == nil && r.IsError && len(bytes.TrimSpace(r.Content)) == 0 && len(r.Structured) == 0 {
+		err = messages.NewFault(messages.ToolError, "'%s' says that it failed, and nothing else", a.d.Name)
+	}
+	if err == nil {
+		return nil
+	}
+	var f *messages.Fault
+	if !errors.As(err, &f) {
+		f = fault(a.d.Name, err)
+	}
+	if tool.NotExecuted(f) || f.Code == messages.Cancelled || f.Code == messages.OutcomeUnknown {
+		return f
+	}
+	return tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 }
 
 // before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
