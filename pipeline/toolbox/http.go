@@ -27,8 +27,8 @@ import (
 const maxResponse = 10 << 20
 
 // HTTPExecutor runs tools that are HTTP endpoints: the arguments are POSTed as JSON, the answer's body is the result.
-// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308), any other
-// is refused, so that no answer can lead a call to another host or into a private network.
+// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308) for tools that
+// are idempotent, any other is refused, so that no answer can lead a call to another host or into a private network.
 //
 // A tool that does not come from the operator's file reaches public addresses only, and the networks that Allow names:
 // the address is checked when the connection is made, after the name was resolved, so that no name and no rebinding
@@ -62,13 +62,18 @@ func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Cl
 		},
 		CheckRedirect: func(to *http.Request, via []*http.Request) error {
 			from := via[0].URL
-			if len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
+			once, _ := to.Context().Value(sendOnce{}).(bool)
+			if once || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
 				return http.ErrUseLastResponse
 			}
 			return nil
 		},
 	}
 }
+
+// sendOnce is the key of a request's context that keeps a redirect from being followed: 307 and 308 send the request a
+// second time, and nobody knows what the first one did.
+type sendOnce struct{}
 
 var errPrivate = errors.New("the address is not public")
 
@@ -110,6 +115,7 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 		req.Header.Set(k, v)
 	}
 	SendOnce(req.Header)
+	ctx = context.WithValue(ctx, sendOnce{}, inv.Once)
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client

@@ -166,7 +166,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
-		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show,
+		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show, Once: !a.e.Idempotent,
 	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	a.out.end()

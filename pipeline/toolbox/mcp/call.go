@@ -62,7 +62,7 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 		defer s.listen(mark, nil)
 	}
 	defer s.askLogs(params, mark, inv)()
-	s.seen.expect(mark)
+	s.seen.expect(mark, inv.Once)
 	defer s.seen.take(mark)
 	res, err := l.session.CallTool(ctx, params)
 	if err != nil {

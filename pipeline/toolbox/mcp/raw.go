@@ -28,15 +28,27 @@ const maxKept = 64 << 20
 type rawResults struct {
 	mu  sync.Mutex
 	got map[string]json.RawMessage // mark -> result; present with nil while it is awaited
+	// once are the marks of requests that may not be sent twice.
+	once map[string]bool
 }
 
-func (r *rawResults) expect(mark string) {
+func (r *rawResults) expect(mark string, once bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.got == nil {
-		r.got = map[string]json.RawMessage{}
+		r.got, r.once = map[string]json.RawMessage{}, map[string]bool{}
 	}
 	r.got[mark] = nil
+	if once {
+		r.once[mark] = true
+	}
+}
+
+// sendOnce reports whether the marked request may not be sent twice.
+func (r *rawResults) sendOnce(mark string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.once[mark]
 }
 
 func (r *rawResults) put(mark string, result json.RawMessage) {
@@ -53,6 +65,7 @@ func (r *rawResults) take(mark string) json.RawMessage {
 	defer r.mu.Unlock()
 	raw := r.got[mark]
 	delete(r.got, mark)
+	delete(r.once, mark)
 	return raw
 }
 
@@ -173,20 +186,16 @@ func (t *rawTripper) client() *http.Client {
 		if len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host {
 			return errors.New("a redirect to another origin is not followed; configure the final URL")
 		}
+		if t.seen.sendOnce(marked(via[0])) {
+			return http.ErrUseLastResponse
+		}
 		return nil
 	}}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	mark := ""
-	if req.GetBody != nil && req.Method == http.MethodPost {
-		if b, err := req.GetBody(); err == nil {
-			all, _ := io.ReadAll(b)
-			_ = b.Close()
-			mark = markOf([]byte(gjson.GetBytes(all, "params").Raw))
-		}
-	}
+	mark := marked(req)
 	if len(t.headers) > 0 {
 		req = req.Clone(req.Context())
 		for k, v := range t.headers {
@@ -208,6 +217,20 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}}
 	return resp, nil
+}
+
+// marked is the mark of the request's body; empty if it has none.
+func marked(req *http.Request) string {
+	if req.GetBody == nil || req.Method != http.MethodPost {
+		return ""
+	}
+	b, err := req.GetBody()
+	if err != nil {
+		return ""
+	}
+	all, _ := io.ReadAll(b)
+	_ = b.Close()
+	return markOf([]byte(gjson.GetBytes(all, "params").Raw))
 }
 
 // listener hears the messages of a body before its reader does.
