@@ -42,7 +42,7 @@ type ToolArguments struct {
 
 // ToolPolicy is what holds for tools that declare none (contracts 11).
 type ToolPolicy struct {
-	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the documents say, or strict." enum:"documents,strict"`
+	Undeclared string `yaml:"undeclared" doc:"Tools of this file and the API that declare no effect: careful (they write, unless the name begins with get_, search_, query_, list_, find_ or read_), documents (they may be repeated and cached, unless it begins with create_, delete_ or update_), or strict." enum:"careful,documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 
@@ -62,7 +62,7 @@ type Tool struct {
 	InputSchema      JSON         `yaml:"input-schema" json:"input-schema,omitempty" doc:"JSON Schema of the arguments."`
 	OutputSchema     JSON         `yaml:"output-schema" json:"output-schema,omitempty" doc:"JSON Schema of the result."`
 	Executor         ToolExecutor `yaml:"executor" json:"executor" doc:"Who runs it: go:<function>, nats:<subject>, mcp:<server>, an http(s) URL, or a record." required:"true"`
-	Effect           string       `yaml:"effect" json:"effect,omitempty" doc:"What a call changes." enum:"read,write,external,unknown,"`
+	Effect           string       `yaml:"effect" json:"effect,omitempty" doc:"What a call changes." enum:"read,write,external,destructive,unknown,"`
 	Idempotent       *bool        `yaml:"idempotent" json:"idempotent,omitempty" doc:"Whether twice is as good as once."`
 	IdempotencyKey   string       `yaml:"idempotency-key" json:"idempotency-key,omitempty" doc:"native: the tool itself honours a key." enum:"native,"`
 	Retry            *ToolRetry   `yaml:"retry" json:"retry,omitempty" doc:"networkRetry, idempotentSafeRetry, noRetry, or a record."`

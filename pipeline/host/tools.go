@@ -112,12 +112,19 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err := t.registry.Refresh(ctx); err != nil {
 		return fmt.Errorf("tools: %w", err)
 	}
+	var assumed []string
 	for _, d := range defs {
 		if _, err := t.registry.Register(ctx, d); err != nil {
 			return fmt.Errorf("tool %s: %w", d.Name, err)
 		}
 		t.configured[d.Name] = true
 		h.checkTime(&d)
+		if t.rules.Assumed(&d) {
+			assumed = append(assumed, d.Name)
+		}
+	}
+	if len(assumed) > 0 {
+		h.log.Info("these tools declare no effect and count as write: not repeated, not cached; give them effect: read, or idempotent: true", "tools", assumed)
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
 		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)

@@ -207,7 +207,7 @@ func TestHTTPSlowLoris(t *testing.T) {
 	defer e.Close()
 	d := httpTool(url, tool.Policy{Timeout: tool.Duration(50 * time.Millisecond)})
 	pool := toolbox.NewPool(toolbox.DefaultPool())
-	target := &toolbox.Target{Tools: tools{"x": d}, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"http": e}, Pool: pool}
+	target := &toolbox.Target{Tools: tools{"x": d}, Rules: documents(), Executors: toolbox.Executors{"http": e}, Pool: pool}
 	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
 	<-gone
 	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
