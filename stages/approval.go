@@ -87,12 +87,12 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 }
 
 func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	def, _, err := a.tools.of(ctx, c)
+	def, e, err := a.tools.of(ctx, c)
 	if err != nil {
 		return pipeline.Verdict{}, err
 	}
 	if raw, ok := c.Notes[messages.NoteAnswer]; ok {
-		return a.decided(ctx, c, def, raw)
+		return a.decided(ctx, c, def, e, raw)
 	}
 	if approval.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
 		return pipeline.Continue(), nil
@@ -122,7 +122,7 @@ func (a *approvalStage) ask(ctx context.Context, c *messages.Call, q *approval.Q
 }
 
 // decided carries out what a person decided.
-func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
+func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective, raw json.RawMessage) (pipeline.Verdict, error) {
 	var d approval.Decision
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
@@ -134,7 +134,7 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 	var next *approval.Question
 	switch d.Decision {
 	case approval.Edit:
-		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args)
+		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args, e)
 		if faults != nil {
 			return pipeline.Verdict{}, faults.Fault()
 		}
@@ -206,6 +206,7 @@ func (a *approvalStage) record(ctx context.Context, c *messages.Call, r Approval
 type ApprovalDesk struct {
 	*approval.Policies
 	tools  tool.Tools
+	rules  tool.Rules
 	parser *args.Parser
 	args   args.Options
 }
@@ -220,7 +221,11 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ApprovalDesk{Policies: p, tools: d.Tools, parser: d.Parser, args: d.Arguments}, nil
+	rules := tool.DefaultRules()
+	if d.Rules != nil {
+		rules = *d.Rules
+	}
+	return &ApprovalDesk{Policies: p, tools: d.Tools, rules: rules, parser: d.Parser, args: d.Arguments}, nil
 }
 
 // Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and
@@ -243,7 +248,7 @@ func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMess
 		return nil, err
 	}
 	err = q.Check(&d, now, func(def *tool.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
-		args, faults := def.ParseArguments(a.parser, raw, a.args)
+		args, faults := def.ParseArguments(a.parser, raw, a.args, a.rules.Effective(def))
 		if faults != nil {
 			return nil, faults.Fault()
 		}

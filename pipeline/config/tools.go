@@ -38,6 +38,8 @@ type ToolArguments struct {
 	Coercion    string `yaml:"coercion" doc:"Rules by which values of the wrong type are converted." enum:"documents,extended,off"`
 	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
+	Undeclared  string `yaml:"undeclared" doc:"Names that the schema does not declare: refuse, drop (and say so), pass them on, or auto: refuse for tools that change something, drop for others." enum:"auto,refuse,drop,pass"`
+	Formats     string `yaml:"formats" doc:"Whether date, date-time, time, email, uuid and uri are only notes or are checked; auto: checked with extended." enum:"auto,annotate,assert"`
 }
 
 // ToolPolicy is what holds for tools that declare none (contracts 11).
@@ -74,6 +76,7 @@ type Tool struct {
 	NotExecuted      []int        `yaml:"not-executed" json:"not-executed,omitempty" doc:"Statuses and JSON-RPC codes with which it says that it did nothing."`
 	Check            string       `yaml:"check" json:"check,omitempty" doc:"Read tool that can look up an unknown outcome."`
 	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
+	Undeclared       string       `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty" doc:"Overrides tool.arguments.undeclared." enum:"auto,refuse,drop,pass,"`
 	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
 	Task             string       `yaml:"task" json:"task,omitempty" doc:"When MCP callers who know the Tasks extension get a handle; empty is auto." enum:"auto,always,required,never,"`
 	Clearable        *bool        `yaml:"clearable" json:"clearable,omitempty" doc:"Whether context editing may clear its results."`

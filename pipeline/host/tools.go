@@ -55,7 +55,10 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = args.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
+	t.options = args.Options{
+		Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars,
+		Undeclared: c.Arguments.Undeclared, Formats: c.Arguments.Formats,
+	}
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
@@ -73,7 +76,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
-	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
+	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options, Rules: &t.rules}); err != nil {
 		return fmt.Errorf("agent.interceptor.approval: %w", err)
 	}
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}

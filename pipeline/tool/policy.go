@@ -36,6 +36,8 @@ type Policy struct {
 	Check string `yaml:"check" json:"check,omitempty"`
 	// Coercion overrides tool.arguments.coercion: documents, extended or off.
 	Coercion string `yaml:"coercion" json:"coercion,omitempty"`
+	// UndeclaredArguments overrides tool.arguments.undeclared: auto, refuse, drop or pass.
+	UndeclaredArguments string `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty"`
 	// AllowBlank lists required text parameters that may be blank, beside those with minLength 0.
 	AllowBlank []string `yaml:"allow-blank" json:"allow-blank,omitempty"`
 	// Task says when an MCP caller who knows the Tasks extension gets a handle instead of the result; see [TaskAuto].
@@ -132,6 +134,9 @@ func (p Policy) check() (at string, err error) {
 		return at, err
 	}
 	if at, err := oneOf("/coercion", p.Coercion, "", args.Documents, args.Extended, args.Off); err != nil {
+		return at, err
+	}
+	if at, err := oneOf("/undeclared-arguments", p.UndeclaredArguments, "", args.Auto, args.Refuse, args.Drop, args.Pass); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/task", p.Task, "", TaskAuto, TaskAlways, TaskRequired, TaskNever); err != nil {

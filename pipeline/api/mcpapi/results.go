@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -22,6 +23,9 @@ type rawContent struct {
 
 // MarshalJSON implements json.Marshaler.
 func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
+
+// metaChanged says in _meta what was done to the arguments; the header of the other faces is Shallot-Changed.
+const metaChanged = "shallot/changed"
 
 func textResult(text string, meta map[string]any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
@@ -60,7 +64,11 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 // and structured content if it is an object. Alone says that the request is of a revision without sessions.
 func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
-		return faultResult(c.Fault, c.ID)
+		r, err := faultResult(c.Fault, c.ID)
+		if changed := api.Changed(c); r != nil && len(changed) > 0 {
+			r.Meta[metaChanged] = changed
+		}
+		return r, err
 	}
 	r, native := f.body(d, c, alone)
 	r.IsError = r.IsError || c.Flag(messages.NoteIsError)
@@ -68,6 +76,9 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 		r.Meta = mcp.Meta{}
 	}
 	r.Meta["shallot/call"] = c.ID
+	if changed := api.Changed(c); len(changed) > 0 {
+		r.Meta[metaChanged] = changed
+	}
 	if fromCache(c) {
 		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
 	}
