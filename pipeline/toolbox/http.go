@@ -150,9 +150,18 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	}
 	switch {
 	case resp.StatusCode/100 == 2:
-		return Result{Content: body}, nil
+		return contentOf(inv, resp.Header.Get("Content-Type"), body), nil
 	}
 	return outcome(inv.Tool, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
+}
+
+// contentOf is the result of bytes of a content type: text as it is, anything else as base64 with its type.
+func contentOf(inv Invocation, contentType string, body []byte) Result {
+	mediaType, text := tool.MediaType(contentType)
+	if text || len(body) == 0 {
+		return Result{Content: body}
+	}
+	return Result{Content: tool.Binary(mediaType, body, inv.CallID), Metadata: map[string]any{tool.MetaBinary: mediaType}}
 }
 
 // SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -174,6 +175,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		err = a.out.complete(a.d.Name, &r)
 	}
 	if err == nil {
+		err = readable(a.d.Name, r.Content)
+	}
+	if err == nil {
 		a.judge(ctx, &r)
 		return r, nil
 	}
@@ -197,6 +201,23 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		return r, tool.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
+}
+
+// readable refuses a text that is not UTF-8: it would arrive damaged.
+func readable(name string, text []byte) error {
+	if utf8.Valid(text) {
+		return nil
+	}
+	at := 0
+	for at < len(text) {
+		r, n := utf8.DecodeRune(text[at:])
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		at += n
+	}
+	return messages.NewFault(messages.ToolError, "the result of '%s' is given as text and is not valid UTF-8 at byte %d; send UTF-8, or say its type in Content-Type",
+		name, at)
 }
 
 // judge marks a result that is not as the tool's output schema has it.

@@ -134,6 +134,14 @@ func fromCache(c *messages.Call) bool {
 	return c.Noted(messages.NoteMetadata, &meta) && meta.FromCache
 }
 
+// binary reports whether a result is bytes that are no text.
+func binary(c *messages.Call) bool {
+	var meta struct {
+		Binary string `json:"binary"`
+	}
+	return c.Noted(messages.NoteMetadata, &meta) && meta.Binary != ""
+}
+
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
 func degraded(c *messages.Call) string {
 	var text string
@@ -153,7 +161,7 @@ func degraded(c *messages.Call) string {
 
 // body is the reply as a result; native says that it is what an MCP server gave, unchanged.
 func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
-	if d.Executor.Kind == tool.ExecMCP {
+	if d.Executor.Kind == tool.ExecMCP || binary(c) {
 		if raw, ok := tool.NativeMCP(c); ok {
 			r, err := nativeResult(raw)
 			if err == nil {
