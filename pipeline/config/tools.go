@@ -16,6 +16,7 @@ type Tooling struct {
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
 	// APINetworks open private networks to tools that did not come with this file.
 	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	SecretsDir  string      `yaml:"secrets-dir" doc:"Directory of the files that ${secret:name} in the headers of tools names; empty: there are none."`
 	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
 	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
 }
@@ -96,7 +97,7 @@ type ToolExecutor struct {
 	Name        string            `yaml:"name" json:"name,omitempty" doc:"Go function, NATS subject or MCP server; empty: the tool's name."`
 	Tool        string            `yaml:"tool" json:"tool,omitempty" doc:"The tool's name on the other side (mcp)."`
 	URL         string            `yaml:"url" json:"url,omitempty" doc:"Address (http)."`
-	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http)." secret:"true"`
+	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http). ${VAR}, ${file:/path} and ${secret:name} are kept, and resolved by the worker that sends." secret:"true"`
 	MaxResponse Size              `yaml:"max-response" json:"max-response,omitempty" doc:"Largest answer; 0: the executor's default." min:"0"`
 }
 

@@ -51,6 +51,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		return err
 	}
 	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t.http.References = tool.References{Getenv: o.Getenv, Dir: c.SecretsDir}
 	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
@@ -122,6 +123,11 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		}
 		t.configured[d.Name] = true
 		h.checkTime(&d)
+		for name, value := range d.Executor.Headers {
+			if _, err := t.http.References.Resolve(value); err != nil && o.Roles.Tool {
+				h.log.Warn("a header of a tool cannot be sent", "tool", d.Ref(), "header", name, "reason", err)
+			}
+		}
 		if t.rules.Assumed(&d) {
 			assumed = append(assumed, d.Name)
 		}

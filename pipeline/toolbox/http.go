@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -34,6 +35,9 @@ const maxResponse = 10 << 20
 // the address is checked when the connection is made, after the name was resolved, so that no name and no rebinding
 // leads inside (security.md, SSRF). Such a tool uses no proxy of the environment, which would hide the address.
 type HTTPExecutor struct {
+	// References resolves the values of the definition's headers; set it before the first call.
+	References tool.References
+
 	client  *http.Client
 	guarded *http.Client
 }
@@ -96,8 +100,41 @@ func (e *HTTPExecutor) Close() {
 	e.guarded.CloseIdleConnections()
 }
 
-// Execute posts the arguments.
+// Execute posts the arguments. No value of a header stands in the error.
 func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
+	own := make(http.Header, len(inv.Tool.Executor.Headers))
+	for k, v := range inv.Tool.Executor.Headers {
+		value, err := e.References.Resolve(v)
+		if err != nil {
+			f := messages.NewFault(messages.Misconfigured, "tool '%s': its header %s: %v", inv.Tool.Name, k, err)
+			f.Unsent = true
+			return Result{}, f
+		}
+		own.Set(k, value)
+	}
+	r, err := e.send(ctx, inv, own)
+	if f := (*messages.Fault)(nil); errors.As(err, &f) {
+		g := *f
+		for _, values := range own {
+			g.Message = hide(g.Message, values[0])
+		}
+		return r, &g
+	}
+	return r, err
+}
+
+// hide takes a header's value out of a text, and the part of it that follows its scheme.
+func hide(text, value string) string {
+	_, token, _ := strings.Cut(value, " ")
+	for _, secret := range []string{value, token} {
+		if len(secret) >= 6 {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+	}
+	return text
+}
+
+func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header) (Result, error) {
 	name := inv.Tool.Name
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, inv.Tool.Executor.URL, bytes.NewReader(inv.Arguments))
 	if err != nil {
@@ -111,9 +148,7 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	for k, v := range headers(inv) {
 		req.Header.Set(k, v)
 	}
-	for k, v := range inv.Tool.Executor.Headers {
-		req.Header.Set(k, v)
-	}
+	maps.Copy(req.Header, own)
 	SendOnce(req.Header)
 	ctx = context.WithValue(ctx, sendOnce{}, inv.Once)
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
