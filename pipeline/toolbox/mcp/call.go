@@ -64,7 +64,13 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 	defer s.askLogs(params, mark, inv)()
 	s.seen.expect(mark, inv.Once)
 	defer s.seen.take(mark)
-	res, err := l.session.CallTool(ctx, params)
+	calling, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	s.seen.watch(mark, stop)
+	res, err := l.session.CallTool(calling, params)
+	if err != nil && errors.Is(context.Cause(calling), errUnreadable) {
+		return toolbox.Result{}, messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %v", name, x.Name, errUnreadable)
+	}
 	if err != nil {
 		givenUp = ctx.Err() != nil
 		return toolbox.Result{}, s.failed(ctx, l, inv.Tool, err)
