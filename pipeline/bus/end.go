@@ -105,10 +105,12 @@ func (n *Node) recordedAt(ctx context.Context, tenant, id string) (*messages.Cal
 	return c, e.Created, n.codec.fill(ctx, c)
 }
 
-// release frees the idempotency key of a call that ended in a fault which is retryable as it is: the caller is told to
-// try again, and must not be given the same fault for a day.
+// release frees the idempotency key of a call that ended in a fault which is retryable as it is, or of a tool call that ended with a result which only
+// stands in for one: the caller may try again, and must not be given the same for a day.
 func (n *Node) release(ctx context.Context, c *messages.Call) {
-	if c.IdempotencyKey == "" || c.Fault == nil || !c.Fault.Retryable() {
+	_, degraded := c.Notes[messages.NoteDegraded]
+	degraded = degraded && c.Kind == messages.Tool // a standby model's answer is an answer
+	if c.IdempotencyKey == "" || !degraded && (c.Fault == nil || !c.Fault.Retryable()) {
 		return
 	}
 	if err := n.idempotency.Delete(ctx, idempotencyKey(c)); err != nil {

@@ -183,11 +183,12 @@ func Default() Config {
 	return Config{
 		Version: 1,
 		Tool: Tooling{
-			Executor:  Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
-			Timeout:   ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
-			Arguments: ToolArguments{Coercion: "documents", IntegerBits: 64, Undeclared: "auto", Formats: "auto"},
-			Policy:    ToolPolicy{Undeclared: "careful", Discovered: "strict"},
-			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
+			Executor:       Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
+			Timeout:        ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
+			MaxDescription: 8 << 10,
+			Arguments:      ToolArguments{Coercion: "documents", IntegerBits: 64, Undeclared: "auto", Formats: "auto"},
+			Policy:         ToolPolicy{Undeclared: "careful", Discovered: "strict"},
+			Fallback:       ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
 		},
 		Models: Models{Timeouts: ModelTimeouts{FirstToken: time.Minute, Idle: 30 * time.Second, Total: 10 * time.Minute}},
 		HTTP:   HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},

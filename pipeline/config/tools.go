@@ -15,10 +15,12 @@ type Tooling struct {
 	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
 	// APINetworks open private networks to tools that did not come with this file.
-	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
-	SecretsDir  string      `yaml:"secrets-dir" doc:"Directory of the files that ${secret:name} in the headers of tools names; empty: there are none."`
-	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
-	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
+	APINetworks []string `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	// MaxDescription bounds what tools say of themselves: whoever calls models pays for it with each call.
+	MaxDescription Size        `yaml:"max-description" doc:"Longest description of a tool or of one of its parameters; what is beyond is cut, with a warning." min:"16"`
+	SecretsDir     string      `yaml:"secrets-dir" doc:"Directory of the files that ${secret:name} in the headers of tools names; empty: there are none."`
+	Tools          []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
+	MCPServers     []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
 }
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.

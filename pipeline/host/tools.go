@@ -61,6 +61,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Undeclared: c.Arguments.Undeclared, Formats: c.Arguments.Formats,
 	}
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
+	t.registry.MaxDescription = int(c.MaxDescription)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
 	js, err := jetstream.New(h.Conn)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,6 +62,35 @@ tool:
 	refused(t, "busy", "overloaded", 503)
 	close(leave)
 	<-done
+}
+
+// A result that only stands in for one is not kept for the idempotency key: the next try runs the tool (EN-10).
+func TestADegradedEndFreesTheKey(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, `{"ok":true}`)
+	}))
+	t.Cleanup(srv.Close)
+	h := startRoles(t, "nats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+tool:
+  tools:
+    - {name: look, effect: read, cache: "off", retry: noRetry, executor: "`+srv.URL+`"}
+`, host.Everything())
+	url := faces(t, h, api.RoleCaller) + "/v1/tools/look/call"
+	resp, body := post(t, url, `{}`, "Idempotency-Key", "k1")
+	require.Equal(t, "graceful_error", resp.Header.Get("Shallot-Degraded"), body)
+	require.Eventually(t, func() bool {
+		resp, body = post(t, url, `{}`, "Idempotency-Key", "k1")
+		return body == `{"ok":true}`
+	}, 10*time.Second, 20*time.Millisecond, "the key is free as soon as the end is stored")
+	_, body = post(t, url, `{}`, "Idempotency-Key", "k1")
+	require.Equal(t, `{"ok":true}`, body)
+	require.EqualValues(t, 2, asked.Load(), "a result is kept")
 }
 
 // A redirect would send the request of a tool that may not run twice a second time (TL-9).
