@@ -34,7 +34,7 @@ func repair(text string) (*value, error) {
 	if strings.ContainsAny(text[s.at:], "{}[]") {
 		return nil, errors.New("something follows the object")
 	}
-	fixed, err := jsonrepair.Repair(text[from:s.at])
+	fixed, err := jsonrepair.Repair(s.without(from))
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +75,18 @@ type scan struct {
 	at      int
 	deep    int
 	scalars [][]byte // names and values as JSON, in order
+	remarks [][2]int // where comments begin and end: the library does not know all of them
+}
+
+// without is the text that was read, from a place on, without its comments.
+func (s *scan) without(from int) string {
+	var b strings.Builder
+	for _, r := range s.remarks {
+		b.WriteString(s.in[from:r[0]] + " ")
+		from = r[1]
+	}
+	b.WriteString(s.in[from:max(from, s.at)])
+	return b.String()
 }
 
 var (
@@ -232,6 +244,11 @@ func (s *scan) word() string {
 	return s.in[from:s.at]
 }
 
+func (s *scan) remark(length int) {
+	s.remarks = append(s.remarks, [2]int{s.at, s.at + length})
+	s.at += length
+}
+
 // space skips white space and comments.
 func (s *scan) space() {
 	for s.at < len(s.in) {
@@ -244,13 +261,13 @@ func (s *scan) space() {
 			if n < 0 {
 				n = len(rest)
 			}
-			s.at += n
+			s.remark(n)
 		case strings.HasPrefix(rest, "/*"):
 			n := strings.Index(rest, "*/")
 			if n < 0 {
 				return // and so it ends, where no value can be
 			}
-			s.at += n + 2
+			s.remark(n + 2)
 		default:
 			return
 		}
