@@ -42,7 +42,7 @@ type ToolArguments struct {
 	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
 	Undeclared  string `yaml:"undeclared" doc:"Names that the schema does not declare: refuse, drop (and say so), pass them on, or auto: refuse for tools that change something, drop for others." enum:"auto,refuse,drop,pass"`
-	Formats     string `yaml:"formats" doc:"Whether date, date-time, time, email, uuid and uri are only notes or are checked; auto: checked with extended." enum:"auto,annotate,assert"`
+	Formats     string `yaml:"formats" doc:"Whether date, date-time, time, email, uuid and uri are only notes, or are checked; not written, they are checked with extended." enum:"annotate,assert"`
 }
 
 // ToolPolicy is what holds for tools that declare none (contracts 11).

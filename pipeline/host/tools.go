@@ -58,7 +58,10 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	}
 	t.options = args.Options{
 		Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars,
-		Undeclared: c.Arguments.Undeclared, Formats: c.Arguments.Formats,
+		Undeclared: c.Arguments.Undeclared,
+	}
+	if o.Config.Explicit("tool.arguments.formats") {
+		t.options.Formats = c.Arguments.Formats
 	}
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	t.registry.MaxDescription = int(c.MaxDescription)

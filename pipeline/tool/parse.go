@@ -8,7 +8,7 @@ func (d *Definition) ParseArguments(p *args.Parser, raw []byte, o args.Options, 
 	o.Tool, o.Coercion, o.Undeclared = d.Name, d.coercion(o.Coercion), d.undeclared(o.Undeclared, e)
 	o.AllowBlank = append(o.AllowBlank[:len(o.AllowBlank):len(o.AllowBlank)], d.AllowBlank...)
 	o.Repair = o.Coercion == args.Extended && !d.destructive()
-	if (o.Formats == "" || o.Formats == args.Auto) && o.Coercion == args.Extended {
+	if o.Formats == "" && o.Coercion == args.Extended {
 		o.Formats = args.Assert
 	}
 	return p.Parse(d.InputSchema, raw, o)
