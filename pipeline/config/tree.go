@@ -25,6 +25,7 @@ type source struct {
 	used    map[string]bool // variables named by ${VAR}
 	found   []*Problem
 	anchors map[string]*node
+	plain   bool // ${VAR} is text
 }
 
 const (
@@ -271,6 +272,9 @@ func (s *source) scalar(n *node, path string, secret bool) {
 				s.secrets = append(s.secrets, l)
 			}
 		}
+	}
+	if s.plain {
+		return
 	}
 	if toolHeader.MatchString(path) { // it is kept as it is written, and resolved by whoever sends it
 		for _, part := range strings.Split(n.text, "${")[1:] {
