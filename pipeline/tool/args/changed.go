@@ -2,6 +2,7 @@ package args
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -9,8 +10,10 @@ import (
 const maxChanged = 20
 
 // Changed says in words what parsing did to the arguments, one entry for each change: the name and, unless values is set, the
-// kinds of the values only ("amount: string -> number"), for they may be secrets. Values are for operators.
+// kinds of the values only ("amount: string -> number"), for they may be secrets. Values are for operators. A default for
+// what was not sent is no change of what was.
 func Changed(changes []Change, values bool) []string {
+	changes = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Rule == RuleDefault && c.From == "" })
 	var out []string
 	for i, c := range changes {
 		if i == maxChanged && len(changes) > maxChanged+1 {
