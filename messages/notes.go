@@ -95,7 +95,8 @@ const (
 	// NoteToolVersion is the version that the name was resolved to, so that a call keeps it to its end. Writer:
 	// tool-arguments. Readers: the tool stages, the tool target.
 	NoteToolVersion = "tool.version"
-	// NoteArgumentChanges lists what argument parsing changed. Writers: tool-arguments, approval. Reader: approval.
+	// NoteArgumentChanges lists what argument parsing changed. Writers: tool-arguments, approval. Readers:
+	// approval, audit, the faces.
 	NoteArgumentChanges = "tool.changes"
 	// NoteArgumentIssues lists what was wrong with the arguments, for callers that read more than text. Writer:
 	// tool-arguments. Readers: outside.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -23,7 +24,7 @@ type ApprovalConfig struct {
 
 // ApprovalRecord is a record of the audit stream about one question: it is asked, or it is answered.
 type ApprovalRecord struct {
-	Record string    `json:"record"` // "<call>.asked" or "<call>.answered": the same over redeliveries
+	Record string    `json:"record"` // "<call>.asked" or "<call>.answered", with a number from the second on: the same over redeliveries
 	Event  string    `json:"event"`  // asked | answered
 	Time   time.Time `json:"time"`
 	Call   string    `json:"call"`
@@ -42,6 +43,14 @@ type ApprovalRecord struct {
 // metaApproval marks a result that a person gave or refused.
 const metaApproval = "approval"
 
+// maxEdits bounds the questions that follow one another because each was answered with other arguments.
+const maxEdits = 10
+
+// approvalState counts the questions of one call.
+type approvalState struct {
+	Asked int `json:"asked"`
+}
+
 type approvalStage struct {
 	policies *approval.Policies
 	tools    toolPolicies
@@ -57,7 +66,7 @@ type approvalStage struct {
 // decision, and the target runs nothing else.
 //
 // A call that needs a decision is held; its phase runs again with the decision: approve and edit give the grant, edit
-// with other arguments, respond answers with the given content, and reject is the fault blocked, or in a run a result
+// with other arguments, for which a policy that did not hold before may ask again; respond answers with the given content, and reject is the fault blocked, or in a run a result
 // that the model reads. It fails closed, and it is safe to run twice: it decides nothing itself.
 func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	policies, err := approval.Compile(cfg.Policies)
@@ -78,12 +87,12 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 }
 
 func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	def, _, err := a.tools.of(ctx, c)
+	def, e, err := a.tools.of(ctx, c)
 	if err != nil {
 		return pipeline.Verdict{}, err
 	}
 	if raw, ok := c.Notes[messages.NoteAnswer]; ok {
-		return a.decided(ctx, c, def, raw)
+		return a.decided(ctx, c, def, e, raw)
 	}
 	if approval.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
 		return pipeline.Continue(), nil
@@ -93,12 +102,27 @@ func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.
 	if q == nil {
 		return pipeline.Continue(), approval.Give(c, def)
 	}
+	return a.ask(ctx, c, q)
+}
+
+// ask holds the call for a question.
+func (a *approvalStage) ask(ctx context.Context, c *messages.Call, q *approval.Question) (pipeline.Verdict, error) {
+	var st approvalState
+	if _, err := c.State(&st); err != nil {
+		return pipeline.Verdict{}, err
+	}
+	if st.Asked++; st.Asked > maxEdits {
+		return pipeline.Verdict{}, a.blocked(c, "its arguments were edited %d times, and each time another policy asked", maxEdits)
+	}
+	if err := c.SetState(st); err != nil {
+		return pipeline.Verdict{}, err
+	}
 	a.record(ctx, c, ApprovalRecord{Event: "asked", Policy: q.Policy, Arguments: digest(q.Arguments)})
 	return pipeline.HoldFor(rawjson.Encode(q), q.Expires), nil
 }
 
 // decided carries out what a person decided.
-func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, raw json.RawMessage) (pipeline.Verdict, error) {
+func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective, raw json.RawMessage) (pipeline.Verdict, error) {
 	var d approval.Decision
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
@@ -107,16 +131,23 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 	if (d.Decision == approval.Approve || d.Decision == approval.Edit) && def.Fingerprint() != d.Hash {
 		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
 	}
+	var next *approval.Question
 	switch d.Decision {
 	case approval.Edit:
-		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args)
+		args, faults := def.ParseArguments(a.parser, d.Arguments, a.args, e)
 		if faults != nil {
 			return pipeline.Verdict{}, faults.Fault()
 		}
+		shown := c.Clone()
 		a.changed(c, args)
+		next = a.policies.EditedQuestion(def, shown, c)
 		fallthrough
 	case approval.Approve:
 		a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
+		if next != nil {
+			c.Unnote(messages.NoteAnswer)
+			return a.ask(ctx, c, next)
+		}
 		return pipeline.Continue(), approval.Give(c, def)
 	}
 	a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason})
@@ -160,6 +191,10 @@ func (a *approvalStage) record(ctx context.Context, c *messages.Call, r Approval
 		return
 	}
 	r.Record, r.Time = c.ID+"."+r.Event, time.Now().UTC()
+	var st approvalState
+	if _, err := c.State(&st); err == nil && st.Asked > 1 {
+		r.Record += "." + strconv.Itoa(st.Asked)
+	}
 	r.Call, r.Tenant, r.Tool, r.Run, r.User = c.ID, c.Tenant, c.Tool, c.Run, c.User
 	if err := a.publish(ctx, "approval", r); err != nil {
 		a.log.ErrorContext(ctx, "audit record lost", "call", c.ID, "event", r.Event, "err", err)
@@ -171,6 +206,7 @@ func (a *approvalStage) record(ctx context.Context, c *messages.Call, r Approval
 type ApprovalDesk struct {
 	*approval.Policies
 	tools  tool.Tools
+	rules  tool.Rules
 	parser *args.Parser
 	args   args.Options
 }
@@ -185,7 +221,11 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ApprovalDesk{Policies: p, tools: d.Tools, parser: d.Parser, args: d.Arguments}, nil
+	rules := tool.DefaultRules()
+	if d.Rules != nil {
+		rules = *d.Rules
+	}
+	return &ApprovalDesk{Policies: p, tools: d.Tools, rules: rules, parser: d.Parser, args: d.Arguments}, nil
 }
 
 // Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and
@@ -208,7 +248,7 @@ func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMess
 		return nil, err
 	}
 	err = q.Check(&d, now, func(def *tool.Definition, raw []byte) (json.RawMessage, *messages.Fault) {
-		args, faults := def.ParseArguments(a.parser, raw, a.args)
+		args, faults := def.ParseArguments(a.parser, raw, a.args, a.rules.Effective(def))
 		if faults != nil {
 			return nil, faults.Fault()
 		}

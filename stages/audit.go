@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
@@ -57,9 +58,11 @@ type AuditRecord struct {
 	StoppedBy       string       `json:"stoppedBy,omitempty"`
 	ExecutorReached *bool        `json:"executorReached,omitempty"`
 	Degraded        string       `json:"degraded,omitempty"`
-	Cache           string       `json:"cache,omitempty"`
-	Attempts        int          `json:"attempts,omitempty"`
-	Path            []string     `json:"path,omitempty"`
+	// Changed says what was done to the arguments of a tool: names and kinds, no values.
+	Changed  []string `json:"changed,omitempty"`
+	Cache    string   `json:"cache,omitempty"`
+	Attempts int      `json:"attempts,omitempty"`
+	Path     []string `json:"path,omitempty"`
 	// Approval says what a person decided about the call: {decision, by, at}.
 	Approval   json.RawMessage `json:"approval,omitempty"`
 	Stages     []AuditStage    `json:"stages,omitempty"`
@@ -138,6 +141,10 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	r.Failures = known.Failures
 	c.Noted(messages.NoteStopper, &r.StoppedBy)
 	c.Noted(messages.NoteDegraded, &r.Degraded)
+	var changes []args.Change
+	if c.Noted(messages.NoteArgumentChanges, &changes) {
+		r.Changed = args.Changed(changes, false)
+	}
 	c.Noted(messages.NoteModelCache, &r.Cache)
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit

@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"errors"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -19,8 +18,9 @@ type ToolArgumentsConfig struct {
 // get them. Bad arguments end the call here with invalid_arguments and are never retried. It is safe to run twice: good
 // arguments come out as they went in.
 func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
-	if d.Tools == nil {
-		return pipeline.Stage{}, errors.New("no tool registry is given")
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
 	}
 	parser := d.Parser
 	if parser == nil {
@@ -34,7 +34,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		if f := def.Refuse(); f != nil {
 			return pipeline.Verdict{}, f
 		}
-		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments)
+		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments, tools.rules.Effective(def))
 		if faults != nil {
 			c.Note(messages.NoteArgumentIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()

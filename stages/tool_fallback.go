@@ -80,8 +80,8 @@ type toolFallback struct {
 // newToolFallback makes the ladder of stand-ins for a tool that failed (S2-FALL-1 to 7): the last success of the same
 // call within stale-ttl, the tool's stub data, and a graceful error as JSON. The class of the fault decides
 // (contracts T2): where it is empty - stopped, blocked, cancelled, an unknown outcome - nothing is done. Bad arguments
-// skip to the graceful error. So does a fault that another stage made, except a limit's: older data must not be
-// a way round a stage that fails closed. Nothing stands in for a result of which the caller has seen a part (contracts
+// skip to the graceful error. So does a fault that another stage made: older data must not be a way round a stage
+// that fails closed. A refusal by a limit stays what it is, so that its caller reads when to come again. Nothing stands in for a result of which the caller has seen a part (contracts
 // 8). An error result with content of its own passes unchanged (contracts 13).
 //
 // Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
@@ -174,7 +174,7 @@ func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messa
 
 // mayStandIn are the faults of stages for which data may stand in: nothing was decided about the call but that it is
 // not to run now.
-var mayStandIn = []messages.Code{messages.RateLimited, messages.Overloaded, messages.DeadlineExceeded, messages.TargetAbsent}
+var mayStandIn = []messages.Code{messages.DeadlineExceeded, messages.TargetAbsent}
 
 // clean takes what a failed attempt left of itself off the call, and marks the metadata.
 func (t *toolFallback) clean(c *messages.Call, mark string) {

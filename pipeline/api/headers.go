@@ -8,10 +8,24 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // NoteModelCache is the note of the stage model-cache: hit or miss.
 const NoteModelCache = "modelCache"
+
+// HeaderChanged says what was done to a tool's arguments before it got them.
+const HeaderChanged = "Shallot-Changed"
+
+// Changed is what was done to the arguments of a tool call, one entry for each: names and kinds for callers, values too for
+// operators.
+func Changed(c *messages.Call) []string {
+	var changes []args.Change
+	if !c.Noted(messages.NoteArgumentChanges, &changes) {
+		return nil
+	}
+	return args.Changed(changes, c.Role == RoleOperator)
+}
 
 // ResponseHeaders are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
 // text that others wrote; whoever sends them cleans them for his transport.
@@ -43,6 +57,9 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 		h["Shallot-Cache"] = "hit"
 	case text == "miss":
 		h["Shallot-Cache"] = "miss"
+	}
+	if changed := Changed(c); len(changed) > 0 {
+		h[HeaderChanged] = strings.Join(changed, ", ")
 	}
 	if c.Flag(messages.NoteIsError) && c.HasReply() {
 		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)

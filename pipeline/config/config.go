@@ -199,11 +199,12 @@ func Default() Config {
 	return Config{
 		Version: 1,
 		Tool: Tooling{
-			Executor:  Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
-			Timeout:   ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
-			Arguments: ToolArguments{Coercion: "documents", IntegerBits: 64},
-			Policy:    ToolPolicy{Undeclared: "documents", Discovered: "strict"},
-			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
+			Executor:       Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
+			Timeout:        ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
+			MaxDescription: 8 << 10,
+			Arguments:      ToolArguments{Coercion: "documents", IntegerBits: 64, Undeclared: "auto", Formats: "annotate"},
+			Policy:         ToolPolicy{Undeclared: "careful", Discovered: "strict"},
+			Fallback:       ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
 		},
 		Models: Models{Timeouts: ModelTimeouts{
 			Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,

@@ -15,9 +15,12 @@ type Tooling struct {
 	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
 	// APINetworks open private networks to tools that did not come with this file.
-	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
-	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
-	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
+	APINetworks []string `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
+	// MaxDescription bounds what tools say of themselves: whoever calls models pays for it with each call.
+	MaxDescription Size        `yaml:"max-description" doc:"Longest description of a tool or of one of its parameters; what is beyond is cut, with a warning." min:"16"`
+	SecretsDir     string      `yaml:"secrets-dir" doc:"Directory of the files that ${secret:name} in the headers of tools names; empty: there are none."`
+	Tools          []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
+	MCPServers     []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
 }
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.
@@ -38,11 +41,13 @@ type ToolArguments struct {
 	Coercion    string `yaml:"coercion" doc:"Rules by which values of the wrong type are converted." enum:"documents,extended,off"`
 	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
+	Undeclared  string `yaml:"undeclared" doc:"Names that the schema does not declare: refuse, drop (and say so), pass them on, or auto: refuse for tools that change something, drop for others." enum:"auto,refuse,drop,pass"`
+	Formats     string `yaml:"formats" doc:"Whether date, date-time, time, email, uuid and uri are only notes, or are checked; not written, they are checked with extended." enum:"annotate,assert"`
 }
 
 // ToolPolicy is what holds for tools that declare none.
 type ToolPolicy struct {
-	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the specification says, or strict." enum:"documents,strict"`
+	Undeclared string `yaml:"undeclared" doc:"Tools of this file and the API that declare no effect: careful (they write, unless the name begins with get_, search_, query_, list_, find_ or read_), documents (they may be repeated and cached, unless it begins with create_, delete_ or update_), or strict." enum:"careful,documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 
@@ -62,7 +67,7 @@ type Tool struct {
 	InputSchema      JSON         `yaml:"input-schema" json:"input-schema,omitempty" doc:"JSON Schema of the arguments."`
 	OutputSchema     JSON         `yaml:"output-schema" json:"output-schema,omitempty" doc:"JSON Schema of the result."`
 	Executor         ToolExecutor `yaml:"executor" json:"executor" doc:"Who runs it: go:<function>, nats:<subject>, mcp:<server>, an http(s) URL, or a record." required:"true"`
-	Effect           string       `yaml:"effect" json:"effect,omitempty" doc:"What a call changes." enum:"read,write,external,unknown,"`
+	Effect           string       `yaml:"effect" json:"effect,omitempty" doc:"What a call changes." enum:"read,write,external,destructive,unknown,"`
 	Idempotent       *bool        `yaml:"idempotent" json:"idempotent,omitempty" doc:"Whether twice is as good as once."`
 	IdempotencyKey   string       `yaml:"idempotency-key" json:"idempotency-key,omitempty" doc:"native: the tool itself honours a key." enum:"native,"`
 	Retry            *ToolRetry   `yaml:"retry" json:"retry,omitempty" doc:"networkRetry, idempotentSafeRetry, noRetry, or a record."`
@@ -71,8 +76,10 @@ type Tool struct {
 	Approval         string       `yaml:"approval" json:"approval,omitempty" doc:"none, always, or the name of a policy."`
 	MaxResult        int          `yaml:"max-result" json:"max-result,omitempty" doc:"Tokens above which a result is evicted; 0: the stage's threshold; -1: never." min:"-1"`
 	ConcurrencyGroup string       `yaml:"concurrency-group" json:"concurrency-group,omitempty" doc:"Group whose slots it shares."`
+	NotExecuted      []int        `yaml:"not-executed" json:"not-executed,omitempty" doc:"Statuses and JSON-RPC codes with which it says that it did nothing."`
 	Check            string       `yaml:"check" json:"check,omitempty" doc:"Read tool that can look up an unknown outcome."`
 	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
+	Undeclared       string       `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty" doc:"Overrides tool.arguments.undeclared." enum:"auto,refuse,drop,pass,"`
 	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
 	Task             string       `yaml:"task" json:"task,omitempty" doc:"When MCP callers who know the Tasks extension get a handle; empty is auto." enum:"auto,always,required,never,"`
 	Clearable        *bool        `yaml:"clearable" json:"clearable,omitempty" doc:"Whether context editing may clear its results."`
@@ -92,8 +99,17 @@ type ToolExecutor struct {
 	Name        string            `yaml:"name" json:"name,omitempty" doc:"Go function, NATS subject or MCP server; empty: the tool's name."`
 	Tool        string            `yaml:"tool" json:"tool,omitempty" doc:"The tool's name on the other side (mcp)."`
 	URL         string            `yaml:"url" json:"url,omitempty" doc:"Address (http)."`
-	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http)." secret:"true"`
+	Headers     map[string]string `yaml:"headers" json:"headers,omitempty" doc:"Headers of the request (http). ${VAR}, ${file:/path} and ${secret:name} are kept, and resolved by the worker that sends." secret:"true"`
 	MaxResponse Size              `yaml:"max-response" json:"max-response,omitempty" doc:"Largest answer; 0: the executor's default." min:"0"`
+}
+
+// MarshalJSON writes the size as the number of bytes that the registry reads.
+func (e ToolExecutor) MarshalJSON() ([]byte, error) {
+	type record ToolExecutor
+	return json.Marshal(struct {
+		record
+		MaxResponse int64 `json:"max-response,omitempty"`
+	}{record(e), int64(e.MaxResponse)})
 }
 
 // UnmarshalYAML takes the short form or a record.

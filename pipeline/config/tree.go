@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ type source struct {
 	used    map[string]bool // variables named by ${VAR}
 	found   []*Problem
 	anchors map[string]*node
+	plain   bool // ${VAR} is text
 }
 
 const (
@@ -274,6 +276,9 @@ func (s *source) mapping(n *node, values []*ast.MappingValueNode, path string, s
 	}
 }
 
+// toolHeader is the path of a header of a tool.
+var toolHeader = regexp.MustCompile(`^tool\.tools\[[0-9]+\]\.executor\.headers\.`)
+
 // scalar replaces ${VAR} and $$, and notes secrets.
 func (s *source) scalar(n *node, path string, secret bool) {
 	if secret && !strings.HasPrefix(n.text, "${") {
@@ -282,6 +287,19 @@ func (s *source) scalar(n *node, path string, secret bool) {
 				s.secrets = append(s.secrets, l)
 			}
 		}
+	}
+	if s.plain {
+		return
+	}
+	if toolHeader.MatchString(path) { // it is kept as it is written, and resolved by whoever sends it
+		for _, part := range strings.Split(n.text, "${")[1:] {
+			name, _, _ := strings.Cut(part, "}")
+			s.used[name] = true
+			if value := s.env[name]; len(value) >= 6 {
+				s.secrets = append(s.secrets, value)
+			}
+		}
+		return
 	}
 	rest, b := n.text, strings.Builder{}
 	for {

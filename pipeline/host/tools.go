@@ -50,12 +50,20 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		return err
 	}
 	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t.http.References = tool.References{Getenv: o.Getenv, Dir: c.SecretsDir}
 	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
 		Timeouts: tool.Timeouts{Default: c.Timeout.Default, Prefixes: c.Timeout.Prefixes},
 	}
-	t.options = args.Options{Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars}
+	t.options = args.Options{
+		Coercion: c.Arguments.Coercion, IntegerBits: c.Arguments.IntegerBits, WrapScalars: c.Arguments.WrapScalars,
+		Undeclared: c.Arguments.Undeclared,
+	}
+	if o.Config.Explicit("tool.arguments.formats") {
+		t.options.Formats = c.Arguments.Formats
+	}
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
+	t.registry.MaxDescription = int(c.MaxDescription)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
 	if h.publisher != nil { // none in a check
@@ -70,7 +78,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
-	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
+	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options, Rules: &t.rules}); err != nil {
 		t.desk = &stages.ApprovalDesk{} // the stage says what is wrong with its section
 	}
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}
@@ -110,6 +118,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		return fmt.Errorf("tools: %w", err)
 	}
 	var faults []error
+	var assumed []string
 	for i, d := range defs {
 		if _, err := t.registry.Register(ctx, d); err != nil {
 			if i < len(c.Tools) {
@@ -119,6 +128,17 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		}
 		t.configured[d.Name] = true
 		h.checkTime(&d)
+		for name, value := range d.Executor.Headers {
+			if _, err := t.http.References.Resolve(value); err != nil && o.Roles.Tool {
+				h.log.Warn("a header of a tool cannot be sent", "tool", d.Ref(), "header", name, "reason", err)
+			}
+		}
+		if t.rules.Assumed(&d) {
+			assumed = append(assumed, d.Name)
+		}
+	}
+	if len(assumed) > 0 {
+		h.log.Info("these tools declare no effect and count as write: not repeated, not cached; give them effect: read, or idempotent: true", "tools", assumed)
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err

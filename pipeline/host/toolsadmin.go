@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
@@ -47,6 +48,9 @@ func (h *Host) GetTool(ctx context.Context, name string) (api.ToolInfo, error) {
 // who, for the audit. A definition that could not run is the fault invalid_request, one that would replace a tool of
 // the configuration is conflict. Registering the same definition again changes nothing.
 func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error) {
+	if err := config.CheckTool(definition); err != nil {
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
+	}
 	d, err := tool.DecodeAPI(definition)
 	if err != nil {
 		return api.ToolInfo{}, err

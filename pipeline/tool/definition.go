@@ -71,8 +71,9 @@ type Executor struct {
 	// Name is the Go function, the NATS subject, or the MCP server; empty: the tool's name.
 	Name string `yaml:"name" json:"name,omitempty"`
 	// Tool is the tool's name on the other side, where it differs (mcp).
-	Tool    string            `yaml:"tool" json:"tool,omitempty"`
-	URL     string            `yaml:"url" json:"url,omitempty"`
+	Tool string `yaml:"tool" json:"tool,omitempty"`
+	URL  string `yaml:"url" json:"url,omitempty"`
+	// Headers hold references to secrets, which the worker resolves when it sends: see References.
 	Headers map[string]string `yaml:"headers" json:"headers,omitempty"`
 	// MaxResponse bounds the answer in bytes; 0 means the executor's default.
 	MaxResponse int64 `yaml:"max-response" json:"max-response,omitempty"`
@@ -149,6 +150,11 @@ func (d *Definition) Validate(p *args.Parser) error {
 	}
 	if len(d.Executor.Command) > 0 && d.Source != Operator {
 		return bad("/executor/command", "programs are started only from the operator's file, never by %s", d.Source)
+	}
+	for name, value := range d.Executor.Headers {
+		if err := checkReferences(value, d.Source); err != nil {
+			return bad("/executor/headers/"+args.Clip(name), "%v", err)
+		}
 	}
 	switch d.Executor.Kind {
 	case ExecGo, ExecMCP:

@@ -2,23 +2,48 @@ package tool
 
 import "github.com/shallot-nats/shallot/pipeline/tool/args"
 
-// ParseArguments reads the arguments of a call of this tool: see [Parser.Parse]. What the tool says of itself, its
-// coercion and the names that may be blank, goes before what o says.
-func (d *Definition) ParseArguments(p *args.Parser, raw []byte, o args.Options) (*args.Parsed, *args.Faults) {
-	o.Tool, o.Coercion = d.Name, d.coercion(o.Coercion)
+// ParseArguments reads the arguments of a call of this tool: see [args.Parser.Parse]. What the tool says of itself - its
+// coercion, what becomes of undeclared names, the names that may be blank - goes before what o says. e is its policy.
+func (d *Definition) ParseArguments(p *args.Parser, raw []byte, o args.Options, e Effective) (*args.Parsed, *args.Faults) {
+	o.Tool, o.Coercion, o.Undeclared = d.Name, d.coercion(o.Coercion), d.undeclared(o.Undeclared, e)
 	o.AllowBlank = append(o.AllowBlank[:len(o.AllowBlank):len(o.AllowBlank)], d.AllowBlank...)
+	o.Repair = o.Coercion == args.Extended && !d.destructive()
+	if o.Formats == "" && o.Coercion == args.Extended {
+		o.Formats = args.Assert
+	}
 	return p.Parse(d.InputSchema, raw, o)
 }
 
 // coercion is the tool's own mode, else the global one. The wide rules guess, and a tool that says of itself that it
 // destroys is not called on a guess: for it they hold only if it is named with them.
 func (d *Definition) coercion(global string) string {
-	a := d.Annotations
 	switch {
 	case d.Coercion != "":
 		return d.Coercion
-	case global == "", global == args.Extended && a != nil && is(a.Destructive) && !is(a.ReadOnly):
+	case global == "", global == args.Extended && d.destructive():
 		return args.Documents
 	}
 	return global
+}
+
+// undeclared is what becomes of names that the schema does not declare. A tool that changes something, or may, is not
+// called without a part of what was sent: it might be the part that made the call harmless.
+func (d *Definition) undeclared(global string, e Effective) string {
+	mode := d.UndeclaredArguments
+	if mode == "" {
+		mode = global
+	}
+	switch {
+	case mode != "" && mode != args.Auto:
+		return mode
+	case e.Effect == EffectRead, e.Effect == EffectUnknown && e.Idempotent && !d.destructive():
+		return args.Drop
+	}
+	return args.Refuse
+}
+
+// destructive reports whether the tool says of itself that it takes something away.
+func (d *Definition) destructive() bool {
+	a := d.Annotations
+	return d.Effect == EffectDestructive || a != nil && is(a.Destructive) && !is(a.ReadOnly)
 }

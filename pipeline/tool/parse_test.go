@@ -28,9 +28,9 @@ func TestNoGuessesForDestructiveTools(t *testing.T) {
 	} {
 		def := &tool.Definition{Name: "t", InputSchema: tool.JSON(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)}
 		def.Annotations, def.Coercion = c.hints, c.own
-		_, f := def.ParseArguments(&p, []byte(`{"ids":"[1,2]"}`), args.Options{Coercion: args.Extended})
+		_, f := def.ParseArguments(&p, []byte(`{"ids":"[1,2]"}`), args.Options{Coercion: args.Extended}, tool.Effective{})
 		require.Equal(t, c.wide, f == nil, name)
-		_, f = def.ParseArguments(&p, []byte(`{"all":"TRUE"}`), args.Options{Coercion: args.Extended})
+		_, f = def.ParseArguments(&p, []byte(`{"all":"TRUE"}`), args.Options{Coercion: args.Extended}, tool.Effective{})
 		require.Nil(t, f, name)
 	}
 }

@@ -4,15 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"github.com/shallot-nats/shallot/pipeline/tool/args"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Policy is what a tool declares about itself (peers.md 4.3): it decides, the pipeline only carries out (S2-PRIN-3).
 // Everything left out is filled in by [Rules.Effective].
 type Policy struct {
-	// Effect is read, write, external (it reaches people or money) or unknown.
+	// Effect is read, write, external (it reaches people or money), destructive (it takes away) or unknown.
 	Effect string `yaml:"effect" json:"effect,omitempty"`
 	// Idempotent says that running it twice with the same arguments is as good as once.
 	Idempotent *bool `yaml:"idempotent" json:"idempotent,omitempty"`
@@ -27,10 +29,15 @@ type Policy struct {
 	// MaxResult is the number of tokens above which a result is evicted; 0: the stage's threshold, -1: never.
 	MaxResult        int    `yaml:"max-result" json:"max-result,omitempty"`
 	ConcurrencyGroup string `yaml:"concurrency-group" json:"concurrency-group,omitempty"`
+	// NotExecuted lists the statuses (HTTP, NATS service error) and codes (JSON-RPC) with which the tool says that it did
+	// nothing. Without it no answer of a tool that may not run twice is proof of that.
+	NotExecuted []int `yaml:"not-executed" json:"not-executed,omitempty"`
 	// Check names a read tool with which an unknown outcome can be looked up (contracts 10).
 	Check string `yaml:"check" json:"check,omitempty"`
 	// Coercion overrides tool.arguments.coercion: documents, extended or off.
 	Coercion string `yaml:"coercion" json:"coercion,omitempty"`
+	// UndeclaredArguments overrides tool.arguments.undeclared: auto, refuse, drop or pass.
+	UndeclaredArguments string `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty"`
 	// AllowBlank lists required text parameters that may be blank, beside those with minLength 0.
 	AllowBlank []string `yaml:"allow-blank" json:"allow-blank,omitempty"`
 	// Task says when an MCP caller who knows the Tasks extension gets a handle instead of the result; see [TaskAuto].
@@ -44,7 +51,9 @@ const (
 	EffectRead     = "read"
 	EffectWrite    = "write"
 	EffectExternal = "external"
-	EffectUnknown  = "unknown"
+	// EffectDestructive is write for every purpose; besides, the arguments are taken on no guess.
+	EffectDestructive = "destructive"
+	EffectUnknown     = "unknown"
 )
 
 // The values of Policy.Task. Empty is TaskAuto.
@@ -118,13 +127,16 @@ func (p Policy) check() (at string, err error) {
 		}
 		return at, fmt.Errorf("%q; known: %s", args.Clip(got), strings.Join(known[1:], ", "))
 	}
-	if at, err := oneOf("/effect", p.Effect, "", EffectRead, EffectWrite, EffectExternal, EffectUnknown); err != nil {
+	if at, err := oneOf("/effect", p.Effect, "", EffectRead, EffectWrite, EffectExternal, EffectDestructive, EffectUnknown); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/idempotency-key", p.IdempotencyKey, "", "native"); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/coercion", p.Coercion, "", args.Documents, args.Extended, args.Off); err != nil {
+		return at, err
+	}
+	if at, err := oneOf("/undeclared-arguments", p.UndeclaredArguments, "", args.Auto, args.Refuse, args.Drop, args.Pass); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/task", p.Task, "", TaskAuto, TaskAlways, TaskRequired, TaskNever); err != nil {
@@ -140,6 +152,11 @@ func (p Policy) check() (at string, err error) {
 			return "/retry", err
 		}
 	}
+	for _, status := range p.NotExecuted {
+		if status >= 0 && status < 300 {
+			return "/not-executed", fmt.Errorf("%d; statuses of refusals are 300 and above, JSON-RPC codes are negative", status)
+		}
+	}
 	if p.MaxResult < -1 {
 		return "/max-result", fmt.Errorf("%d; -1 (never), 0 (the stage's threshold) or a number of tokens", p.MaxResult)
 	}
@@ -148,7 +165,8 @@ func (p Policy) check() (at string, err error) {
 
 // Rules are the global settings that fill in what a tool leaves open.
 type Rules struct {
-	// Undeclared is documents (by name prefix) or strict, for tools of the operator and the API (contracts 11).
+	// Undeclared says what a tool of the operator or the API is that declares no effect: careful (a write tool, unless its
+	// name says that it reads), documents (as the documents have it, by the prefixes of writing tools) or strict.
 	Undeclared string
 	// Discovered is strict, or annotations: then the hints of a discovered tool are believed, readOnly first.
 	Discovered string
@@ -157,6 +175,7 @@ type Rules struct {
 
 // The values of Rules.Undeclared and Rules.Discovered.
 const (
+	PolicyCareful     = "careful"
 	PolicyDocuments   = "documents"
 	PolicyStrict      = "strict"
 	PolicyAnnotations = "annotations"
@@ -164,7 +183,7 @@ const (
 
 // DefaultRules are the defaults of contracts T4.
 func DefaultRules() Rules {
-	return Rules{Undeclared: PolicyDocuments, Discovered: PolicyStrict, Timeouts: DefaultTimeouts()}
+	return Rules{Undeclared: PolicyCareful, Discovered: PolicyStrict, Timeouts: DefaultTimeouts()}
 }
 
 // Effective is a tool's policy with nothing left open.
@@ -185,8 +204,11 @@ type Effective struct {
 	Check     string
 }
 
-// mutating are the name prefixes of S2-CACHE-2.
-var mutating = []string{"create_", "delete_", "update_"}
+// mutating are the name prefixes of S2-CACHE-2, reading those with which a name says that the tool reads.
+var (
+	mutating = []string{"create_", "delete_", "update_"}
+	reading  = []string{"get_", "search_", "query_", "list_", "find_", "read_"}
+)
 
 // Effective fills in a tool's policy: what it declares wins (X-25); the name prefix is only a default.
 func (r Rules) Effective(d *Definition) Effective {
@@ -204,12 +226,12 @@ func (r Rules) Effective(d *Definition) Effective {
 		e.Idempotent = true
 	case d.Idempotent != nil:
 		e.Idempotent = *d.Idempotent
-	case d.Effect == EffectWrite || d.Effect == EffectExternal:
+	case Effective{Effect: d.Effect}.writes():
 		e.Idempotent = false
 	default:
 		e.Idempotent = idempotent
 	}
-	e.Cacheable = cache && e.Idempotent && e.Effect != EffectWrite && e.Effect != EffectExternal
+	e.Cacheable = cache && e.Idempotent && !e.writes()
 	if c := d.Cache; c != nil {
 		e.CacheTTL = c.TTL.D()
 		e.Cacheable = c.Scope != ScopeOff
@@ -241,12 +263,29 @@ func (r Rules) guess(d *Definition, mode string) (effect string, idempotent, cac
 	case PolicyStrict:
 		return EffectUnknown, false, d.Effect == EffectRead && d.Source != Discovered
 	}
-	for _, p := range mutating {
-		if strings.HasPrefix(d.Name, p) {
-			return EffectWrite, false, false
-		}
+	reads := d.Effect == EffectRead || hasPrefix(d.Name, reading) && (d.Idempotent == nil || *d.Idempotent)
+	switch {
+	case mode == PolicyCareful && reads && !hasPrefix(d.Name, mutating):
+		return EffectRead, true, true
+	case mode == PolicyCareful || hasPrefix(d.Name, mutating):
+		return EffectWrite, false, false
 	}
 	return EffectUnknown, true, true
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// writes reports whether the tool changes something.
+func (e Effective) writes() bool {
+	return e.Effect == EffectWrite || e.Effect == EffectExternal || e.Effect == EffectDestructive
+}
+
+// Assumed reports whether the tool counts as one that writes only because it declares nothing.
+func (r Rules) Assumed(d *Definition) bool {
+	silent := (d.Effect == "" || d.Effect == EffectUnknown) && d.Idempotent == nil
+	return silent && d.Source != Discovered && r.Undeclared == PolicyCareful && r.Effective(d).writes()
 }
 
 func is(b *bool) bool { return b != nil && *b }

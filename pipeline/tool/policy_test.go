@@ -94,7 +94,8 @@ func TestTimeouts(t *testing.T) {
 func TestEffective(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
-	rules := tool.DefaultRules()
+	rules, documents := tool.DefaultRules(), tool.DefaultRules()
+	documents.Undeclared = tool.PolicyDocuments
 	hints := tool.DefaultRules()
 	hints.Discovered = tool.PolicyAnnotations
 	for _, c := range []struct {
@@ -112,6 +113,17 @@ func TestEffective(t *testing.T) {
 		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered, Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},
 		{"tools.md 1.3 readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered, Annotations: &tool.Annotations{ReadOnly: &yes, Idempotent: &no}}, true, false},
 		{"cache declared", rules, tool.Definition{Name: "update_x", Policy: tool.Policy{Effect: "read", Cache: &tool.Cache{TTL: tool.Duration(time.Minute)}}}, true, true},
+		{"a name that says nothing", rules, tool.Definition{Name: "send_email", Source: tool.Operator}, false, false},
+		{"a name that says nothing, of the API", rules, tool.Definition{Name: "charge_card", Source: tool.API}, false, false},
+		{"effect unknown says nothing", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "unknown"}}, false, false},
+		{"the prefix must be whole", rules, tool.Definition{Name: "getaway"}, false, false},
+		{"list_", rules, tool.Definition{Name: "list_x"}, true, true},
+		{"find_", rules, tool.Definition{Name: "find_x"}, true, true},
+		{"read_", rules, tool.Definition{Name: "read_x"}, true, true},
+		{"query_", rules, tool.Definition{Name: "query_x"}, true, true},
+		{"destructive", rules, tool.Definition{Name: "get_rid", Policy: tool.Policy{Effect: "destructive"}}, false, false},
+		{"as the documents have it", documents, tool.Definition{Name: "send_email"}, true, true},
+		{"as the documents have it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
 		{"cache off", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Cache: &tool.Cache{Scope: "off"}}}, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -26,6 +26,9 @@ type Tools interface {
 // Registry keeps definitions in a store and a copy of them here to read from. It is safe for concurrent use, and many
 // processes may share one store; Refresh brings in what the others wrote.
 type Registry struct {
+	// MaxDescription bounds each description in bytes; 0: [MaxDescription]. Set it before the first call.
+	MaxDescription int
+
 	store  pipeline.Store
 	parser *args.Parser
 	log    *slog.Logger
@@ -74,6 +77,9 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	}
 	for _, w := range r.parser.SchemaWarnings(d.InputSchema) {
 		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
+	}
+	if d.clean(r.MaxDescription) {
+		r.log.WarnContext(ctx, "the tool's description was cleaned: it held control characters, or was too long", "tool", d.Name, "source", d.Source)
 	}
 	d.Hash, d.Quarantined = d.Fingerprint(), ""
 	known, err := r.owned(ctx, &d)

@@ -54,6 +54,8 @@ type Invocation struct {
 	Progress func(progress json.RawMessage)
 	// Streams says that the caller reads the result while it is made: a tool that can give it either way gives chunks.
 	Streams bool
+	// Once says that the tool may not run twice: its request is sent once, and no redirect is followed.
+	Once bool
 	// Chunk takes the next piece of a result that is text; never nil. It is shown at once where the caller reads a stream
 	// and no stage holds it back. Pieces may be cut anywhere. Joined they are the result if Execute returns no Content, and
 	// the beginning of Content if it does. It may be called until Execute returns. An error after the first chunk is the

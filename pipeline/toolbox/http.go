@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -27,13 +28,16 @@ import (
 const maxResponse = 10 << 20
 
 // HTTPExecutor runs tools that are HTTP endpoints: the arguments are POSTed as JSON, the answer's body is the result.
-// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308), any other
-// is refused, so that no answer can lead a call to another host or into a private network.
+// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308) for tools that
+// are idempotent, any other is refused, so that no answer can lead a call to another host or into a private network.
 //
 // A tool that does not come from the operator's file reaches public addresses only, and the networks that Allow names:
 // the address is checked when the connection is made, after the name was resolved, so that no name and no rebinding
 // leads inside (security.md, SSRF). Such a tool uses no proxy of the environment, which would hide the address.
 type HTTPExecutor struct {
+	// References resolves the values of the definition's headers; set it before the first call.
+	References tool.References
+
 	client  *http.Client
 	guarded *http.Client
 }
@@ -62,13 +66,18 @@ func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Cl
 		},
 		CheckRedirect: func(to *http.Request, via []*http.Request) error {
 			from := via[0].URL
-			if len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
+			once, _ := to.Context().Value(sendOnce{}).(bool)
+			if once || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
 				return http.ErrUseLastResponse
 			}
 			return nil
 		},
 	}
 }
+
+// sendOnce is the key of a request's context that keeps a redirect from being followed: 307 and 308 send the request a
+// second time, and nobody knows what the first one did.
+type sendOnce struct{}
 
 var errPrivate = errors.New("the address is not public")
 
@@ -91,8 +100,41 @@ func (e *HTTPExecutor) Close() {
 	e.guarded.CloseIdleConnections()
 }
 
-// Execute posts the arguments.
+// Execute posts the arguments. No value of a header stands in the error.
 func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
+	own := make(http.Header, len(inv.Tool.Executor.Headers))
+	for k, v := range inv.Tool.Executor.Headers {
+		value, err := e.References.Resolve(v)
+		if err != nil {
+			f := messages.NewFault(messages.Misconfigured, "tool '%s': its header %s: %v", inv.Tool.Name, k, err)
+			f.Unsent = true
+			return Result{}, f
+		}
+		own.Set(k, value)
+	}
+	r, err := e.send(ctx, inv, own)
+	if f := (*messages.Fault)(nil); errors.As(err, &f) {
+		g := *f
+		for _, values := range own {
+			g.Message = hide(g.Message, values[0])
+		}
+		return r, &g
+	}
+	return r, err
+}
+
+// hide takes a header's value out of a text, and the part of it that follows its scheme.
+func hide(text, value string) string {
+	_, token, _ := strings.Cut(value, " ")
+	for _, secret := range []string{value, token} {
+		if len(secret) >= 6 {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+	}
+	return text
+}
+
+func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header) (Result, error) {
 	name := inv.Tool.Name
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, inv.Tool.Executor.URL, bytes.NewReader(inv.Arguments))
 	if err != nil {
@@ -106,10 +148,9 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	for k, v := range headers(inv) {
 		req.Header.Set(k, v)
 	}
-	for k, v := range inv.Tool.Executor.Headers {
-		req.Header.Set(k, v)
-	}
+	maps.Copy(req.Header, own)
 	SendOnce(req.Header)
+	ctx = context.WithValue(ctx, sendOnce{}, inv.Once)
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
@@ -144,17 +185,18 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	}
 	switch {
 	case resp.StatusCode/100 == 2:
-		return Result{Content: body}, nil
-	case resp.StatusCode/100 == 3:
-		return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered %d, a redirect to another origin; it is not followed: configure the final URL", name, resp.StatusCode)
+		return contentOf(inv, resp.Header.Get("Content-Type"), body), nil
 	}
-	r, err := outcome(name, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
-	var f *messages.Fault
-	if resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") == "" && errors.As(err, &f) {
-		// Proxies say so too, of a server that broke off in the middle of the work. Who sends Retry-After has refused.
-		f.Unsent = false
+	return outcome(inv.Tool, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
+}
+
+// contentOf is the result of bytes of a content type: text as it is, anything else as base64 with its type.
+func contentOf(inv Invocation, contentType string, body []byte) Result {
+	mediaType, text := tool.MediaType(contentType)
+	if text || len(body) == 0 {
+		return Result{Content: body}
 	}
-	return r, err
+	return Result{Content: tool.Binary(mediaType, body, inv.CallID), Metadata: map[string]any{tool.MetaBinary: mediaType}}
 }
 
 // SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
@@ -207,8 +249,10 @@ func network(ctx context.Context, name string, connected bool, err error) error 
 }
 
 // outcome maps a status that is no success. What the tool says in its own words about bad input or a missing thing is
-// a result (IsError); what a gateway says about the way there is a fault.
-func outcome(name string, status int, wait time.Duration, body []byte, text string) (Result, error) {
+// a result (IsError); what a gateway says about the way there is a fault. Only the tool's definition says which status
+// proves that nothing was done: a proxy answers 429 and 503 of itself, also in the middle of the work.
+func outcome(d *tool.Definition, status int, wait time.Duration, body []byte, text string) (Result, error) {
+	name := d.Name
 	said := strings.TrimSpace(text)
 	if said == "" {
 		said = Short(string(body))
@@ -219,9 +263,11 @@ func outcome(name string, status int, wait time.Duration, body []byte, text stri
 	f := messages.NewFault(messages.ToolError, "tool '%s' answered %d%s", name, status, said)
 	f.RetryAfter = wait
 	switch {
-	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		f.Code, f.Unsent = messages.ToolNetwork, true // refused before work
-	case status == http.StatusBadGateway:
+	case slices.Contains(d.NotExecuted, status):
+		f.Code, f.Unsent = messages.ToolNetwork, true
+	case status/100 == 3:
+		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL", name, status)
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway:
 		f.Code = messages.ToolNetwork
 	case status == http.StatusGatewayTimeout || status == http.StatusRequestTimeout:
 		f.Code = messages.ToolTimeout

@@ -29,6 +29,8 @@ type Response struct {
 	ErrorCode  string
 	ErrorText  string
 	RetryAfter string
+	// ContentType is the header of the answer; empty: text.
+	ContentType string
 }
 
 // NATSExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
@@ -73,12 +75,12 @@ func (e *NATSExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 		if err != nil {
 			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, Short(r.ErrorCode), Short(r.ErrorText))
 		}
-		return outcome(name, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
+		return outcome(inv.Tool, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	case r.Chunked:
 		inv.Chunk(string(r.Body))
 		return Result{}, nil
 	}
-	return Result{Content: r.Body}, nil
+	return contentOf(inv, r.ContentType, r.Body), nil
 }
 
 // headers are what every remote tool is told beside its arguments.

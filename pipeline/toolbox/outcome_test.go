@@ -45,7 +45,7 @@ func TestDoubt(t *testing.T) {
 		{"pay", "", late, messages.DeadlineExceeded}, {"pay", "", absent, messages.StageAbsent},
 		{"pay", `"ok"`, late, messages.OutcomeUnknown}, {"pay", `"ok"`, absent, messages.OutcomeUnknown},
 		{"pay", `"ok"`, store, messages.OutcomeUnknown}, {"pay", `"ok"`, blocked, messages.Blocked}, {"pay", `"ok"`, gone, messages.Cancelled},
-		{"pay", `"breaks"`, late, messages.OutcomeUnknown}, {"pay", `"fails"`, absent, messages.ToolError},
+		{"pay", `"breaks"`, late, messages.OutcomeUnknown}, {"pay", `"fails"`, absent, messages.OutcomeUnknown},
 		{"pay", `"unsent"`, late, messages.DeadlineExceeded},
 		{"look", `"ok"`, late, messages.DeadlineExceeded}, {"look", `"ok"`, absent, messages.StageAbsent},
 		{"none", "", late, messages.DeadlineExceeded},

@@ -1,6 +1,7 @@
 package toolbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -77,8 +79,12 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	if a.e.Unguarded || t.Runs == nil || t.Runs.Store == nil {
+	switch {
+	case a.e.Unguarded:
 		return a.ended(a.reply(a.run(ctx)))
+	case t.Runs == nil || t.Runs.Store == nil:
+		r, err := a.run(ctx)
+		return a.ended(a.reply(r, a.proven(r, err)))
 	}
 	return a.ended(a.guarded(ctx))
 }
@@ -161,12 +167,15 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
-		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show,
+		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show, Once: !a.e.Idempotent,
 	}
 	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
 	a.out.end()
 	if err == nil {
 		err = a.out.complete(a.d.Name, &r)
+	}
+	if err == nil {
+		err = readable(a.d.Name, r.Content)
 	}
 	if err == nil {
 		a.judge(ctx, &r)
@@ -192,6 +201,23 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		return r, tool.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
+}
+
+// readable refuses a text that is not UTF-8: it would arrive damaged.
+func readable(name string, text []byte) error {
+	if utf8.Valid(text) {
+		return nil
+	}
+	at := 0
+	for at < len(text) {
+		r, n := utf8.DecodeRune(text[at:])
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		at += n
+	}
+	return messages.NewFault(messages.ToolError, "the result of '%s' is given as text and is not valid UTF-8 at byte %d; send UTF-8, or say its type in Content-Type",
+		name, at)
 }
 
 // judge marks a result that is not as the tool's output schema has it.
@@ -231,6 +257,7 @@ func (a *attempt) guarded(ctx context.Context) error {
 	r, err := a.run(ctx)
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
 	defer cancel()
+	err = a.proven(r, err)
 	var f *messages.Fault
 	switch {
 	case err == nil:
@@ -241,9 +268,6 @@ func (a *attempt) guarded(ctx context.Context) error {
 			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
 		}
 		return f
-	case errors.As(err, &f) && (f.Code == messages.ToolTimeout || f.Code == messages.ToolNetwork || f.Code == messages.DeadlineExceeded):
-		f = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
-		n.Fault = f
 	case errors.As(err, &f) && f.Code == messages.Cancelled:
 		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 	default:
@@ -257,6 +281,26 @@ func (a *attempt) guarded(ctx context.Context) error {
 		return f
 	}
 	return a.reply(r, err)
+}
+
+// proven is how a run of a tool that may not run twice ends: with its result, with the proof that nothing was done, with
+// the caller's cancel, or, whatever else was answered, with an outcome that nobody knows. An error result without a word
+// is no result.
+func (a *attempt) proven(r Result, err error) error {
+	if err == nil && r.IsError && len(bytes.TrimSpace(r.Content)) == 0 && len(r.Structured) == 0 {
+		err = messages.NewFault(messages.ToolError, "'%s' says that it failed, and nothing else", a.d.Name)
+	}
+	if err == nil {
+		return nil
+	}
+	var f *messages.Fault
+	if !errors.As(err, &f) {
+		f = fault(a.d.Name, err)
+	}
+	if tool.NotExecuted(f) || f.Code == messages.Cancelled || f.Code == messages.OutcomeUnknown {
+		return f
+	}
+	return tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 }
 
 // before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with

@@ -33,7 +33,7 @@ func resultEvent(c *messages.Call) []byte {
 	if h["Shallot-Tool-Error"] == "true" {
 		out = rawjson.SetField(out, "is_error", []byte("true"))
 	}
-	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}} {
+	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}, {"changed", api.HeaderChanged}} {
 		if v := h[key[1]]; v != "" {
 			out = rawjson.SetFieldString(out, key[0], v)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -22,6 +23,12 @@ type rawContent struct {
 
 // MarshalJSON implements json.Marshaler.
 func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
+
+// metaChanged says in _meta what was done to the arguments; the header of the other faces is Shallot-Changed.
+const metaChanged = "shallot/changed"
+
+// metaSchema says in _meta why a result is not as the tool's output schema has it.
+const metaSchema = "shallot/output-schema"
 
 func textResult(text string, meta map[string]any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
@@ -60,14 +67,21 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 // and structured content if it is an object. Alone says that the request is of a revision without sessions.
 func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
-		return faultResult(c.Fault, c.ID)
+		r, err := faultResult(c.Fault, c.ID)
+		if changed := api.Changed(c); r != nil && len(changed) > 0 {
+			r.Meta[metaChanged] = changed
+		}
+		return r, err
 	}
-	r, native := f.body(d, c, alone)
+	r := f.body(d, c, alone)
 	r.IsError = r.IsError || c.Flag(messages.NoteIsError)
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
 	r.Meta["shallot/call"] = c.ID
+	if changed := api.Changed(c); len(changed) > 0 {
+		r.Meta[metaChanged] = changed
+	}
 	if fromCache(c) {
 		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
 	}
@@ -79,15 +93,13 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
 		}
 	}
-	if !native {
-		f.promise(d, r, text != "", alone)
-	}
+	f.promise(d, r, text != "", alone)
 	return r, nil
 }
 
 // promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
 // with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
-// alone, in an error that says what happened. What an MCP server itself gave is that server's to answer for.
+// alone, in an error that says what happened. What an MCP server gave is held to its own schema too.
 func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alone bool) {
 	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
 		return // nothing was promised
@@ -108,6 +120,10 @@ func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alo
 		return
 	}
 	r.IsError = true
+	r.Meta[metaSchema] = wrong
+	if len(r.Content) == 0 && structured != nil {
+		r.Content = append(r.Content, &mcp.TextContent{Text: string(structured)})
+	}
 	note := "Note: the tool ran, and this is what is left to show of its result; it is marked as an error only because it is not as the tool's output schema has it (" + wrong + ")."
 	if standIn {
 		note = "Note: it is not as the tool's output schema has it either (" + wrong + ")."
@@ -121,6 +137,14 @@ func fromCache(c *messages.Call) bool {
 		FromCache bool `json:"from_cache"`
 	}
 	return c.Noted(messages.NoteMetadata, &meta) && meta.FromCache
+}
+
+// binary reports whether a result is bytes that are no text.
+func binary(c *messages.Call) bool {
+	var meta struct {
+		Binary string `json:"binary"`
+	}
+	return c.Noted(messages.NoteMetadata, &meta) && meta.Binary != ""
 }
 
 // degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
@@ -140,31 +164,31 @@ func degraded(c *messages.Call) string {
 	return ""
 }
 
-// body is the reply as a result; native says that it is what an MCP server gave, unchanged.
-func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) (r *mcp.CallToolResult, native bool) {
-	if d.Executor.Kind == tool.ExecMCP {
+// body is the reply as a result: what an MCP server gave as it came.
+func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) *mcp.CallToolResult {
+	if d.Executor.Kind == tool.ExecMCP || binary(c) {
 		if raw, ok := tool.NativeMCP(c); ok {
 			r, err := nativeResult(raw)
 			if err == nil {
-				return r, true
+				return r
 			}
 			f.Log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
 		}
 	}
 	if text, ok := c.ReplyText(); ok {
-		return textResult(text, nil), false
+		return textResult(text, nil)
 	}
 	reply := c.Reply()
 	text, isText := rawjson.IsString(reply)
 	if !isText {
 		text = string(reply)
 	}
-	r = textResult(text, nil)
+	r := textResult(text, nil)
 	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
 	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(messages.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
-	return r, false
+	return r
 }
 
 // nativeResult reads an MCP result so that it goes out with the bytes that came in.

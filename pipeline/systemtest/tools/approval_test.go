@@ -155,7 +155,7 @@ func TestApprovalRows(t *testing.T) {
 		}
 	})
 	t.Run("HI-2", func(t *testing.T) {
-		id := b.held(t, "pay", `{"amount":"9007199254740993","x":1}`)
+		id := b.held(t, "pay", `{"amount":"9007199254740993"}`)
 		list, err := b.Approvals(t.Context(), "default")
 		require.NoError(t, err)
 		require.Equal(t, id, list[len(list)-1].Call)

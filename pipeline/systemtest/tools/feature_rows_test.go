@@ -177,8 +177,8 @@ func TestFeatureRows(t *testing.T) {
 			}
 			require.Empty(t, fallback(b.do(t, "limited", `{"row":"S2-CHAIN-5","n":2}`)))
 			c := b.do(t, "limited", `{"row":"S2-CHAIN-5","n":3}`)
-			require.Equal(t, []any{2, "graceful_error"}, []any{b.count("S2-CHAIN-5"), fallback(c)})
-			require.Contains(t, string(c.Notes["tool.fallbackFault"]), "rate_limited")
+			require.Equal(t, []any{2, ""}, []any{b.count("S2-CHAIN-5"), fallback(c)})
+			require.Equal(t, messages.RateLimited, c.Fault.Code, "a refusal by a limit stays one")
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 			require.Equal(t, 0, times(c, "timeout.beforeTool"), "stages inner to who refused do not run")
 		})

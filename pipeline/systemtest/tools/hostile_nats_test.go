@@ -30,7 +30,7 @@ nats: {embedded: {port: 0, sync: 1m, data: `+t.TempDir()+`}}
 agent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {base-delay: 1ms}}}
 tool:
   tools:
-    - {name: once, executor: "nats:odd", effect: write, timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
+    - {name: once, not-executed: [429, 503], executor: "nats:odd", effect: write, timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
     - {name: many, executor: "nats:odd", effect: read, cache: "off", timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
 `, host.Everything())
 	var mu sync.Mutex
@@ -82,13 +82,13 @@ tool:
 		{`not JSON é`, `not JSON é`, `not JSON é`, [2]int{1, 1}},
 		{``, `""`, `""`, [2]int{1, 1}},
 		{`twice`, `"first"`, `"first"`, [2]int{1, 1}},
-		{`code 500`, `!tool_error`, `!retries_exhausted`, [2]int{1, 2}},
+		{`code 500`, `!outcome_unknown`, `!retries_exhausted`, [2]int{1, 2}},
 		{`code 503`, `!retries_exhausted`, `!retries_exhausted`, [2]int{2, 2}},
 		{`code 429`, `!retries_exhausted`, `!retries_exhausted`, [2]int{2, 2}},
 		{`code 502`, `!outcome_unknown`, `!retries_exhausted`, [2]int{1, 2}},
 		{`code 504`, `!outcome_unknown`, `!retries_exhausted`, [2]int{1, 2}},
 		{`code 404 {"no":"city"}`, `{"no":"city"}`, `{"no":"city"}`, [2]int{1, 2}},
-		{`code no-number`, `!tool_error`, `!retries_exhausted`, [2]int{1, 2}},
+		{`code no-number`, `!outcome_unknown`, `!retries_exhausted`, [2]int{1, 2}},
 		{`once-refused`, `"came again"`, `"came again"`, [2]int{2, 2}},
 		{`silent`, `!outcome_unknown`, `!retries_exhausted`, [2]int{1, 2}},
 	} {

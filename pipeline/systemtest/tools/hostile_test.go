@@ -65,7 +65,7 @@ func TestHostileTools(t *testing.T) {
 		code  messages.Code
 	}{
 		"n_never": {code: messages.ToolTimeout}, "n_twice": {reply: "1"}, "n_garbage": {reply: `{"a":`}, "n_empty": {reply: `""`},
-		"n_utf8": {reply: "\uFFFD\x00"}, "n_code": {code: messages.ToolError}, "h_empty": {reply: `""`}, "h_html": {reply: "<html>no JSON</html>"},
+		"n_utf8": {code: messages.ToolError}, "n_code": {code: messages.ToolError}, "h_empty": {reply: `""`}, "h_html": {reply: "<html>no JSON</html>"},
 		"h_cut": {code: messages.ToolNetwork}, "n_huge": {}, "h_big": {},
 		"a=2Eb": {reply: `{}`},
 	} {

@@ -131,24 +131,46 @@ func (p *Policies) Concern(d *tool.Definition) bool {
 	return d.NeedsApproval() || p != nil && slices.ContainsFunc(p.list, func(q policy) bool { return q.fits(d) })
 }
 
+// EditedQuestion judges a call whose arguments a person has changed, by all policies, for what it has become: the first
+// policy that holds now and did not hold for what the person was shown asks; nil: the decision covers it. The two calls
+// differ in their arguments.
+func (p *Policies) EditedQuestion(d *tool.Definition, shown, edited *messages.Call) *Question {
+	if p == nil {
+		return nil
+	}
+	for _, q := range p.list {
+		if out := q.question(d, edited); out != nil && q.question(d, shown) == nil {
+			return out
+		}
+	}
+	return nil
+}
+
+// question is what the policy asks about the call; nil: nothing.
+func (q policy) question(d *tool.Definition, c *messages.Call) *Question {
+	if !q.fits(d) {
+		return nil
+	}
+	holds, err := q.when.holds(d, c)
+	if !holds && err == nil {
+		return nil
+	}
+	out := newQuestion(q.Policy, d, c)
+	if err != nil {
+		out.Note = fmt.Sprintf("asked because the predicate could not be judged: %v", err)
+	}
+	return out
+}
+
 // Question decides whether the call waits, and what is asked then; nil: nobody needs to be asked. The first policy that
 // fits and whose predicate holds asks. A predicate that cannot be judged holds, and so does a policy that a tool names
 // and that there is not.
 func (p *Policies) Question(d *tool.Definition, c *messages.Call) *Question {
 	if p != nil {
 		for _, q := range p.list {
-			if !q.fits(d) {
-				continue
+			if out := q.question(d, c); out != nil {
+				return out
 			}
-			holds, err := q.when.holds(d, c)
-			if !holds && err == nil {
-				continue
-			}
-			out := newQuestion(q.Policy, d, c)
-			if err != nil {
-				out.Note = fmt.Sprintf("asked because the predicate could not be judged: %v", err)
-			}
-			return out
 		}
 	}
 	if d.Approval == Always {

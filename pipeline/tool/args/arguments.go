@@ -3,6 +3,7 @@ package args
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,16 @@ type Options struct {
 	IntegerBits int    // 64 if 0; 32 gives the documents' limit
 	WrapScalars bool   // extended only: a single value where an array is wanted becomes an array of one
 	AllowBlank  []string
+	Undeclared  string // Drop if empty; Auto is for whoever knows the tool to resolve
+	Formats     string // Annotate if empty
+	Repair      bool   // a text that is no JSON is repaired where it can mean one thing only
 }
+
+// Whether a format of the schema is held against values: date, date-time, time, email, uuid and uri can be.
+const (
+	Annotate = "annotate"
+	Assert   = "assert"
+)
 
 // Change is one thing that parsing did to the arguments. From and To are JSON, shortened.
 type Change struct {
@@ -45,6 +55,10 @@ const (
 	RuleDefault   = "default"
 	RuleNull      = "null_left_out"
 	RuleDropped   = "undeclared_dropped"
+	RuleRenamed   = "renamed"
+	RuleUnwrapped = "unwrapped"
+	RuleRepaired  = "repaired"
+	RuleTwice     = "given_twice"
 )
 
 // ParsedArgs are arguments that fit their schema. They do not change; safe for concurrent use.
@@ -59,7 +73,7 @@ type Parsed struct {
 // object. It never panics and changes neither schema nor raw; the same input gives the same result.
 func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 	fs := &Faults{Tool: o.Tool}
-	root, err := parseRoot(raw)
+	root, changes, err := parseRoot(raw, o.Repair)
 	if err != nil {
 		fs.add(Issue{Code: CodeInvalidJSON, Message: "the arguments are " + err.Error()})
 		return nil, fs
@@ -69,9 +83,9 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 		return nil, fs
 	}
 	if len(schema) == 0 {
-		return &Parsed{root: root}, nil
+		return &Parsed{root: root, Changes: changes}, nil
 	}
-	s := p.schema(schema)
+	s := p.schema(schema, o.Formats == Assert)
 	if s.err != nil {
 		fs.add(Issue{Code: CodeBadSchema, Path: s.at, Message: "the tool's own schema cannot be used: " + s.err.Error()})
 		return nil, fs
@@ -80,7 +94,7 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 		fs.add(tooMuch(""))
 		return nil, fs
 	}
-	r := &run{s: s, o: o, extended: o.Coercion == Extended, budget: new(trialBudget)}
+	r := &run{s: s, o: o, extended: o.Coercion == Extended, budget: new(trialBudget), changes: changes}
 	root = r.arguments(root)
 	fs.Issues = r.issues
 	if len(fs.Issues) > 0 {
@@ -90,26 +104,40 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 	return &Parsed{root: root, Changes: r.changes}, nil
 }
 
-func parseRoot(raw []byte) (*value, error) {
+// parseRoot reads the arguments' text, and says what had to be done to read it.
+func parseRoot(raw []byte, fix bool) (*value, []Change, error) {
 	const mark = "\ufeff" // some editors and shells write one
 	raw = bytes.TrimPrefix(raw, []byte(mark))
 	if len(raw) == 0 {
-		return &value{kind: kObject}, nil
+		return &value{kind: kObject}, nil, nil
 	}
-	v, err := parseValue(raw)
+	r := &reader{}
+	v, err := r.parse(raw)
 	for range 2 { // a model's arguments are a string of JSON; some clients quote them twice
 		if err != nil || v.kind != kString {
 			break
 		}
 		if blank(v.str) {
-			return &value{kind: kObject}, nil
+			return &value{kind: kObject}, nil, nil
 		}
-		v, err = parseValue([]byte(strings.TrimPrefix(v.str, mark)))
+		raw = []byte(strings.TrimPrefix(v.str, mark))
+		v, err = r.parse(raw)
 	}
-	if err == nil && v.kind == kNull {
+	var changes []Change
+	for _, name := range r.twice {
+		changes = append(changes, Change{Path: pointer("", Clip(name)), Rule: RuleTwice})
+	}
+	switch {
+	case err == nil && v.kind == kNull:
 		v = &value{kind: kObject}
+	case err != nil && fix && !json.Valid(raw) && depth(raw) <= MaxDepth:
+		if x, wrong := repair(string(raw)); wrong == nil {
+			return x, []Change{{From: Clip(string(rawjson.Encode(string(raw)))), Rule: RuleRepaired}}, nil
+		} else {
+			err = fmt.Errorf("%w; it was not repaired: %w", err, wrong)
+		}
 	}
-	return v, err
+	return v, changes, err
 }
 
 // Raw is the arguments as compact JSON: declared names in the order of the schema, then the others as they came.

@@ -58,8 +58,14 @@ func (r *run) arguments(obj *value) *value {
 		return obj
 	}
 	d := r.s.declared(resolve(r.s.root))
+	obj = r.unwrap(d, obj)
+	obj = r.meant(obj, "", d.order, func(name string) bool {
+		_, takes := d.other(name)
+		return d.subs[name] == nil && !takes
+	})
 	r.required(d, obj)
 	if len(r.issues) > 0 && !r.extended {
+		r.others(d, obj, nil)
 		return obj // S2-ARG-2: no coercion before everything required is there
 	}
 	out := &value{kind: kObject}
@@ -79,23 +85,26 @@ func (r *run) arguments(obj *value) *value {
 		}
 		out.set(name, r.fit(sub, v, at, 0))
 	}
-	for i, name := range obj.keys {
-		if _, declared := d.subs[name]; declared {
-			continue
-		}
-		sub, keep := d.other(name)
-		if !keep {
-			r.changed(pointer("", name), obj.vals[i], nil, RuleDropped)
-			continue
-		}
-		out.set(name, r.fit(sub, obj.vals[i], pointer("", name), 0))
-	}
+	r.others(d, obj, out)
 	root := resolve(r.s.root)
 	if len(r.issues) == 0 && r.extended && (len(root.AnyOf) > 0 || len(root.OneOf) > 0) {
 		out = r.branches(root, out, "")
 	}
 	r.validate(out)
 	return out
+}
+
+// others treats the names that no property declares; those that stay go into out, or nowhere if that is nil.
+func (r *run) others(d *declaration, obj, out *value) {
+	for i, name := range obj.keys {
+		if _, declared := d.subs[name]; declared {
+			continue
+		}
+		sub, takes := d.other(name)
+		if (takes || r.stray(name, obj.vals[i], pointer("", name), d.order)) && out != nil {
+			out.set(name, r.fit(sub, obj.vals[i], pointer("", name), 0))
+		}
+	}
 }
 
 // required is the first pass (S2-ARG-1, S2-ARG-2). A null is fine where the schema names null, and a blank text where
@@ -107,7 +116,7 @@ func (r *run) required(d *declaration, obj *value) {
 		switch {
 		case v == nil:
 			issue.Code = CodeMissing
-			issue.Message = "required, but it is missing" + wants(issue.Expected)
+			issue.Message = "required, but it is missing" + wants(issue.Expected) + sentAs(name, obj, d.named())
 		case v.kind == kNull && !r.s.admitsNull(sub), v.kind == kString && blank(v.str) && !r.blankAllowed(name, sub, v):
 			issue.Code, issue.Got = CodeNullOrEmpty, got(v)
 			issue.Message = "required, but it is " + got(v) + wants(issue.Expected)
@@ -200,6 +209,10 @@ func (r *run) convert(sub *jsonschema.Schema, v *value, at string) *value {
 			targets = append(targets, t)
 		}
 	}
+	if one := r.alone(sub, v); one != nil {
+		r.changed(at, v, one, RuleWrapped)
+		return one
+	}
 	if d, ok := decimalOf(string(v.raw)); v.kind == kNumber && ok && d.whole() && slices.Contains(targets, "integer") {
 		targets = []string{"integer"}
 	}
@@ -229,6 +242,18 @@ func (r *run) convert(sub *jsonschema.Schema, v *value, at string) *value {
 		r.changed(at, v, best, rule)
 	}
 	return best
+}
+
+// alone makes an array of one of an object where an array of objects is wanted (extended rules); else nil.
+func (r *run) alone(sub *jsonschema.Schema, v *value) *value {
+	if !r.extended || v.kind != kObject || !slices.Contains(sub.Types.ToStrings(), "array") {
+		return nil
+	}
+	item := resolve(itemSchema(sub, 0))
+	if item == nil || item.Types == nil || !slices.Contains(item.Types.ToStrings(), "object") {
+		return nil
+	}
+	return &value{kind: kArray, vals: []*value{v}}
 }
 
 func mismatch(expected string, v *value, why string) string {
@@ -292,6 +317,9 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 	if len(sub.Properties) == 0 && len(sub.PatternProperties) == 0 && !closed && more == nil {
 		return v
 	}
+	if closed {
+		v = r.meant(v, at, r.s.extra(sub).names, func(name string) bool { return sub.Properties[name] == nil && byPattern(sub, name) == nil })
+	}
 	out := &value{kind: kObject}
 	same := true
 	for i, name := range v.keys {
@@ -301,8 +329,9 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 			child = byPattern(sub, name)
 		}
 		if child == nil && closed {
-			r.changed(here, x, nil, RuleDropped)
-			same = false
+			if same = same && r.o.Undeclared == Pass; r.stray(name, x, here, r.s.extra(sub).names) {
+				out.set(name, x)
+			}
 			continue
 		}
 		if child == nil {

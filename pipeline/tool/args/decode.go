@@ -8,7 +8,9 @@ import (
 )
 
 // parseValue reads one JSON value within the limits, in one pass whatever its depth.
-func parseValue(raw []byte) (*value, error) {
+func parseValue(raw []byte) (*value, error) { return (&reader{}).parse(raw) }
+
+func (r *reader) parse(raw []byte) (*value, error) {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\ufffd")) // as every reader of JSON would take it
 	}
@@ -18,7 +20,8 @@ func parseValue(raw []byte) (*value, error) {
 	if !json.Valid(raw) {
 		return nil, broken(raw)
 	}
-	return (&reader{in: bytes.Clone(raw)}).value()
+	r.in, r.at, r.nodes = bytes.Clone(raw), 0, 0
+	return r.value()
 }
 
 // reader walks JSON that is valid, so it checks nothing but the limits.
@@ -26,6 +29,7 @@ type reader struct {
 	in    []byte
 	at    int
 	nodes int
+	twice []string // names that came twice in one object
 }
 
 func (r *reader) space() {
@@ -95,6 +99,9 @@ func (r *reader) container() (*value, error) {
 		if v.kind == kArray {
 			v.vals = append(v.vals, n)
 		} else {
+			if v.find(key) >= 0 {
+				r.twice = append(r.twice, key)
+			}
 			v.set(key, n)
 		}
 	}

@@ -8,7 +8,7 @@ func (p *Parser) Check(schema, raw []byte) string {
 	if len(schema) == 0 {
 		return ""
 	}
-	s := p.schema(schema)
+	s := p.schema(schema, false)
 	if s.err != nil {
 		return ""
 	}

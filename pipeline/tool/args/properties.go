@@ -2,6 +2,7 @@ package args
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -75,6 +76,15 @@ func (s *schema) collect(d *declaration, sub *jsonschema.Schema, sure bool, hops
 		named = s.collect(d, x, false, hops+1) || named
 	}
 	return named
+}
+
+// named are the names that the schema knows.
+func (d *declaration) named() map[string]bool {
+	out := maps.Clone(d.also)
+	for name := range d.subs {
+		out[name] = true
+	}
+	return out
 }
 
 // other says what happens to a name that no property declares: which subschema it must fit, and whether it is kept.

@@ -18,7 +18,13 @@ import (
 // safe for concurrent use.
 type Parser struct {
 	mu   sync.Mutex
-	kept map[[sha256.Size]byte]*schema
+	kept map[schemaKey]*schema
+}
+
+// schemaKey is a schema's content, and whether its formats are held against values.
+type schemaKey struct {
+	sum    [sha256.Size]byte
+	assert bool
 }
 
 // maxSchemas bounds the compiled schemas; when it is reached all are dropped and compiled again as they are needed.
@@ -66,19 +72,19 @@ func (s *schema) extra(sub *jsonschema.Schema) *extra {
 	return e
 }
 
-func (p *Parser) schema(raw []byte) *schema {
-	sum := sha256.Sum256(raw)
+func (p *Parser) schema(raw []byte, assert bool) *schema {
+	sum := schemaKey{sha256.Sum256(raw), assert}
 	p.mu.Lock()
 	s, ok := p.kept[sum]
 	p.mu.Unlock()
 	if ok {
 		return s
 	}
-	s = compile(raw)
+	s = compile(raw, assert)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kept == nil || len(p.kept) >= maxSchemas {
-		p.kept = map[[sha256.Size]byte]*schema{}
+		p.kept = map[schemaKey]*schema{}
 	}
 	p.kept[sum] = s
 	return s
@@ -90,7 +96,7 @@ func (p *Parser) CheckSchema(raw []byte, input bool) (at string, err error) {
 	if len(raw) == 0 {
 		return "", nil
 	}
-	s := p.schema(raw)
+	s := p.schema(raw, false)
 	if s.err != nil {
 		return s.at, s.err
 	}
@@ -107,7 +113,7 @@ func (p *Parser) SchemaWarnings(raw []byte) []string {
 	if len(raw) == 0 {
 		return nil
 	}
-	s := p.schema(raw)
+	s := p.schema(raw, false)
 	var out []string
 	for at, t := range s.unknown {
 		out = append(out, fmt.Sprintf("%s/type: %q is no type of JSON Schema; every value given for it will be refused", at, t))
@@ -131,7 +137,7 @@ type anyText struct{ source string }
 func (anyText) MatchString(string) bool { return true }
 func (a anyText) String() string        { return a.source }
 
-func compile(raw []byte) *schema {
+func compile(raw []byte, assert bool) *schema {
 	s := &schema{unknown: map[string]string{}}
 	doc, err := parseValue(raw)
 	if err != nil {
@@ -145,8 +151,14 @@ func compile(raw []byte) *schema {
 	s.doc = doc
 	clean := doc.clone()
 	s.strip(clean, "", true)
+	if assert {
+		onlyFormats(clean, true)
+	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(noLoader{})
+	if assert {
+		c.AssertFormat()
+	}
 	c.UseRegexpEngine(func(p string) (jsonschema.Regexp, error) {
 		if len(p) > 4096 {
 			return nil, fmt.Errorf("a pattern of %d bytes", len(p))
@@ -168,6 +180,27 @@ func compile(raw []byte) *schema {
 	}
 	s.measure()
 	return s
+}
+
+// formats are those that can be asserted: what they accept is the same everywhere.
+var formats = []string{"date", "date-time", "time", "email", "uuid", "uri"}
+
+// onlyFormats takes the other formats out, so that they are not held against values.
+func onlyFormats(v *value, isSchema bool) {
+	for i, k := range v.keys {
+		if isSchema && slices.Contains(dataKeys, k) {
+			continue
+		}
+		onlyFormats(v.vals[i], !isSchema || !slices.Contains(mapKeys, k))
+	}
+	if v.kind == kArray {
+		for _, x := range v.vals {
+			onlyFormats(x, isSchema)
+		}
+	}
+	if f := v.get("format"); isSchema && f != nil && !slices.Contains(formats, f.str) {
+		v.keep(func(k string) bool { return k != "format" })
+	}
 }
 
 // dataKeys hold data, not schemas, so nothing in them is a keyword.

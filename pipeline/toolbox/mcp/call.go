@@ -62,12 +62,18 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 		defer s.listen(mark, nil)
 	}
 	defer s.askLogs(params, mark, inv)()
-	s.seen.expect(mark)
+	s.seen.expect(mark, inv.Once)
 	defer s.seen.take(mark)
-	res, err := l.session.CallTool(ctx, params)
+	calling, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	s.seen.watch(mark, stop)
+	res, err := l.session.CallTool(calling, params)
+	if err != nil && errors.Is(context.Cause(calling), errUnreadable) {
+		return toolbox.Result{}, messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %v", name, x.Name, errUnreadable)
+	}
 	if err != nil {
 		givenUp = ctx.Err() != nil
-		return toolbox.Result{}, s.failed(ctx, l, name, err)
+		return toolbox.Result{}, s.failed(ctx, l, inv.Tool, err)
 	}
 	raw := s.seen.take(mark)
 	if raw == nil {
@@ -107,7 +113,8 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 }
 
 // failed reads the error of a call.
-func (s *server) failed(ctx context.Context, l *link, name string, err error) error {
+func (s *server) failed(ctx context.Context, l *link, d *tool.Definition, err error) error {
+	name := d.Name
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -123,6 +130,7 @@ func (s *server) failed(ctx context.Context, l *link, name string, err error) er
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", name, s.Name, wire.Message)
 		}
+		f.Unsent = f.Unsent || slices.Contains(d.NotExecuted, int(wire.Code))
 		f.Headers = map[string]string{tool.HeaderMCPError: string(rawjson.Encode(tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
 		return f
 	}

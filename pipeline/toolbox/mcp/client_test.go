@@ -185,8 +185,8 @@ func TestMCPErrors(t *testing.T) {
 		unsent     bool
 	}{
 		-32602: {messages.InvalidRequest, messages.InvalidRequest, true}, -32601: {messages.InvalidRequest, messages.InvalidRequest, true},
-		-32042: {messages.InvalidRequest, messages.InvalidRequest, true}, -32010: {messages.InvalidRequest, messages.InvalidRequest, false},
-		-32603: {messages.ToolError, messages.ToolError, false}, 7: {messages.ToolError, messages.ToolError, false},
+		-32042: {messages.InvalidRequest, messages.InvalidRequest, true}, -32010: {messages.InvalidRequest, messages.OutcomeUnknown, false},
+		-32603: {messages.ToolError, messages.OutcomeUnknown, false}, 7: {messages.ToolError, messages.OutcomeUnknown, false},
 		-32000: {messages.ToolNetwork, messages.OutcomeUnknown, false}, -32001: {messages.ToolNetwork, messages.OutcomeUnknown, false},
 	} {
 		args := fmt.Sprintf(`{"code":%d}`, code)

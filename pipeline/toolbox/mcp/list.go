@@ -81,7 +81,7 @@ func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][
 	cursor := ""
 	for range maxPages {
 		mark := messages.NewID()
-		s.seen.expect(mark)
+		s.seen.expect(mark, false)
 		res, err := session.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor, Meta: mcp.Meta{metaRequest: mark}})
 		raw := s.seen.take(mark)
 		if err != nil {

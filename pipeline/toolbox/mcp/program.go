@@ -10,14 +10,17 @@ import (
 	"io"
 	"log/slog"
 	"os/exec"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // program is a transport to an MCP server that is a program of this machine: it is started by Connect, speaks over its
@@ -126,14 +129,55 @@ func (m *messageLines) Read(p []byte) (int, error) {
 func (m *messageLines) line() (line []byte, err error) {
 	for {
 		piece, err := m.from.ReadSlice('\n')
+		if len(line)+len(m.part)+len(piece) > mcp.DefaultMaxLineLength {
+			return nil, m.tooLong(append(line, piece...), err)
+		}
 		line = append(line, piece...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return line, err
 		}
-		if len(line)+len(m.part) > mcp.DefaultMaxLineLength {
-			return nil, fmt.Errorf("the program wrote a message above %d bytes", mcp.DefaultMaxLineLength)
+	}
+}
+
+// tooLong reads a message that is too long to its end, and ends the call that it answers.
+func (m *messageLines) tooLong(line []byte, err error) error {
+	line = append(m.part, line...)
+	head, tail := line[:min(len(line), shownLine)], bytes.Clone(line[len(line)-min(len(line), shownLine):])
+	for errors.Is(err, bufio.ErrBufferFull) {
+		var piece []byte
+		piece, err = m.from.ReadSlice('\n')
+		if tail = append(tail, piece...); len(tail) > shownLine {
+			tail = tail[len(tail)-shownLine:]
 		}
 	}
+	m.part = nil
+	m.broken(head, tail, fmt.Sprintf("its answer is longer than %d bytes", mcp.DefaultMaxLineLength))
+	return err
+}
+
+// shownLine is how much of either end of a message is looked at for its id.
+const shownLine = 4 << 10
+
+// lastID is an id at the end of a message, where some servers write it.
+var lastID = regexp.MustCompile(`[{,]\s*"id"\s*:\s*([0-9]+|"[^"\\]*")\s*(?:,\s*"jsonrpc"\s*:\s*"2.0"\s*)?\}\s*$`)
+
+// broken ends the call that a message answers which cannot be read: an error of its server stands for it. ok is false where
+// the message does not say which call that is.
+func (m *messageLines) broken(head, tail []byte, why string) (ok bool) {
+	id := []byte(gjson.GetBytes(head, "id").Raw)
+	if !json.Valid(id) || !bytes.Contains(head, []byte(`"jsonrpc"`)) {
+		found := lastID.FindSubmatch(tail)
+		if id = nil; found != nil {
+			id = found[1]
+		}
+	}
+	if len(id) == 0 || gjson.GetBytes(head, "method").Exists() {
+		return false
+	}
+	m.log.Warn("an answer of an MCP server cannot be read; its call ends", "id", string(id), "reason", why)
+	m.out = append(append([]byte(`{"jsonrpc":"2.0","id":`), id...), `,"error":{"code":-32603,"message":`...)
+	m.out = append(append(m.out, rawjson.Encode(why)...), "}}\n"...)
+	return true
 }
 
 func (m *messageLines) take(line []byte) {
@@ -145,7 +189,10 @@ func (m *messageLines) take(line []byte) {
 		m.out, m.part = append(text, '\n'), nil
 		return
 	}
+	const unreadable = "its answer is not valid JSON"
 	switch {
+	case bytes.Contains(text, []byte(`"jsonrpc"`)) && text[0] == '{' && m.broken(text, text, unreadable):
+		return
 	case len(m.part) > 0:
 		if m.part = append(m.part, line...); line[0] != '}' && line[0] != ']' {
 			return

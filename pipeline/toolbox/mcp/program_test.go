@@ -45,6 +45,9 @@ func rude(dir string) {
 	case "mute":
 		note("mute", pid)
 		time.Sleep(time.Hour) // simulated: a server that never answers
+	case "broken":
+		broken()
+		return
 	case "parent":
 		child := exec.Command("sleep", "1000")
 		_ = child.Start()

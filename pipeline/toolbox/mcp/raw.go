@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // metaRequest marks a request in its _meta, so that the bytes of its result are found again.
@@ -28,15 +31,50 @@ const maxKept = 64 << 20
 type rawResults struct {
 	mu  sync.Mutex
 	got map[string]json.RawMessage // mark -> result; present with nil while it is awaited
+	// once are the marks of requests that may not be sent twice.
+	once map[string]bool
+	// stop ends the calls whose answer cannot be read.
+	stop map[string]context.CancelCauseFunc
 }
 
-func (r *rawResults) expect(mark string) {
+var errUnreadable = errors.New("its answer is not valid JSON")
+
+// watch has the call of the mark ended when its answer cannot be read.
+func (r *rawResults) watch(mark string, stop context.CancelCauseFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop == nil {
+		r.stop = map[string]context.CancelCauseFunc{}
+	}
+	r.stop[mark] = stop
+}
+
+// broken ends the call of the mark.
+func (r *rawResults) broken(mark string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stop := r.stop[mark]; stop != nil {
+		stop(errUnreadable)
+	}
+}
+
+func (r *rawResults) expect(mark string, once bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.got == nil {
-		r.got = map[string]json.RawMessage{}
+		r.got, r.once = map[string]json.RawMessage{}, map[string]bool{}
 	}
 	r.got[mark] = nil
+	if once {
+		r.once[mark] = true
+	}
+}
+
+// sendOnce reports whether the marked request may not be sent twice.
+func (r *rawResults) sendOnce(mark string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.once[mark]
 }
 
 func (r *rawResults) put(mark string, result json.RawMessage) {
@@ -53,6 +91,8 @@ func (r *rawResults) take(mark string) json.RawMessage {
 	defer r.mu.Unlock()
 	raw := r.got[mark]
 	delete(r.got, mark)
+	delete(r.once, mark)
+	delete(r.stop, mark)
 	return raw
 }
 
@@ -173,20 +213,16 @@ func (t *rawTripper) client() *http.Client {
 		if len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host {
 			return errors.New("a redirect to another origin is not followed; configure the final URL")
 		}
+		if t.seen.sendOnce(marked(via[0])) {
+			return http.ErrUseLastResponse
+		}
 		return nil
 	}}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	mark := ""
-	if req.GetBody != nil && req.Method == http.MethodPost {
-		if b, err := req.GetBody(); err == nil {
-			all, _ := io.ReadAll(b)
-			_ = b.Close()
-			mark = markOf([]byte(gjson.GetBytes(all, "params").Raw))
-		}
-	}
+	mark := marked(req)
 	if len(t.headers) > 0 {
 		req = req.Clone(req.Context())
 		for k, v := range t.headers {
@@ -199,7 +235,16 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind == "application/json" {
+		if err := mend(req, resp); err != nil {
+			return nil, err
+		}
+	}
 	resp.Body = &listener{ReadCloser: resp.Body, stream: kind == "text/event-stream", heard: func(message []byte) {
+		if text := bytes.TrimSpace(message); kind == "text/event-stream" && len(text) > 0 && !json.Valid(text) {
+			t.seen.broken(mark)
+			return
+		}
 		if r := gjson.GetBytes(message, "result"); r.Exists() && gjson.GetBytes(message, "id").Exists() {
 			t.seen.put(mark, json.RawMessage(bytes.Clone([]byte(r.Raw))))
 		}
@@ -208,6 +253,49 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}}
 	return resp, nil
+}
+
+// mend puts an error of the server in the place of an answer that cannot be read: the SDK would end the connection over it,
+// and with it every other call.
+func mend(req *http.Request, resp *http.Response) error {
+	all, err := io.ReadAll(io.LimitReader(resp.Body, maxKept+1))
+	_ = resp.Body.Close()
+	if err != nil {
+		return err
+	}
+	why := ""
+	switch {
+	case len(all) > maxKept:
+		why = fmt.Sprintf("its answer is longer than %d bytes", maxKept)
+	case resp.StatusCode == http.StatusOK && !json.Valid(all):
+		why = errUnreadable.Error()
+	}
+	if why != "" {
+		id := gjson.GetBytes(requestBody(req), "id").Raw
+		all = fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":%s}}`, id, rawjson.Encode(why))
+	}
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(all)), int64(len(all))
+	resp.Header.Del("Content-Length")
+	return nil
+}
+
+// marked is the mark of the request's body; empty if it has none.
+func marked(req *http.Request) string {
+	return markOf([]byte(gjson.GetBytes(requestBody(req), "params").Raw))
+}
+
+// requestBody is the body of a request that can be read again; else nothing.
+func requestBody(req *http.Request) []byte {
+	if req.GetBody == nil || req.Method != http.MethodPost {
+		return nil
+	}
+	b, err := req.GetBody()
+	if err != nil {
+		return nil
+	}
+	all, _ := io.ReadAll(b)
+	_ = b.Close()
+	return all
 }
 
 // listener hears the messages of a body before its reader does.

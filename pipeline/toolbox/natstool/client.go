@@ -153,7 +153,7 @@ func (w *request) answer(m *nats.Msg, tool string) (toolbox.Response, error) {
 		return toolbox.Response{}, toolbox.ErrNoResponders
 	}
 	out := toolbox.Response{Body: m.Data, ErrorCode: m.Header.Get("Nats-Service-Error-Code"), ErrorText: m.Header.Get("Nats-Service-Error")}
-	out.RetryAfter = m.Header.Get("Retry-After")
+	out.RetryAfter, out.ContentType = m.Header.Get("Retry-After"), m.Header.Get("Content-Type")
 	count := m.Header.Get(hdrChunks)
 	if count == "" || out.ErrorCode != "" || out.ErrorText != "" {
 		return out, nil

@@ -1,0 +1,275 @@
+package args
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kaptinlin/jsonrepair"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
+
+// repair reads one object out of a text that is no JSON: out of a fence or the sentences around it, with comments, trailing
+// commas, single quotes, bare names, the words of Python and JavaScript, and without its last brackets. Where the text could
+// mean two things it fails: a cut string, a bare word, arithmetic, two objects. The scan below says what may be repaired; the
+// library repairs it; and what comes out must have the very names, strings and numbers that went in.
+func repair(text string) (*value, error) {
+	s := &scan{in: text}
+	s.at = strings.IndexByte(text, '{')
+	if s.at < 0 {
+		return nil, errors.New("there is no object in it")
+	}
+	if strings.ContainsAny(text[:s.at], "[]}\"") {
+		return nil, errors.New("the text before the object is more than a sentence")
+	}
+	from := s.at
+	if err := s.object(); err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(text[s.at:], "{}[]") {
+		return nil, errors.New("something follows the object")
+	}
+	fixed, err := jsonrepair.Repair(s.without(from))
+	if err != nil {
+		return nil, err
+	}
+	if !json.Valid([]byte(fixed)) {
+		return nil, errors.New("it could not be repaired")
+	}
+	v, err := parseValue([]byte(fixed))
+	if err != nil {
+		return nil, err
+	}
+	var have [][]byte
+	if v.kind != kObject || !slices.EqualFunc(s.scalars, flatten(v, have), bytes.Equal) {
+		return nil, errors.New("it could mean more than one thing")
+	}
+	return v, nil
+}
+
+// flatten lists names and scalars in order, as JSON.
+func flatten(v *value, out [][]byte) [][]byte {
+	if v.kind < kArray {
+		if v.kind == kString {
+			return append(out, rawjson.Encode(v.str))
+		}
+		return append(out, v.raw)
+	}
+	for i, x := range v.vals {
+		if v.kind == kObject {
+			out = append(out, rawjson.Encode(v.keys[i]))
+		}
+		out = flatten(x, out)
+	}
+	return out
+}
+
+// scan reads the near-JSON of models, and gives up where it is ambiguous.
+type scan struct {
+	in      string
+	at      int
+	deep    int
+	scalars [][]byte // names and values as JSON, in order
+	remarks [][2]int // where comments begin and end: the library does not know all of them
+}
+
+// without is the text that was read, from a place on, without its comments.
+func (s *scan) without(from int) string {
+	var b strings.Builder
+	for _, r := range s.remarks {
+		b.WriteString(s.in[from:r[0]] + " ")
+		from = r[1]
+	}
+	b.WriteString(s.in[from:max(from, s.at)])
+	return b.String()
+}
+
+var (
+	jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+	bareName   = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$-]*$`)
+	words      = map[string]string{
+		"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null", "undefined": "null",
+	}
+)
+
+func (s *scan) object() error {
+	s.at++
+	if s.deep++; s.deep > MaxDepth {
+		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
+	}
+	defer func() { s.deep-- }()
+	comma := false
+	for n := 0; ; n++ {
+		done, err := s.next('}', n, &comma)
+		if err != nil || done {
+			return err
+		}
+		if err := s.name(); err != nil {
+			return err
+		}
+		if s.space(); s.at >= len(s.in) || s.in[s.at] != ':' {
+			return fmt.Errorf("at byte %d: a name without a value", s.at)
+		}
+		s.at++
+		if err := s.value(); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *scan) array() error {
+	s.at++
+	if s.deep++; s.deep > MaxDepth {
+		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
+	}
+	defer func() { s.deep-- }()
+	comma := false
+	for n := 0; ; n++ {
+		done, err := s.next(']', n, &comma)
+		if err != nil || done {
+			return err
+		}
+		if err := s.value(); err != nil {
+			return err
+		}
+	}
+}
+
+// next goes to the next member, or behind the closing bracket. A text that ends between two members lacks brackets; one that
+// ends behind a comma lacks more than that.
+func (s *scan) next(end byte, n int, comma *bool) (done bool, err error) {
+	s.space()
+	*comma = false
+	if n > 0 && s.at < len(s.in) && s.in[s.at] == ',' {
+		s.at++
+		*comma = true
+		s.space()
+	}
+	switch {
+	case s.at >= len(s.in) && (*comma || n == 0):
+		return false, errors.New("it is cut off")
+	case s.at >= len(s.in):
+		return true, nil
+	case s.in[s.at] == end:
+		s.at++
+		return true, nil
+	case n > 0 && !*comma:
+		return false, fmt.Errorf("at byte %d: a comma or %q is missing", s.at, end)
+	}
+	return false, nil
+}
+
+func (s *scan) name() error {
+	if s.quoted() {
+		return s.text()
+	}
+	w := s.word()
+	if !bareName.MatchString(w) {
+		return fmt.Errorf("at byte %d: no name", s.at)
+	}
+	s.scalars = append(s.scalars, rawjson.Encode(w))
+	return nil
+}
+
+func (s *scan) value() error {
+	s.space()
+	switch {
+	case s.at >= len(s.in):
+		return errors.New("it is cut off")
+	case s.in[s.at] == '{':
+		return s.object()
+	case s.in[s.at] == '[':
+		return s.array()
+	case s.quoted():
+		return s.text()
+	}
+	from := s.at
+	w := s.word()
+	switch {
+	case words[w] != "":
+		s.scalars = append(s.scalars, []byte(words[w]))
+	case jsonNumber.MatchString(w):
+		s.scalars = append(s.scalars, []byte(w))
+	default:
+		return fmt.Errorf("at byte %d: %q is no value", from, Clip(w))
+	}
+	return nil
+}
+
+func (s *scan) quoted() bool { return s.at < len(s.in) && (s.in[s.at] == '"' || s.in[s.at] == '\'') }
+
+// text reads a string in either quotes.
+func (s *scan) text() error {
+	quote, from := s.in[s.at], s.at
+	body := []byte{'"'}
+	for s.at++; s.at < len(s.in); s.at++ {
+		switch c := s.in[s.at]; {
+		case c == quote:
+			s.at++
+			var out string
+			if json.Unmarshal(append(body, '"'), &out) != nil {
+				return fmt.Errorf("at byte %d: the string cannot be read", from)
+			}
+			s.scalars = append(s.scalars, rawjson.Encode(out))
+			return nil
+		case c == '\\' && s.at+1 < len(s.in):
+			if s.at++; s.in[s.at] != '\'' {
+				body = append(body, '\\')
+			}
+			body = append(body, s.in[s.at])
+		case c == '"':
+			body = append(body, '\\', '"')
+		case c == '\n':
+			body = append(body, '\\', 'n')
+		case c == '\t':
+			body = append(body, '\\', 't')
+		default:
+			body = append(body, c)
+		}
+	}
+	return errors.New("it is cut off in a string")
+}
+
+// word reads up to what ends a bare word.
+func (s *scan) word() string {
+	from := s.at
+	for s.at < len(s.in) && !strings.ContainsRune(" \t\r\n,:{}[]()\"'`/#", rune(s.in[s.at])) {
+		s.at++
+	}
+	return s.in[from:s.at]
+}
+
+func (s *scan) remark(length int) {
+	s.remarks = append(s.remarks, [2]int{s.at, s.at + length})
+	s.at += length
+}
+
+// space skips white space and comments.
+func (s *scan) space() {
+	for s.at < len(s.in) {
+		rest := s.in[s.at:]
+		switch {
+		case strings.ContainsRune(" \t\r\n", rune(rest[0])):
+			s.at++
+		case strings.HasPrefix(rest, "//"), strings.HasPrefix(rest, "#"):
+			n := strings.IndexByte(rest, '\n')
+			if n < 0 {
+				n = len(rest)
+			}
+			s.remark(n)
+		case strings.HasPrefix(rest, "/*"):
+			n := strings.Index(rest, "*/")
+			if n < 0 {
+				return // and so it ends, where no value can be
+			}
+			s.remark(n + 2)
+		default:
+			return
+		}
+	}
+}
