@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 func rows() []row {
 	var out []row
-	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(), piiRows(), limitRows(), fallbackRows(), fallbackEdgeRows()} {
+	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(), piiRows(), limitRows(), fallbackRows(), fallbackEdgeRows(), contextRows()} {
 		out = append(out, family...)
 	}
 	return out
