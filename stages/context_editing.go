@@ -190,6 +190,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 			"freed", ed.Before-ed.After,
 			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
 	}
+	c.Edited("context-editing", editedWords(done)...)
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
@@ -197,6 +198,28 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
 	}
 	return pipeline.Continue(), nil
+}
+
+// editedWords are what a caller is told: messages cut, results cleared, and how it stands with the summary.
+func editedWords(done []Edited) (out []string) {
+	cut, cleared, summary := 0, 0, ""
+	for _, ed := range done {
+		cut, cleared = cut+ed.Dropped, cleared+ed.Cleared
+		if ed.Summary != "" {
+			summary, _, _ = strings.Cut(ed.Summary, ":")
+		}
+	}
+	if cut > 0 {
+		out = append(out, fmt.Sprintf("cut=%d", cut))
+	}
+	if cleared > 0 {
+		out = append(out, fmt.Sprintf("cleared=%d", cleared))
+	}
+	switch summary {
+	case summaryMade, summaryCached, "failed":
+		out = append(out, "summary="+summary)
+	}
+	return out
 }
 
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).

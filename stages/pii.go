@@ -3,6 +3,7 @@ package stages
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -102,9 +103,7 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 	if len(e.Counts) > 0 {
 		note["input"] = e.Counts
 	}
-	if len(note) > 0 {
-		c.Note(messages.NotePII, note)
-	}
+	p.tell(c, note)
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
@@ -114,6 +113,28 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 		}
 	}
 	return pipeline.Continue(), nil
+}
+
+// tell notes what was found, and for the caller how many values are hidden.
+func (p piiStage) tell(c *messages.Call, note map[string]pii.Counts) {
+	c.Edited("pii")
+	if len(note) == 0 {
+		return
+	}
+	c.Note(messages.NotePII, note)
+	c.Edited("pii", hiddenWord(note))
+}
+
+func hiddenWord(note map[string]pii.Counts) string {
+	n := 0
+	for _, counts := range note {
+		for _, by := range counts {
+			for _, k := range by {
+				n += k
+			}
+		}
+	}
+	return fmt.Sprintf("hidden=%d", n)
 }
 
 func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -148,9 +169,7 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		if len(e.Counts) > 0 {
 			note["output"] = e.Counts
 		}
-		if len(note) > 0 {
-			c.Note(messages.NotePII, note)
-		}
+		p.tell(c, note)
 	}
 	if changed {
 		c.SetReply(chat.WithChoices(c.Reply(), choices))

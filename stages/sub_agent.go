@@ -74,6 +74,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			c.Edited("sub-agent")
 			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
@@ -91,6 +92,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 				request = chat.WithMessages(request, bare)
 			}
 			c.SetRequest(chat.AppendSystem(request, delegationHint(agent, score)))
+			c.Edited("sub-agent", "hint")
 			d.Log.Debug("delegation hint", "call", c.ID, "agent", agent, "score", score)
 			return pipeline.Continue(), nil
 		},

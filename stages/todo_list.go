@@ -25,6 +25,8 @@ const (
 		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 )
 
+const todoStageName = "todo-list"
+
 // TodoConfig is agent.interceptor.todo-list (S0-TODO-8).
 type TodoConfig struct {
 	Common `yaml:",inline"`
@@ -82,6 +84,7 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if c.Session == "" {
 		return pipeline.Continue(), nil
 	}
+	c.Edited(todoStageName)
 	l, err := todolist.Load(ctx, t.store, c.Tenant, c.Session)
 	if err != nil {
 		// No list at all rather than an empty one: the model would believe that nothing is to be done.
@@ -89,6 +92,7 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return pipeline.Continue(), nil
 	}
 	c.SetRequest(todoInject(c.Request(), l))
+	c.Edited(todoStageName, "added")
 	return pipeline.Continue(), nil
 }
 
@@ -156,9 +160,10 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
 	}
 	c.Note(messages.NoteTodo, r)
+	c.Edited(todoStageName, "added", fmt.Sprintf("taken=%d", len(first)))
 	c.SetReply(cleaned)
 	if chat.EmptyReply(cleaned) {
-		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby
+		c.Note(messages.NoteEmptied, todoStageName) // the model did answer: no reason to ask a standby
 	}
 	return pipeline.Continue(), nil
 }

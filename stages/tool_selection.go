@@ -81,6 +81,7 @@ type toolSelector struct {
 func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	c.Unnote(messages.NoteToolsAllowed)
 	c.Unnote(messages.NoteToolsBlocked)
+	c.Edited("tool-selection")
 	raw, _ := rawjson.Field(c.Request(), "tools")
 	tools := readTools(raw)
 	if len(tools) == 0 {
@@ -109,6 +110,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 	}
 	c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
 	c.Note(messages.NoteToolsAllowed, allowed)
+	c.Edited("tool-selection", fmt.Sprintf("left=%d", len(tools)-len(picked)))
 	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
 	if !t.conf.Strict {
 		return pipeline.Continue(), nil
