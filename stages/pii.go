@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ type PIIConfig struct {
 	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
 	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
-	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."` // the variable that holds the key of HASH
+	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH and REPLACE."`
 }
 
 // PIIRule says what to look for and what to do with it.
@@ -77,7 +78,7 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 	msgs := chat.Messages(c.Request())
 	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant}
 	if p.rules.Has(pii.Replace) && p.input {
-		e.Names = pii.NewPlaceholders(c.Request())
+		e.Names = pii.NewPlaceholders(c.Request(), p.key, c.Tenant, cmp.Or(c.Session, c.Run))
 	}
 	changed := false
 	for i, m := range msgs {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +25,8 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// upstream streams the text of the field "x-say" in pieces of "x-step" bytes, to each of "n" choices. "@@" stands for
-// the beginning of a placeholder, so that the request itself does not hold one.
+// upstream streams the text of the field "x-say" in pieces of "x-step" bytes, to each of "n" choices. "@@1>" stands for
+// the placeholder that the request came with, "@@" for the beginning of one.
 func upstream(t *testing.T) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, err := io.ReadAll(r.Body)
@@ -33,7 +34,8 @@ func upstream(t *testing.T) string {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		say := strings.ReplaceAll(gjson.GetBytes(raw, "x-say").String(), "@@", "<EMAIL_")
+		mine := regexp.MustCompile(`<EMAIL_[a-z]+>`).FindString(gjson.GetBytes(raw, "messages.#.content").String())
+		say := strings.NewReplacer("@@1>", mine, "@@", "<EMAIL_").Replace(gjson.GetBytes(raw, "x-say").String())
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(choice int, delta, finish string) {
 			_, _ = fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)

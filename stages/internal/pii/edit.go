@@ -167,12 +167,17 @@ func (e *Editor) hash(r compiledRule, value string) string {
 			return -1
 		}, value))
 	}
-	h := hmac.New(sha256.New, e.Key)
-	for _, s := range []string{e.Tenant, r.kind, value} {
+	return "<" + r.kind + "_hash:" + hex.EncodeToString(keyed(e.Key, e.Tenant, r.kind, value)[:4]) + ">"
+}
+
+// keyed is the HMAC-SHA-256 over the parts, each with its length before it.
+func keyed(key []byte, parts ...string) []byte {
+	h := hmac.New(sha256.New, key)
+	for _, s := range parts {
 		_, _ = fmt.Fprintf(h, "%d:", len(s))
 		_, _ = io.WriteString(h, s)
 	}
-	return "<" + r.kind + "_hash:" + hex.EncodeToString(h.Sum(nil)[:4]) + ">"
+	return h.Sum(nil)
 }
 
 // EditMessage edits what a request message says: texts and the arguments of its tool calls.
