@@ -27,6 +27,15 @@ func (writesTo) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	return nil
 }
 
+// saysOf is a model that gives a reply with the placeholder that it was asked with in the place of each mail address.
+type saysOf string
+
+func (s saysOf) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	who := regexp.MustCompile(`<EMAIL_[a-z]+>`).FindString(chat.Messages(c.Request())[0].Text())
+	c.SetReply([]byte(strings.ReplaceAll(string(s), "joe@example.com", who)))
+	return nil
+}
+
 // privacyRows are about what a call with personal data leaves behind for another one.
 func privacyRows() []row {
 	const hide = "rules: [{type: email, strategy: REPLACE}]"
@@ -55,5 +64,36 @@ func privacyRows() []row {
 			require.NotEqual(t, of(string(o.summaries[0])), of(string(o.seen[1])), "that one is Eve's")
 			require.NotContains(t, strings.Join([]string{string(o.seen[0]), string(o.seen[1])}, ""), "@example.com")
 		}}
-	return []row{list, summary}
+	const who = "joe@example.com"
+	asked := []byte(`{"model":"m","user":"` + who + `","metadata":{"id":"` + who + `"},"stop":["` + who + `"],"x-new":{"deep":["` + who + `"]},` +
+		`"prediction":{"type":"content","content":[{"type":"text","text":"` + who + `"}]},` +
+		`"tools":[{"type":"function","function":{"name":"mail","description":"mail ` + who + `","parameters":{"type":"object","properties":{` +
+		`"name":{"type":"string","description":"like ` + who + `","enum":["keep@this.org"],"default":"` + who + `"}}}}}],` +
+		`"messages":[{"role":"user","name":"` + who + `","content":[{"type":"text","text":"` + who + `"},{"type":"input_audio","input_audio":{"data":"keep@this.org"}}]},` +
+		`{"role":"assistant","content":null,"reasoning":"of ` + who + `","reasoning_details":[{"text":"` + who + `"}],"refusal":"` + who + `",` +
+		`"audio":{"id":"a","transcript":"` + who + `"},"annotations":[{"type":"url_citation","url_citation":{"title":"` + who + `","url":"http://x/?` + who + `"}}],` +
+		`"tool_calls":[{"id":"1","type":"function","function":{"name":"mail","arguments":"{\"to\":\"` + who + `\"}"}}]},` +
+		`{"role":"tool","tool_call_id":"1","content":"ok"},{"role":"user","content":"go on"}]}`)
+	every := row{id: "every text field of a request is looked at, and no name, choice or byte (CX-7)",
+		with: []made{{"pii", ""}}, turns: []turn{{session: "-", body: asked}}, calls: 1, check: func(t *testing.T, o outcome) {
+			require.NotContains(t, string(o.seen[0]), "joe@")
+			want := strings.ReplaceAll(string(asked), who, "[REDACTED_EMAIL]")
+			require.Equal(t, want, string(o.seen[0]))
+			require.Equal(t, "pii;hidden=17", o.last().Edits())
+		}}
+	said := `{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi ` + who + `","reasoning_content":"` + who + `",` +
+		`"annotations":[{"type":"url_citation","url_citation":{"title":"` + who + `"}}],"audio":{"data":"keep@this.org","transcript":"` + who + `"}},` +
+		`"logprobs":{"content":[{"token":"hi joe","bytes":[104],"top_logprobs":[]},{"token":"@example.com","bytes":[64]}]},"finish_reason":"stop"}],` +
+		`"citations":["` + who + `"]}`
+	spelt := `{"content":[{"token":"hi joe","bytes":[104],"top_logprobs":[]},{"token":"@example.com","bytes":[64]}]}`
+	reply := row{id: "every text field of a reply is looked at, and tokens that spell a value go (CX-7)",
+		with: []made{{"pii", "apply-to-output: true"}}, turns: []turn{{session: "-", body: request(user("x"))}}, calls: 1,
+		script: []any{[]byte(said)}, check: func(t *testing.T, o outcome) {
+			want := strings.ReplaceAll(strings.Replace(said, spelt, "null", 1), who, "[REDACTED_EMAIL]")
+			require.Equal(t, want, string(o.last().Reply()))
+		}}
+	back := row{id: "a value comes back in every text field of the reply (CX-7)", with: []made{{"pii", hide}}, calls: 1,
+		turns: []turn{{session: "-", body: request(user(who))}}, model: func(testing.TB) pipeline.Target { return saysOf(said) },
+		check: func(t *testing.T, o outcome) { require.Equal(t, said, string(o.last().Reply())) }}
+	return []row{list, summary, every, reply, back}
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -114,30 +113,6 @@ func BackOf(c *messages.Call) (Back, error) {
 		sort.Slice(forms, func(i, j int) bool { return forms[i].from < forms[j].from })
 	}
 	return b, nil
-}
-
-// Message puts the values back in the texts and tool-call arguments of a message of the reply.
-func (b Back) Message(m chat.Msg) (chat.Msg, bool) {
-	if len(b.texts) == 0 {
-		return m, false
-	}
-	m, changed := m.MapText(func(s string) string {
-		p := putBack{forms: b.texts}
-		return p.text(s) + p.flush()
-	})
-	calls := m.ToolCalls()
-	edited := false
-	for i, t := range calls {
-		p := putBack{forms: b.args, args: true}
-		old := t.Arguments()
-		if s := p.text(old) + p.flush(); s != old {
-			calls[i], edited = t.WithArguments(s), true
-		}
-	}
-	if edited {
-		m, changed = m.WithToolCalls(calls), true
-	}
-	return m, changed
 }
 
 // putBack puts values back in one text that may come in pieces; it holds back only what may begin a placeholder.

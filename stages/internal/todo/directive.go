@@ -126,7 +126,7 @@ var _ pipeline.ChunkFilter = (*Filter)(nil)
 
 // Text implements pipeline.ChunkFilter.
 func (f *Filter) Text(at pipeline.ChunkKey, piece string) string {
-	if f.Off || at.Tool >= 0 {
+	if f.Off || at.Tool != -1 { // directives stand in the answer, not in calls or thoughts
 		return piece
 	}
 	s := f.Texts[at]
