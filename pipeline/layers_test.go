@@ -73,7 +73,7 @@ func TestLayers(t *testing.T) {
 	for rel, p := range all {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
-			if inside(rel, "messages", "stages", "pipeline/tool", "pipeline/remotestage") || rel == "pipeline" || inside(rel, "pipeline/stream", "pipeline/evicted", "pipeline/todolist") || rel == "pipeline/pipelinetest" {
+			if inside(rel, "messages", "stages", "pipeline/tool", "pipeline/remotestage") || rel == "pipeline" || inside(rel, "pipeline/stream", "pipeline/evicted", "pipeline/todolist", "pipeline/texts") || rel == "pipeline/pipelinetest" {
 				for _, d := range p.Deps {
 					if rel == "pipeline/pipelinetest" && inside(d, "net/http") {
 						continue // testify's assert brings it
@@ -91,12 +91,12 @@ func TestLayers(t *testing.T) {
 					require.True(t, inside(d, "messages"), "messages reaches %s: it stands at the bottom", d)
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
-				case inside(rel, "pipeline/evicted", "pipeline/todolist"):
+				case inside(rel, "pipeline/evicted", "pipeline/todolist", "pipeline/texts"):
 					require.True(t, inside(d, "messages", "pipeline/tool") || d == "pipeline", "%s reaches %s", rel, d)
 				case rel == "pipeline/stream":
 					require.True(t, inside(d, "messages") || d == "pipeline", "pipeline/stream reaches %s", d)
 				case inside(rel, "stages"):
-					require.True(t, inside(d, "messages", "stages", "pipeline/tool", "pipeline/evicted", "pipeline/todolist") || d == "pipeline", "stages reaches %s", d)
+					require.True(t, inside(d, "messages", "stages", "pipeline/tool", "pipeline/evicted", "pipeline/todolist", "pipeline/texts") || d == "pipeline", "stages reaches %s", d)
 				case inside(rel, "pipeline/tool"):
 					require.True(t, inside(d, "messages", "pipeline/tool") || d == "pipeline", "%s reaches %s", rel, d)
 				case inside(rel, "pipeline/remotestage"):

@@ -14,14 +14,14 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages/internal/todo"
 )
 
-// What the stage writes at the end of the system prompt (S0-TODO-4).
+// todoHelp ends what the stage writes at the end of the system prompt (S0-TODO-4).
 const (
-	todoHeader = "[当前任务列表]"
-	todoHelp   = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
+	todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
 		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 )
 
@@ -56,8 +56,9 @@ type TodoInvalid struct {
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
 // logged. Safe to run twice: a call's directives are applied once for each attempt path.
 type todoStage struct {
-	store pipeline.Store
-	log   *slog.Logger
+	store  pipeline.Store
+	log    *slog.Logger
+	header string
 }
 
 func defaultTodo() TodoConfig {
@@ -65,7 +66,7 @@ func defaultTodo() TodoConfig {
 }
 
 func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
-	t := todoStage{store: d.Store("todo"), log: d.Log}
+	t := todoStage{store: d.Store("todo"), log: d.Log, header: texts.In(d.Texts).TodoHeader}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -91,15 +92,15 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
 		return pipeline.Continue(), nil
 	}
-	c.SetRequest(todoInject(c.Request(), l))
+	c.SetRequest(t.inject(c.Request(), l))
 	c.Edited(todoStageName, "added")
 	return pipeline.Continue(), nil
 }
 
-// todoInject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
+// inject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
 // request is run again as it was sent, gets the new one in its place.
-func todoInject(request []byte, l todolist.List) []byte {
-	block := todoPrompt(l)
+func (t todoStage) inject(request []byte, l todolist.List) []byte {
+	block := t.prompt(l)
 	msgs := chat.Messages(request)
 	at := -1
 	for i, m := range msgs {
@@ -111,7 +112,10 @@ func todoInject(request []byte, l todolist.List) []byte {
 	if at >= 0 {
 		replaced := false
 		m, _ := msgs[at].MapText(func(s string) string {
-			i := strings.LastIndex(s, todoHeader+"\n")
+			i := -1
+			for _, header := range texts.TodoHeaders() {
+				i = max(i, strings.LastIndex(s, header+"\n"))
+			}
 			if i < 0 || !strings.HasSuffix(s, "\n"+todoHelp) {
 				return s
 			}
@@ -126,13 +130,13 @@ func todoInject(request []byte, l todolist.List) []byte {
 	return chat.AppendSystem(request, block)
 }
 
-// todoPrompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
+// prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
 // a list; between them one line an item, in the order of the ids (TD-12).
-func todoPrompt(l todolist.List) string {
+func (t todoStage) prompt(l todolist.List) string {
 	items := slices.Clone(l.Items)
 	slices.SortStableFunc(items, func(a, b todolist.Item) int { return int(a.ID - b.ID) })
 	var b strings.Builder
-	b.WriteString(todoHeader + "\n")
+	b.WriteString(t.header + "\n")
 	for _, it := range items {
 		fmt.Fprintf(&b, "#%d [%s] %s\n", it.ID, it.Status, it.Title)
 	}

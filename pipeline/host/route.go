@@ -49,7 +49,7 @@ func CheckChains(l *config.Loaded) error {
 	parser := &args.Parser{}
 	deps := stages.Deps{
 		Tools: tool.NewRegistry(&pipeline.Memory{}, parser, h.log), Parser: parser,
-		Explicit: l.Explicit, Fallback: h.fallbackRules(), Section: func(name string) any { return l.Sections[name] },
+		Explicit: l.Explicit, Texts: l.Texts, Fallback: h.fallbackRules(), Section: func(name string) any { return l.Sections[name] },
 		Arguments: args.Options{Coercion: l.Tool.Arguments.Coercion, IntegerBits: l.Tool.Arguments.IntegerBits},
 		Store:     func(string) pipeline.Store { return &pipeline.Memory{} },
 	}

@@ -228,7 +228,13 @@ func hintRows() []row {
 	kind := sys("be kind")
 	tie := hints("SA-6 a tie", "code-review-agent, 匹配度: 5", kind, user("数据分析 代码审查"))
 	tie.turns, tie.calls = times(20, tie.turns[0]), 20
+	english := hints("SA-11 CX-8 a hint of the other language gives way", "", kind, user("代码审查"))
+	english.texts, english.turns = "en", one(request(sys("be kind\n\n"+hint+"data-analysis-agent, 匹配度: 5"), user("代码审查")))
+	english.check = func(t *testing.T, o outcome) {
+		require.Equal(t, "be kind\n\n[DELEGATION_HINT] suggested agent: code-review-agent, match score: 5", chat.SystemText(o.seen[0]))
+	}
 	return []row{
+		english,
 		hints("SA-1 one keyword", "code-review-agent, 匹配度: 5", kind, user("请做代码审查")),
 		hints("SA-2 below the least score", "", kind, user("please review")),
 		hints("SA-3 two keywords", "code-review-agent, 匹配度: 7", kind, user("review 一下代码质量")),
