@@ -36,6 +36,7 @@ type TodoConfig struct {
 type TodoReport struct {
 	Added   []int64       `json:"added,omitempty"`   // ids
 	Updated []int64       `json:"updated,omitempty"` // ids
+	Cut     []int64       `json:"cut,omitempty"`     // ids of added items whose titles were too long and are cut
 	Invalid []TodoInvalid `json:"invalid,omitempty"` // removed from the text all the same (X-47)
 	// Replayed says that the call's directives were in the list already: a redelivery.
 	Replayed bool `json:"replayed,omitempty"`
@@ -164,7 +165,15 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
 	}
 	c.Note(messages.NoteTodo, r)
-	c.Edited(todoStageName, "added", fmt.Sprintf("taken=%d", len(first)))
+	said := []string{"added", fmt.Sprintf("taken=%d", len(first))}
+	if len(r.Invalid) > 0 {
+		said = append(said, fmt.Sprintf("refused=%d", len(r.Invalid)))
+	}
+	if len(r.Cut) > 0 {
+		said = append(said, fmt.Sprintf("titles-cut=%d", len(r.Cut)))
+		t.log.WarnContext(ctx, "titles of tasks were too long and are cut", "call", c.ID, "items", r.Cut, "longest", todolist.MaxTitle-1)
+	}
+	c.Edited(todoStageName, said...)
 	c.SetReply(cleaned)
 	if chat.EmptyReply(cleaned) {
 		c.Note(messages.NoteEmptied, todoStageName) // the model did answer: no reason to ask a standby
@@ -249,6 +258,9 @@ func (r *TodoReport) carryOut(l *todolist.List, e todo.Edit, now time.Time) (rea
 			return err.Error()
 		}
 		r.Added = append(r.Added, id)
+		if e.Cut {
+			r.Cut = append(r.Cut, id)
+		}
 	default:
 		it := l.Find(e.ID)
 		if it == nil {
