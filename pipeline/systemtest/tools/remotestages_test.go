@@ -331,7 +331,7 @@ func TestRemoteStagesRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "shallot.yaml")
-			require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\nstages: "+row.stages+"\n"), 0o600))
+			require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\nstages: "+row.stages+"\n"), 0o600))
 			l, err := host.Load(file, nil, nil)
 			if err == nil {
 				checked := host.CheckChains(l)
