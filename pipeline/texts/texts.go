@@ -57,7 +57,7 @@ func In(language string) Texts {
 // TodoHeaders are the first lines of a task list in all languages.
 func TodoHeaders() []string { return []string{en.TodoHeader, zh.TodoHeader} }
 
-// Hint proposes an agent to a model (S0-SUBAG-3).
+// Hint proposes an agent to a model.
 func (t Texts) Hint(agent string, score int) string { return fmt.Sprintf(t.hint, agent, score) }
 
 // Hints matches a hint of any language, with the blank line before it.
@@ -70,7 +70,7 @@ func (t Texts) Saved(path string) string { return fmt.Sprintf(t.saved, path) }
 // Size is the line that says how large the whole is, in characters.
 func (t Texts) Size(chars int) string { return fmt.Sprintf(t.size, chars, chars/4) }
 
-// Suggestion is what to do about a tool that failed (S2-FALL-6).
+// Suggestion is what to do about a tool that failed.
 func (t Texts) Suggestion(c messages.ErrorClass) string {
 	switch c {
 	case messages.ClassTimeout:

@@ -161,7 +161,7 @@ func (e *Editor) EditRequest(request []byte, input, results bool) []byte {
 	})
 }
 
-// EditReply edits every text of a reply but its tool calls, which are passed on as the model made them (PI-7).
+// EditReply edits every text of a reply but its tool calls, which are passed on as the model made them.
 func (e *Editor) EditReply(reply []byte) []byte {
 	return eachMessage(reply, func(i int) { e.Message = i }, texts{text: e.Edit, args: func(s string) string { return s }}, e.logprobs)
 }
