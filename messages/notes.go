@@ -11,6 +11,12 @@ const (
 	// NoteExecutorReached is true once the target ran. Writers: pipeline.RunTarget, the bus where it may have run.
 	// Readers: call-limit, audit, remote stages, the bus when it parks the call.
 	NoteExecutorReached = "executorReached"
+	// NoteEdited lists what stages have changed of the call; it becomes the header Shallot-Edited. Writer: [Call.Edited].
+	// Readers: [Call.Edits], remote stages.
+	NoteEdited = "edited"
+	// NoteSessionLabel is what the caller's body calls its session (metadata.session_id): a label, never a session. Writer:
+	// the entry. Readers: audit, logging.
+	NoteSessionLabel = "session.label"
 	// NoteDegraded says by what the reply is degraded; it becomes the header Shallot-Degraded. Writers: model-fallback,
 	// tool-fallback. Readers: caches, audit, callers.
 	NoteDegraded = "degraded"

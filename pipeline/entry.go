@@ -69,7 +69,22 @@ type Delta struct {
 	// N counts the deltas of one source from 1.
 	N     int
 	Chunk []byte
-	// Degraded is the Shallot-Degraded text of a reply from this source, known before its end; empty: none is known.
-	// Whoever faces the caller shows it with the first chunk, since a degraded result is always marked (S2-PRIN-4).
-	Degraded string
+	Marks
+}
+
+// Marks are answer headers that are known before a reply's end; an empty one is not known. Whoever faces the caller shows
+// them with the first chunk, since a degraded result is always marked (S2-PRIN-4).
+type Marks struct {
+	Degraded string // Shallot-Degraded
+	Edited   string // Shallot-Edited
+}
+
+// Each calls f for each mark that is known, by the name of its header.
+func (m Marks) Each(f func(header, value string)) {
+	if m.Degraded != "" {
+		f("Shallot-Degraded", m.Degraded)
+	}
+	if m.Edited != "" {
+		f("Shallot-Edited", m.Edited)
+	}
 }

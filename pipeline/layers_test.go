@@ -73,7 +73,9 @@ var arrows = []arrow{
 	{[]string{"pipeline!"}, []string{"messages"}},
 	{[]string{"pipeline/stream", "pipeline/tool", "pipeline/remotestage"}, []string{"messages", "pipeline!"}},
 	{[]string{"pipeline/evicted", "pipeline/todolist"}, []string{"messages", "pipeline!", "pipeline/tool"}},
-	{[]string{"stages"}, []string{"messages", "pipeline!", "pipeline/tool", "pipeline/evicted", "pipeline/todolist"}},
+	{[]string{"pipeline/texts"}, []string{"messages"}},
+	{[]string{"stages"}, []string{"messages", "pipeline!", "pipeline/tool", "pipeline/evicted", "pipeline/todolist",
+		"pipeline/texts"}},
 	{[]string{"pipeline/model"}, []string{"messages", "pipeline!", "pipeline/stream"}},
 	{[]string{"pipeline/toolbox"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
 	{[]string{"pipeline/bus", "pipeline/spine"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/protocol", "pipeline/bus/jet"}},
@@ -88,7 +90,7 @@ var knowNATS = []string{"pipeline/bus", "pipeline/spine", "pipeline/api/natsapi"
 
 // knowNoTransport are the rooms that reach neither NATS nor watermill nor net/http, over any number of imports.
 var knowNoTransport = []string{"messages", "stages", "pipeline!", "pipeline/protocol", "pipeline/stream", "pipeline/tool",
-	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/pipelinetest"}
+	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/pipelinetest"}
 
 // The commands are flags and wiring.
 var commandsImport = []string{"pipeline/host", "pipeline/api", "pipeline/config", "pipeline/cli"}

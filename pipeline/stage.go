@@ -119,7 +119,9 @@ type ChunkFilter interface {
 // ChunkKey names one text of a stream: the content of a choice, or the arguments of one of its tool calls.
 type ChunkKey struct {
 	Choice int
-	Tool   int // index of the tool call; -1 for the choice's text, and for a tool's result
+	// Tool is the index of the tool call; -1 for the choice's text, and for a tool's result; below it, one number for each
+	// other text of the choice, such as its reasoning.
+	Tool int
 }
 
 // validate refuses stages that could not run.

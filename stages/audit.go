@@ -31,20 +31,22 @@ type AuditRecord struct {
 	Event  string    `json:"event"` // accepted | end
 	Time   time.Time `json:"time"`
 
-	Call      string        `json:"call"`
-	Kind      messages.Kind `json:"kind"`
-	Tenant    string        `json:"tenant"`
-	Role      string        `json:"role,omitempty"`
-	User      string        `json:"user,omitempty"`
-	Session   string        `json:"session,omitempty"`
-	Run       string        `json:"run,omitempty"`
-	Agent     string        `json:"agent,omitempty"`
-	Parent    string        `json:"parent,omitempty"`
-	RequestID string        `json:"requestId,omitempty"`
-	Trace     string        `json:"trace,omitempty"`
-	Model     string        `json:"model,omitempty"` // that was asked for
-	Tool      string        `json:"tool,omitempty"`
-	Request   *AuditBody    `json:"request,omitempty"` // as accepted
+	Call    string        `json:"call"`
+	Kind    messages.Kind `json:"kind"`
+	Tenant  string        `json:"tenant"`
+	Role    string        `json:"role,omitempty"`
+	User    string        `json:"user,omitempty"`
+	Session string        `json:"session,omitempty"`
+	// SessionLabel is what the caller's body calls its session; it names none here.
+	SessionLabel string     `json:"sessionLabel,omitempty"`
+	Run          string     `json:"run,omitempty"`
+	Agent        string     `json:"agent,omitempty"`
+	Parent       string     `json:"parent,omitempty"`
+	RequestID    string     `json:"requestId,omitempty"`
+	Trace        string     `json:"trace,omitempty"`
+	Model        string     `json:"model,omitempty"` // that was asked for
+	Tool         string     `json:"tool,omitempty"`
+	Request      *AuditBody `json:"request,omitempty"` // as accepted
 
 	// The rest is of the end only.
 	Reply   *AuditBody    `json:"reply,omitempty"`
@@ -60,6 +62,7 @@ type AuditRecord struct {
 	Degraded        string       `json:"degraded,omitempty"`
 	// Changed says what was done to the arguments of a tool: names and kinds, no values.
 	Changed  []string `json:"changed,omitempty"`
+	Edited   string   `json:"edited,omitempty"` // by stages, as the header Shallot-Edited says it
 	Cache    string   `json:"cache,omitempty"`
 	Attempts int      `json:"attempts,omitempty"`
 	Path     []string `json:"path,omitempty"`
@@ -149,6 +152,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	if c.Flag(messages.NoteCacheHit) {
 		r.Cache = cacheHit
 	}
+	r.Edited = c.Edits()
 	r.Approval = c.Notes[messages.NoteDecision]
 	reached := c.Flag(messages.NoteExecutorReached)
 	r.ExecutorReached = &reached
@@ -166,11 +170,13 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 }
 
 func (a *audit) record(c *messages.Call, event string, st auditState) AuditRecord {
-	return AuditRecord{
+	r := AuditRecord{
 		Record: c.ID + "." + event, Event: event, Time: time.Now().UTC(),
 		Call: c.ID, Kind: c.Kind, Tenant: c.Tenant, Role: c.Role, User: c.User, Session: c.Session, Run: c.Run, Agent: c.Agent,
 		Parent: c.Parent, RequestID: c.RequestID, Trace: c.Trace.Parent, Model: st.Model, Tool: c.Tool, Request: st.Request,
 	}
+	c.Noted(messages.NoteSessionLabel, &r.SessionLabel)
+	return r
 }
 
 var errNoAudit = errors.New("nothing here takes audit records")

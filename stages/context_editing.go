@@ -3,8 +3,10 @@ package stages
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -62,7 +64,13 @@ type ContextEditingConfig struct {
 	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold" doc:"Tokens above which a summary is made."`
 	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds" doc:"Rounds that SLIDING_WINDOW keeps."`
 	SummaryModel       string     `yaml:"summary-model" json:"summary-model" doc:"Model that writes summaries; empty: the model of the call."`
-	TokenCounter       string     `yaml:"token-counter" json:"token-counter" doc:"chars, calibrated, or tokenizer (needs the build tag tokenizer)."`
+	// How summaries are made and when.
+	SummaryGrowth     float64       `yaml:"summary-growth" json:"summary-growth" doc:"Share of the limit that a summary leaves free; the next one is made when the text has grown by so much."`
+	SummaryWindow     int           `yaml:"summary-window" json:"summary-window" doc:"Tokens that the summary model is given at most."`
+	SummaryTimeout    time.Duration `yaml:"summary-timeout" json:"summary-timeout" doc:"Longest wait for a summary."`
+	SummaryRetryAfter time.Duration `yaml:"summary-retry-after" json:"summary-retry-after" doc:"Time after a failed summary in which no other is tried for the conversation; the window keeps the limit."`
+
+	TokenCounter string `yaml:"token-counter" json:"token-counter" doc:"chars, calibrated, or tokenizer (needs the build tag tokenizer)."`
 	// TokenizerVocabulary is a file in the format of tiktoken, for token-counter: tokenizer (build tag tokenizer).
 	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty" doc:"File of the vocabulary for tokenizer."`
 	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
@@ -73,6 +81,7 @@ func defaultContextEditing() ContextEditingConfig {
 	return ContextEditingConfig{
 		Common:   Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}},
 		Strategy: Strategies{Hybrid}, MaxTokens: 8000, TrimKeepFirst: 2, TrimKeepLast: 10, SummarizeThreshold: 4000,
+		SummaryGrowth: 0.5, SummaryWindow: 16000, SummaryTimeout: 20 * time.Second, SummaryRetryAfter: 10 * time.Minute,
 		WindowRounds: 10, TokenCounter: "chars", ClearToolUses: DefaultClearToolUses(),
 	}
 }
@@ -93,9 +102,14 @@ func (c *ContextEditingConfig) Validate() error {
 	}{
 		{"max-tokens", c.MaxTokens, 1}, {"trim-keep-first", c.TrimKeepFirst, 0}, {"trim-keep-last", c.TrimKeepLast, 0},
 		{"summarize-threshold", c.SummarizeThreshold, 0}, {"window-rounds", c.WindowRounds, 1},
+		{"summary-window", c.SummaryWindow, 1000},
 	} {
 		f.when(k.n < k.min, "%s: %d; it must be %d or more", k.key, k.n, k.min)
 	}
+	f.when(c.SummaryGrowth < 0.1 || c.SummaryGrowth > 0.9,
+		"summary-growth: %v; it is a share from 0.1 to 0.9", c.SummaryGrowth)
+	f.when(c.SummaryTimeout < summaryLeast, "summary-timeout: %s; it must be %s or more", c.SummaryTimeout, summaryLeast)
+	f.when(c.SummaryRetryAfter < 0, "summary-retry-after: %s; it must not be below 0", c.SummaryRetryAfter)
 	c.ClearToolUses.validate(&f)
 	return f.join()
 }
@@ -167,6 +181,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 			"freed", ed.Before-ed.After,
 			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
 	}
+	c.Edited("context-editing", editedWords(done)...)
 	if changed {
 		c.SetRequest(chat.WithMessages(c.Request(), msgs))
 	}
@@ -174,6 +189,28 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
 	}
 	return pipeline.Continue(), nil
+}
+
+// editedWords are what a caller is told: messages cut, results cleared, and how it stands with the summary.
+func editedWords(done []Edited) (out []string) {
+	cut, cleared, summary := 0, 0, ""
+	for _, ed := range done {
+		cut, cleared = cut+ed.Dropped, cleared+ed.Cleared
+		if ed.Summary != "" {
+			summary, _, _ = strings.Cut(ed.Summary, ":")
+		}
+	}
+	if cut > 0 {
+		out = append(out, fmt.Sprintf("cut=%d", cut))
+	}
+	if cleared > 0 {
+		out = append(out, fmt.Sprintf("cleared=%d", cleared))
+	}
+	switch summary {
+	case summaryMade, summaryCached, "failed":
+		out = append(out, "summary="+summary)
+	}
+	return out
 }
 
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).

@@ -68,7 +68,7 @@ func TestSummarize(t *testing.T) {
 		k := who.calls[0]
 		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"}, [...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
 		require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
-		require.WithinDuration(t, time.Now().Add(time.Minute), k.Deadline, 10*time.Second)
+		require.WithinDuration(t, time.Now().Add(20*time.Second), k.Deadline, 5*time.Second)
 		require.Equal(t, "m", chat.ModelName(k.Request()))
 		require.Contains(t, string(k.Request()), "user: 1 xxx")
 		require.NotContains(t, string(k.Request()), "be kind")
@@ -117,7 +117,11 @@ func TestSummarize(t *testing.T) {
 			require.NotContains(t, string(c.Notes[messages.NoteContextEditing]), "secret")
 			keys, err := d.Store("cache").Keys(t.Context(), "")
 			require.NoError(t, err)
-			require.Empty(t, keys, "a failed summary is never kept")
+			for _, k := range keys {
+				e, err := d.Store("cache").Get(t.Context(), k)
+				require.NoError(t, err)
+				require.Contains(t, string(e.Value), `"text":""`, "a failed summary is never kept as one")
+			}
 		})
 	}
 	t.Run("a store that is down costs a call, no more", func(t *testing.T) {
@@ -161,14 +165,14 @@ func TestHybrid(t *testing.T) {
 		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 8000)
 		require.Equal(t, string(in[0].Raw), string(got[0].Raw))
 		require.Contains(t, got[1].Text(), "many words")
-		require.Equal(t, raws(in[len(in)-7*4:]), raws(got[2:]), "seven rounds of 800 fit beside a quarter for the summary")
+		require.Equal(t, raws(in[len(in)-3*4:]), raws(got[2:]), "three rounds of 900 fit into what a step leaves")
 		require.False(t, edits(t, c)[0].Over)
 	})
 	t.Run("CE-9 at most window-rounds", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "S"}, stages.Hybrid, func(c *editing) { c.WindowRounds = 3 })
 		got := chat.Messages(shape(t, s, request(in...)).Request())
-		require.Equal(t, raws(in[len(in)-3*4:]), raws(got[2:]))
+		require.Equal(t, raws(in[len(in)-2*4:]), raws(got[2:]), "two after a step, so that one may come")
 	})
 	t.Run("CE-9 the newest round alone exceeds the budget", func(t *testing.T) {
 		t.Parallel()
@@ -197,7 +201,7 @@ func TestHybrid(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{fault: messages.NewFault(messages.ProviderError, "x")}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))
-		require.Equal(t, append(raws(in[:1]), raws(in[len(in)-7*4:])...), lines(c))
+		require.Equal(t, append(raws(in[:1]), raws(in[len(in)-9*4:])...), lines(c), "all that fits")
 		require.Equal(t, "failed: provider_error", edits(t, c)[0].Summary)
 	})
 }

@@ -41,6 +41,8 @@ type Deps struct {
 	Fallback *FallbackRules
 	// Objects keeps evicted results where eviction-store is object; nil means that none are kept here.
 	Objects evicted.Objects
+	// Texts is the language of what stages say to models and callers: en (also if empty) or zh.
+	Texts string
 	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
 	Explicit func(path string) bool
 }

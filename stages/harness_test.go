@@ -104,6 +104,9 @@ func harnessDeps() stages.Deps {
 
 // harnessMake makes a stage of the registry from YAML, as the configuration would.
 func harnessMake(kind messages.Kind, name, config string, d stages.Deps) (pipeline.Stage, bool, error) {
+	if d.Texts == "" { // the rows quote the documents
+		d.Texts = "zh"
+	}
 	for _, spec := range stages.All() {
 		if spec.Name != name || spec.Kind != kind {
 			continue

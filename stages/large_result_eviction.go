@@ -10,6 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/evicted"
+	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages/internal/evict"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
@@ -51,6 +52,7 @@ type largeResultEviction struct {
 	cfg   LargeResultEvictionConfig
 	tools toolPolicies
 	keep  evicted.Keeper
+	texts texts.Texts
 	log   *slog.Logger
 }
 
@@ -69,7 +71,7 @@ func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.St
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	l := &largeResultEviction{cfg: *cfg, tools: tools, log: d.Log}
+	l := &largeResultEviction{cfg: *cfg, tools: tools, texts: texts.In(d.Texts), log: d.Log}
 	s := pipeline.Stage{After: l.after, Filter: l.filter, Reads: []string{"reply"}, Writes: []string{"reply"}}
 	if cfg.EvictionStore == evictToDir {
 		dir := evicted.InDir{Dir: cfg.EvictionDir}
@@ -102,17 +104,17 @@ func (l *largeResultEviction) after(ctx context.Context, c *messages.Call) (pipe
 		}
 		return evicted.Prefix(text, n)
 	}
-	size := evict.SizeLine(chars)
+	size := l.texts.Size(chars)
 	path, err := l.save(ctx, c, text)
 	if err != nil {
 		l.log.WarnContext(ctx, "large result not saved; it is cut", "call", c.ID, "tool", c.Tool, "chars", chars, "err", err)
-		c.SetReply([]byte(begin(failedSample*l.cfg.PreserveSampleChars) + "...\n[结果过长,保存失败,已截断]\n" + size))
+		c.SetReply([]byte(begin(failedSample*l.cfg.PreserveSampleChars) + "...\n" + l.texts.NotSaved + "\n" + size))
 	} else {
 		sample := l.cfg.PreserveSampleChars
 		if shown > 0 {
 			sample = shown // room was kept for the lines below, not for a longer sample
 		}
-		c.SetReply([]byte(begin(sample) + evict.SavedLines(path) + size))
+		c.SetReply([]byte(begin(sample) + l.savedLines(path) + size))
 		c.Note(messages.NoteEvicted, true)
 	}
 	c.Unnote(messages.NoteStructured)
@@ -162,12 +164,17 @@ func (l *largeResultEviction) filter(c *messages.Call) (pipeline.ChunkFilter, er
 // policyTime is how long the tool's definition may take to be found.
 const policyTime = 5 * time.Second
 
+// savedLines stand after the sample: where the whole is.
+func (l *largeResultEviction) savedLines(path string) string {
+	return "...\n" + l.texts.Saved(path) + "\n"
+}
+
 // reserve is the room of the lines that stand after what was let pass, with the longest numbers.
 func (l *largeResultEviction) reserve(c *messages.Call) int {
 	base, _, _ := cutVersion(c.Tool)
 	longest := 0
 	for _, name := range []string{evicted.Name(c.Tenant, c.Agent, base, longestMs, longestSuffix), evicted.SharedName(base, longestMs, longestSuffix)} {
-		longest = max(longest, utf8.RuneCountInString(evict.SavedLines(l.keep.Path(name))+evict.SizeLine(longestMs)))
+		longest = max(longest, utf8.RuneCountInString(l.savedLines(l.keep.Path(name))+l.texts.Size(longestMs)))
 	}
 	return longest
 }

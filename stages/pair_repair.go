@@ -30,6 +30,20 @@ func (r PairRepaired) none() bool {
 	return len(r.Made)+len(r.Dropped)+len(r.Duplicates)+len(r.Moved)+len(r.Matched)+len(r.Renamed) == 0
 }
 
+// words are the counts of what was done, for the caller.
+func (r PairRepaired) words() (out []string) {
+	for _, w := range []struct {
+		name string
+		ids  []string
+	}{{"made", r.Made}, {"dropped", r.Dropped}, {"duplicates", r.Duplicates}, {"moved", r.Moved}, {"matched", r.Matched},
+		{"renamed", r.Renamed}} {
+		if len(w.ids) > 0 {
+			out = append(out, fmt.Sprintf("%s=%d", w.name, len(w.ids)))
+		}
+	}
+	return out
+}
+
 func defaultPairRepair() PairRepairConfig {
 	return PairRepairConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent}}}
 }
@@ -41,6 +55,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.messages"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			c.Edited("pair-repair")
 			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
@@ -52,6 +67,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 			}
 			c.SetRequest(chat.WithMessages(c.Request(), out))
 			c.Note(messages.NotePairRepair, done)
+			c.Edited("pair-repair", done.words()...)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
 				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
 			return pipeline.Continue(), nil

@@ -1,8 +1,10 @@
 package stages
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -17,7 +19,7 @@ type PIIConfig struct {
 	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
 	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
-	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
+	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH and REPLACE."`
 }
 
 // PIIRule says what to look for and what to do with it.
@@ -30,12 +32,11 @@ type ToolPIIConfig struct {
 	HashKeyEnv string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
 }
 
-// piiStage keeps personal data from the model and, if told so, from the caller (S4-PII-1). Input is the text of all
-// messages but tool results, and the string values in the arguments of earlier tool calls; names of people and postal
-// addresses are not looked for, nor is anything in images, files and audio. It fails closed: an error of either phase
-// ends the call.
+// piiStage keeps personal data from the model and, if told so, from the caller (S4-PII-1). Input is every text of
+// the request but tool results; output is every text of the reply but tool calls. Names of people and postal addresses
+// are not looked for, nor is anything in images, files and audio. It fails closed: an error of either phase ends the call.
 //
-// REPLACE gives the model a placeholder and puts the value back in the reply's text and tool-call arguments; the
+// REPLACE gives the model a placeholder and puts the value back in the reply's texts and tool-call arguments; the
 // values travel in the call's private state only. In output and tool results, where nothing is put back, REPLACE acts
 // as REDACT. Output rules never touch tool calls (PI-7).
 type piiStage struct {
@@ -60,11 +61,11 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 	s := pipeline.Stage{FailClosed: true}
 	if p.input || p.tools {
 		s.Before = p.before
-		s.Reads, s.Writes = append(s.Reads, "request.messages"), append(s.Writes, "request.messages")
+		s.Reads, s.Writes = append(s.Reads, "request"), append(s.Writes, "request")
 	}
 	if p.output || p.input && rules.Has(pii.Replace) {
 		s.After, s.Rewrites = p.after, true
-		s.Reads, s.Writes = append(s.Reads, "reply.text"), append(s.Writes, "reply.text")
+		s.Reads, s.Writes = append(s.Reads, "reply"), append(s.Writes, "reply")
 		s.ReadsAfter = []string{"reply.text"}
 		if !p.output || rules.Streams() {
 			s.Filter = p.filter
@@ -74,26 +75,14 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 }
 
 func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs := chat.Messages(c.Request())
+	if len(chat.Messages(c.Request())) == 0 {
+		return pipeline.Continue(), nil
+	}
 	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant}
 	if p.rules.Has(pii.Replace) && p.input {
-		e.Names = pii.NewPlaceholders(c.Request())
+		e.Names = pii.NewPlaceholders(c.Request(), p.key, c.Tenant, cmp.Or(c.Session, c.Run))
 	}
-	changed := false
-	for i, m := range msgs {
-		role := m.Role()
-		if role == "tool" || role == "function" {
-			if !p.tools {
-				continue
-			}
-		} else if !p.input {
-			continue
-		}
-		e.Message = i
-		if out, ok := e.EditMessage(m); ok {
-			msgs[i], changed = out, true
-		}
-	}
+	request := e.EditRequest(c.Request(), p.input, p.tools)
 	if e.Blocked != nil {
 		return pipeline.Verdict{}, e.Blocked
 	}
@@ -103,11 +92,9 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 	if len(e.Counts) > 0 {
 		note["input"] = e.Counts
 	}
-	if len(note) > 0 {
-		c.Note(messages.NotePII, note)
-	}
-	if changed {
-		c.SetRequest(chat.WithMessages(c.Request(), msgs))
+	p.tell(c, note)
+	if string(request) != string(c.Request()) {
+		c.SetRequest(request)
 	}
 	if e.Names != nil {
 		if err := c.SetState(pii.State{Values: e.Names.Values}); err != nil {
@@ -115,6 +102,28 @@ func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict,
 		}
 	}
 	return pipeline.Continue(), nil
+}
+
+// tell notes what was found, and for the caller how many values are hidden.
+func (p piiStage) tell(c *messages.Call, note map[string]pii.Counts) {
+	c.Edited("pii")
+	if len(note) == 0 {
+		return
+	}
+	c.Note(messages.NotePII, note)
+	c.Edited("pii", hiddenWord(note))
+}
+
+func hiddenWord(note map[string]pii.Counts) string {
+	n := 0
+	for _, counts := range note {
+		for _, by := range counts {
+			for _, k := range by {
+				n += k
+			}
+		}
+	}
+	return fmt.Sprintf("hidden=%d", n)
 }
 
 func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -126,19 +135,11 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		return pipeline.Verdict{}, err
 	}
 	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant, Reply: true}
-	choices := chat.Choices(c.Reply())
-	changed := false
-	for i, ch := range choices {
-		e.Message = i
-		m, ok := ch.Message(), false
-		if p.output {
-			m, ok = e.EditTexts(m)
-		}
-		restored, ok2 := back.Message(m)
-		if ok || ok2 {
-			choices[i], changed = ch.WithMessage(restored), true
-		}
+	reply := c.Reply()
+	if p.output {
+		reply = e.EditReply(reply)
 	}
+	reply = back.Reply(reply)
 	if e.Blocked != nil {
 		return pipeline.Verdict{}, e.Blocked
 	}
@@ -149,12 +150,10 @@ func (p piiStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, 
 		if len(e.Counts) > 0 {
 			note["output"] = e.Counts
 		}
-		if len(note) > 0 {
-			c.Note(messages.NotePII, note)
-		}
+		p.tell(c, note)
 	}
-	if changed {
-		c.SetReply(chat.WithChoices(c.Reply(), choices))
+	if string(reply) != string(c.Reply()) {
+		c.SetReply(reply)
 	}
 	return pipeline.Continue(), nil
 }

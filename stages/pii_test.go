@@ -2,6 +2,7 @@ package stages_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -168,13 +169,51 @@ func TestPIIOutput(t *testing.T) {
 func TestPIIReplace(t *testing.T) {
 	t.Parallel()
 	s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = append(rule("email", "REPLACE"), rule("phone", "REPLACE")...) })
-	c, saw := runOverWire(t, s, userSays("joe@example.com, eve@example.com, joe@example.com, +14155552671; <EMAIL_2> is mine"), []byte(
-		`{"choices":[{"message":{"content":"Dear <EMAIL_3>, <EMAIL_2> <EMAIL_9> <EMAIL_1","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"<EMAIL_1>\",\"b\":\"\\u003cEMAIL_1\\u003e\",\"c\":\"\\\\u003cEMAIL_1>\"}"}}]}},{"index":1,"message":{"content":"<PHONE_1>"}}]}`))
-	require.Equal(t, "<EMAIL_1>, <EMAIL_3>, <EMAIL_1>, <PHONE_1>; <EMAIL_2> is mine", sawText(saw, 0))
-	require.Equal(t, "Dear eve@example.com, <EMAIL_2> <EMAIL_9> <EMAIL_1", textOf(c, 0))
+	ask := func() *messages.Call {
+		return userSays("joe@example.com, eve@example.com, joe@example.com, +14155552671; <EMAIL_nobody> is mine")
+	}
+	_, saw := runOverWire(t, s, ask(), replyWith("x"))
+	found := regexp.MustCompile(`^<EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <PHONE_([a-z]{10})>; <EMAIL_nobody> is mine$`).
+		FindStringSubmatch(sawText(saw, 0))
+	require.NotNil(t, found, sawText(saw, 0))
+	require.Equal(t, found[1], found[3])
+	require.NotEqual(t, found[1], found[2])
+	c, _ := runOverWire(t, s, ask(), []byte(strings.NewReplacer("JOE", "EMAIL_"+found[1], "EVE", "EMAIL_"+found[2], "PHONE", "PHONE_"+found[4]).Replace(
+		`{"choices":[{"message":{"content":"Dear <EVE>, <EMAIL_nobody> <EMAIL_bcdfghjklm> <JOE","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"<JOE>\",\"b\":\"\\u003cJOE\\u003e\",\"c\":\"\\\\u003cJOE>\"}"}}]}},{"index":1,"message":{"content":"<PHONE>"}}]}`)))
+	require.Equal(t, "Dear eve@example.com, <EMAIL_nobody> <EMAIL_bcdfghjklm> <EMAIL_"+found[1], textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
 	args := chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments()
-	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_1>"}`, args)
+	require.Equal(t, `{"to":"joe@example.com","b":"joe@example.com","c":"\\u003cEMAIL_`+found[1]+`>"}`, args)
+}
+
+// placeholder is what the model sees of a text in a session.
+func placeholder(t *testing.T, s pipeline.Stage, tenant, session, text string) string {
+	c := userSays(text)
+	c.Tenant, c.Session = tenant, session
+	_, saw := runOverWire(t, s, c, replyWith("x"))
+	return sawText(saw, 0)
+}
+
+func TestPlaceholdersMeanOnePersonInASessionAndNobodyElseAnywhere(t *testing.T) {
+	t.Parallel()
+	s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", "REPLACE") })
+	other := piiStage(t, func(c *stages.PIIConfig) { c.Rules, c.HashKeyEnv = rule("email", "REPLACE"), "HOME" })
+	none := piiStage(t, func(c *stages.PIIConfig) { c.Rules, c.HashKeyEnv = rule("email", "REPLACE"), "SHALLOT_NO_SUCH_KEY" })
+	joe := placeholder(t, s, "t", "s", "joe@example.com")
+	require.Equal(t, "mail "+joe, placeholder(t, s, "t", "s", "mail joe@example.com"), "the same in a later call")
+	require.True(t, strings.HasSuffix(placeholder(t, s, "t", "s", "eve@example.com and joe@example.com"), joe), "wherever it comes first")
+	seen := map[string]string{joe: ""}
+	for name, p := range map[string]string{
+		"another person":  placeholder(t, s, "t", "s", "eve@example.com"),
+		"another session": placeholder(t, s, "t", "s2", "joe@example.com"),
+		"no session":      placeholder(t, s, "t", "", "joe@example.com"),
+		"another tenant":  placeholder(t, s, "t2", "s", "joe@example.com"),
+		"another key":     placeholder(t, other, "t", "s", "joe@example.com"),
+		"no key":          placeholder(t, none, "t", "s", "joe@example.com"),
+	} {
+		require.NotContains(t, seen, p, name)
+		seen[p] = name
+	}
 }
 
 // piiText draws texts that are dense in finds and half finds.

@@ -21,6 +21,9 @@ import (
 // shaping makes a stage of the default chain; set edits its configuration.
 func shaping[C any](t testing.TB, name string, d stages.Deps, set func(*C)) (pipeline.Stage, error) {
 	t.Helper()
+	if d.Texts == "" { // the rows quote the documents
+		d.Texts = "zh"
+	}
 	for _, s := range stages.All() {
 		if s.Name == name && s.Kind == messages.Model {
 			conf := s.Config().(*C)

@@ -18,6 +18,9 @@ import (
 // stageNamed builds a registered stage; edit changes its default configuration.
 func stageNamed(t testing.TB, name string, d stages.Deps, edit func(config any)) (pipeline.Stage, error) {
 	t.Helper()
+	if d.Texts == "" { // the rows quote the documents
+		d.Texts = "zh"
+	}
 	for _, s := range stages.All() {
 		if s.Name == name {
 			config := s.Config()

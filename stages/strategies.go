@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"math"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -27,75 +28,42 @@ func (e *contextEditor) window(h *conversation.History, ed *Edited) []chat.Msg {
 	return kept
 }
 
-// summarize puts one summary in the place of the old part (CE-6). The recent part is what stands at the end, at most
-// trim-keep-last messages and at most half of the threshold in tokens, but never less than the last atom.
+// summarize keeps the history under summarize-threshold by a summary of its old part (CE-6). A step leaves at the end at
+// most trim-keep-last messages, and of the threshold what summary-growth does not hold free, but never less than the
+// last atom.
 func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []chat.Msg {
-	from, count, cost := len(h.Atoms), 0, 0
-	for i := len(h.Atoms) - 1; i >= 0; i-- {
-		a := h.Atoms[i]
-		if a.System {
-			continue
+	r := rolling{contextEditor: e, c: c, model: model, strategy: Summarize, h: h, ed: ed,
+		most: e.conf.SummarizeThreshold, rounds: h.Rounds}
+	r.deep = func(r *rolling) int {
+		cut, count, cost := len(r.talk), 0, 0
+		for cut > 0 {
+			a := h.Atoms[r.talk[cut-1]]
+			n := h.Tokens(a)
+			if cut < len(r.talk) && (count+len(a.At) > e.conf.TrimKeepLast || cost+n > e.afterStep(r.most)) {
+				break
+			}
+			cut, count, cost = cut-1, count+len(a.At), cost+n
 		}
-		n := h.Tokens(a)
-		if from < len(h.Atoms) && (count+len(a.At) > e.conf.TrimKeepLast || cost+n > e.conf.SummarizeThreshold/2) {
-			break
-		}
-		from, count, cost = i, count+len(a.At), cost+n
+		return cut
 	}
-	kept, dropped, first := h.Split(func(i int, _ conversation.Atom) bool { return i >= from })
-	if len(dropped) == 0 {
-		return h.Msgs
-	}
-	text, how := e.summary(ctx, c, model, dropped)
-	ed.Summary = how
-	if text == "" {
-		ed.Skipped = "no summary: " + how
-		return h.Msgs
-	}
-	ed.Dropped = len(dropped)
-	return insert(kept, first, summaryMessage(e.clip(model, text, max(e.conf.SummarizeThreshold/4, shareSummary))))
+	return r.roll(ctx)
 }
 
-// hybrid keeps the latest rounds that fit into max-tokens, at most window-rounds, and puts a summary of the rest
-// before them (S0-CEDIT-5, CE-9). A quarter of the budget is held free for the summary as long as the newest round
-// leaves it. The newest round is kept whatever it costs. If no summary is to be had, the window alone goes on.
+// hybrid keeps the latest rounds, at most window-rounds, and puts a summary of the rest before them, together at most
+// max-tokens (S0-CEDIT-5, CE-9). The newest round is kept whatever it costs. If no summary is to be had, the window
+// alone goes on.
 func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []chat.Msg {
-	rounds := make([]int, h.Rounds)
-	fixed, newest := 0, h.Rounds-1
-	for _, a := range h.Atoms {
-		n := h.Tokens(a)
-		if a.Pinned && a.Round != newest || a.System {
-			fixed += n
-		} else {
-			rounds[a.Round] += n
-		}
+	r := rolling{contextEditor: e, c: c, model: model, strategy: Hybrid, h: h, ed: ed,
+		most: e.conf.MaxTokens, rounds: e.conf.WindowRounds}
+	r.deep = func(r *rolling) int {
+		return r.fit(e.afterStep(r.most), max(e.afterStep(r.rounds), 1), max(r.most/8, shareSummary))
 	}
-	room := e.conf.MaxTokens - fixed - rounds[newest] // for older rounds and the summary
-	share := min(max(e.conf.MaxTokens/4, shareSummary), max(room, 0))
-	from, used := newest, 0
-	for from > 0 && newest-from+1 < e.conf.WindowRounds && used+rounds[from-1] <= room-share {
-		from--
-		used += rounds[from]
-	}
-	kept, dropped, first := h.Split(func(_ int, a conversation.Atom) bool { return a.Round >= from })
-	if len(dropped) == 0 {
-		return h.Msgs
-	}
-	ed.Dropped = len(dropped)
-	share = room - used
-	if room < 0 {
-		share = max(e.conf.MaxTokens/8, shareSummary) // over the budget in any case; what was said before still counts
-	}
-	if share < minSummary {
-		ed.Summary = "no room for a summary"
-		return kept
-	}
-	text, how := e.summary(ctx, c, model, dropped)
-	ed.Summary = how
-	if text == "" {
-		return kept
-	}
-	return insert(kept, first, summaryMessage(e.clip(model, text, share)))
+	return r.roll(ctx)
+}
+
+// afterStep is how much of a limit a step may leave, so that the next one comes only when the text has grown.
+func (e *contextEditor) afterStep(limit int) int {
+	return int(math.Ceil(float64(limit) * (1 - e.conf.SummaryGrowth)))
 }
 
 // Tokens of a summary message: under minSummary there is hardly more than its heading, so none is made; shareSummary

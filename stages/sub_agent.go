@@ -2,14 +2,13 @@ package stages
 
 import (
 	"context"
-	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
@@ -63,10 +62,11 @@ func (c *SubAgentConfig) Validate() error {
 // newSubAgent makes the stage that proposes a sub-agent to the model when the newest user message speaks of its
 // matters (S0-SUBAG). It only adds a line to the system prompt; whether to delegate is the model's decision.
 func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
-	cfg := *conf
+	cfg, say := *conf, texts.In(d.Texts)
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			c.Edited("sub-agent")
 			msgs, ok := conversation.Messages(c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
@@ -83,7 +83,8 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 			if bare, found := withoutHints(msgs); found {
 				request = chat.WithMessages(request, bare)
 			}
-			c.SetRequest(chat.AppendSystem(request, delegationHint(agent, score)))
+			c.SetRequest(chat.AppendSystem(request, say.Hint(agent, score)))
+			c.Edited("sub-agent", "hint")
 			d.Log.Debug("delegation hint", "call", c.ID, "agent", agent, "score", score)
 			return pipeline.Continue(), nil
 		},
@@ -113,18 +114,11 @@ func (c SubAgentConfig) best(text string) (agent string, score int) {
 	return agent, score
 }
 
-// delegationHint is the line of S0-SUBAG-3, letter by letter.
-func delegationHint(agent string, score int) string {
-	return fmt.Sprintf("[DELEGATION_HINT] 建议委派给: %s, 匹配度: %d", agent, score)
-}
-
-var hintLine = regexp.MustCompile(`(?:\n\n|\n)?\[DELEGATION_HINT\] 建议委派给: [^\n]*, 匹配度: -?[0-9]+`)
-
 // withoutHints takes the hints of earlier calls out of the system prompt, so that there is never more than one and it
 // stands at the end (SA-11). What held nothing else goes with them.
 func withoutHints(msgs []chat.Msg) (out []chat.Msg, found bool) {
 	strip := func(s string) string {
-		return strings.TrimPrefix(hintLine.ReplaceAllString(s, ""), "\n\n")
+		return strings.TrimPrefix(texts.Hints.ReplaceAllString(s, ""), "\n\n")
 	}
 	for i, m := range msgs {
 		if !m.System() {
@@ -135,7 +129,7 @@ func withoutHints(msgs []chat.Msg) (out []chat.Msg, found bool) {
 			continue
 		}
 		n, changed := m.MapText(func(s string) string {
-			if !hintLine.MatchString(s) {
+			if !texts.Hints.MatchString(s) {
 				return s
 			}
 			return strip(s)

@@ -14,16 +14,18 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages/internal/todo"
 )
 
-// What the stage writes at the end of the system prompt (S0-TODO-4).
+// todoHelp ends what the stage writes at the end of the system prompt (S0-TODO-4).
 const (
-	todoHeader = "[当前任务列表]"
-	todoHelp   = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
+	todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
 		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 )
+
+const todoStageName = "todo-list"
 
 // TodoConfig is agent.interceptor.todo-list (S0-TODO-8).
 type TodoConfig struct {
@@ -34,6 +36,7 @@ type TodoConfig struct {
 type TodoReport struct {
 	Added   []int64       `json:"added,omitempty"`   // ids
 	Updated []int64       `json:"updated,omitempty"` // ids
+	Cut     []int64       `json:"cut,omitempty"`     // ids of added items whose titles were too long and are cut
 	Invalid []TodoInvalid `json:"invalid,omitempty"` // removed from the text all the same (X-47)
 	// Replayed says that the call's directives were in the list already: a redelivery.
 	Replayed bool `json:"replayed,omitempty"`
@@ -54,8 +57,9 @@ type TodoInvalid struct {
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
 // logged. Safe to run twice: a call's directives are applied once for each attempt path.
 type todoStage struct {
-	store pipeline.Store
-	log   *slog.Logger
+	store  pipeline.Store
+	log    *slog.Logger
+	header string
 }
 
 func defaultTodo() TodoConfig {
@@ -63,7 +67,7 @@ func defaultTodo() TodoConfig {
 }
 
 func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
-	t := todoStage{store: d.Store("todo"), log: d.Log}
+	t := todoStage{store: d.Store("todo"), log: d.Log, header: texts.In(d.Texts).TodoHeader}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -82,20 +86,22 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if c.Session == "" {
 		return pipeline.Continue(), nil
 	}
+	c.Edited(todoStageName)
 	l, err := todolist.Load(ctx, t.store, c.Tenant, c.Session)
 	if err != nil {
 		// No list at all rather than an empty one: the model would believe that nothing is to be done.
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
 		return pipeline.Continue(), nil
 	}
-	c.SetRequest(todoInject(c.Request(), l))
+	c.SetRequest(t.inject(c.Request(), l))
+	c.Edited(todoStageName, "added")
 	return pipeline.Continue(), nil
 }
 
-// todoInject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
+// inject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
 // request is run again as it was sent, gets the new one in its place.
-func todoInject(request []byte, l todolist.List) []byte {
-	block := todoPrompt(l)
+func (t todoStage) inject(request []byte, l todolist.List) []byte {
+	block := t.prompt(l)
 	msgs := chat.Messages(request)
 	at := -1
 	for i, m := range msgs {
@@ -107,7 +113,10 @@ func todoInject(request []byte, l todolist.List) []byte {
 	if at >= 0 {
 		replaced := false
 		m, _ := msgs[at].MapText(func(s string) string {
-			i := strings.LastIndex(s, todoHeader+"\n")
+			i := -1
+			for _, header := range texts.TodoHeaders() {
+				i = max(i, strings.LastIndex(s, header+"\n"))
+			}
 			if i < 0 || !strings.HasSuffix(s, "\n"+todoHelp) {
 				return s
 			}
@@ -122,13 +131,13 @@ func todoInject(request []byte, l todolist.List) []byte {
 	return chat.AppendSystem(request, block)
 }
 
-// todoPrompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
+// prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
 // a list; between them one line an item, in the order of the ids (TD-12).
-func todoPrompt(l todolist.List) string {
+func (t todoStage) prompt(l todolist.List) string {
 	items := slices.Clone(l.Items)
 	slices.SortStableFunc(items, func(a, b todolist.Item) int { return int(a.ID - b.ID) })
 	var b strings.Builder
-	b.WriteString(todoHeader + "\n")
+	b.WriteString(t.header + "\n")
 	for _, it := range items {
 		fmt.Fprintf(&b, "#%d [%s] %s\n", it.ID, it.Status, it.Title)
 	}
@@ -156,9 +165,18 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 		t.log.WarnContext(ctx, "todo directive skipped", "call", c.ID, "reason", bad.Reason)
 	}
 	c.Note(messages.NoteTodo, r)
+	said := []string{"added", fmt.Sprintf("taken=%d", len(first))}
+	if len(r.Invalid) > 0 {
+		said = append(said, fmt.Sprintf("refused=%d", len(r.Invalid)))
+	}
+	if len(r.Cut) > 0 {
+		said = append(said, fmt.Sprintf("titles-cut=%d", len(r.Cut)))
+		t.log.WarnContext(ctx, "titles of tasks were too long and are cut", "call", c.ID, "items", r.Cut, "longest", todolist.MaxTitle-1)
+	}
+	c.Edited(todoStageName, said...)
 	c.SetReply(cleaned)
 	if chat.EmptyReply(cleaned) {
-		c.Note(messages.NoteEmptied, "todo-list") // the model did answer: no reason to ask a standby
+		c.Note(messages.NoteEmptied, todoStageName) // the model did answer: no reason to ask a standby
 	}
 	return pipeline.Continue(), nil
 }
@@ -240,6 +258,9 @@ func (r *TodoReport) carryOut(l *todolist.List, e todo.Edit, now time.Time) (rea
 			return err.Error()
 		}
 		r.Added = append(r.Added, id)
+		if e.Cut {
+			r.Cut = append(r.Cut, id)
+		}
 	default:
 		it := l.Find(e.ID)
 		if it == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
@@ -71,6 +72,7 @@ const (
 
 type toolFallback struct {
 	rules FallbackRules
+	texts texts.Texts
 	tools toolPolicies
 	store func(string) pipeline.Store
 	log   *slog.Logger
@@ -101,7 +103,7 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 	if err := rules.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	f := &toolFallback{rules: rules, tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
+	f := &toolFallback{rules: rules, texts: texts.In(d.Texts), tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
 	return pipeline.Stage{After: f.after, Reads: []string{"tool", "fault", "request", "reply"}, Writes: []string{"reply"}}, nil
 }
 
@@ -161,7 +163,7 @@ func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messa
 			return marked(c, rung, time.Time{}), rung
 		case rung == tool.GracefulError:
 			name, _, _ := cutVersion(c.Tool)
-			c.SetReply(tool.Graceful(name, class, redact(fault.Message)))
+			c.SetReply(tool.Graceful(name, class, redact(fault.Message), t.texts.Suggestion(class)))
 			t.clean(c, rung)
 			if t.rules.GracefulIsError != "auto" {
 				c.Note(messages.NoteIsError, t.rules.GracefulIsError == "true")

@@ -70,7 +70,7 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 	if len(e.Counts) == 0 {
 		return pipeline.Continue(), nil
 	}
-	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
+	noteHidden(c, e.Counts)
 	if inReply {
 		c.SetReply(out)
 	}
@@ -125,8 +125,14 @@ func (t toolPIIStage) fault(c *messages.Call, e *pii.Editor) {
 		f.Headers = maps.Clone(f.Headers)
 		delete(f.Headers, tool.HeaderMCPError)
 	}
-	c.Note(messages.NotePII, map[string]pii.Counts{"result": e.Counts})
+	noteHidden(c, e.Counts)
 	c.Fail(&f)
+}
+
+func noteHidden(c *messages.Call, counts pii.Counts) {
+	note := map[string]pii.Counts{"result": counts}
+	c.Note(messages.NotePII, note)
+	c.Edited("tool-pii", hiddenWord(note))
 }
 
 // bareReply is the reply as tool.Native names it.

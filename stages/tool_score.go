@@ -3,7 +3,9 @@ package stages
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
@@ -57,6 +59,62 @@ func chosen(request []byte) map[string]bool {
 		add(e)
 	}
 	return names
+}
+
+// lastMessages is how many messages at the end of a conversation may name a tool.
+const lastMessages = 8
+
+// inUse adds the tools that the conversation works with: those it has called, and those that its last messages name.
+func inUse(keep map[string]bool, msgs []chat.Msg, tools []toolView) {
+	for _, m := range msgs {
+		for _, call := range m.ToolCalls() {
+			keep[call.Name()] = true
+		}
+		if call, ok := rawjson.Field(m.Raw, "function_call"); ok {
+			name, _ := rawjson.FieldString(call, "name")
+			keep[name] = true
+		}
+		if role := m.Role(); role == "tool" || role == "function" {
+			name, _ := rawjson.FieldString(m.Raw, "name")
+			keep[name] = true
+		}
+	}
+	for _, m := range msgs[max(0, len(msgs)-lastMessages):] {
+		if m.System() {
+			continue
+		}
+		text := m.Text()
+		for _, tool := range tools {
+			if !keep[tool.name] && names(text, tool.name) {
+				keep[tool.name] = true
+			}
+		}
+	}
+}
+
+// names reports whether a text holds a name as a word of its own.
+func names(text, name string) bool {
+	if name == "" {
+		return false
+	}
+	for from := 0; ; {
+		i := strings.Index(text[from:], name)
+		if i < 0 {
+			return false
+		}
+		i += from
+		before, _ := utf8.DecodeLastRuneInString(text[:i])
+		after, _ := utf8.DecodeRuneInString(text[i+len(name):])
+		if !inName(before) && !inName(after) {
+			return true
+		}
+		from = i + len(name)
+	}
+}
+
+// inName reports whether a rune may be a part of a tool's name; letters of scripts without blanks may not.
+func inName(r rune) bool {
+	return r == '_' || r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r)) && !conversation.SpacelessScript(r)
 }
 
 // Points of S0-TSEL-2..4.

@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -47,8 +48,9 @@ func (c *ToolSelectionConfig) Validate() error {
 
 // newToolSelection makes the stage that offers the model the tools that fit the newest user message best (S0-TSEL).
 // Tools keep every byte. The first max-tools by score go first, best first, then those of always-include that are not
-// among them; a tool that tool_choice names is kept whatever its score, and so is one without a name, because there
-// is nothing to judge it by. A request with no more than max-tools tools is not touched.
+// among them. Kept whatever its score is a tool that tool_choice names, that the conversation has called, or that its last
+// messages name, and one without a name, because there is nothing to judge it by. A request with no more than max-tools
+// tools is not touched, nor is one whose message speaks for no tool at all.
 //
 // Strict mode (TS-11) does not change replies: what the model said stays what it said. A call of a tool that was left
 // out is written into the note toolSelection.blocked, and whoever executes the reply's calls asks [BlockedTools] and
@@ -77,6 +79,7 @@ type toolSelector struct {
 func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	c.Unnote(messages.NoteToolsAllowed)
 	c.Unnote(messages.NoteToolsBlocked)
+	c.Edited("tool-selection")
 	raw, _ := rawjson.Field(c.Request(), "tools")
 	tools := readTools(raw)
 	if len(tools) == 0 {
@@ -86,13 +89,14 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 	if len(tools) <= t.conf.MaxTools {
 		return pipeline.Continue(), nil
 	}
+	msgs, _ := conversation.Messages(c.Request())
 	text := ""
-	if msgs, ok := conversation.Messages(c.Request()); ok {
-		if at := chat.NewestUser(msgs); at >= 0 {
-			text = msgs[at].Text()
-		}
+	if at := chat.NewestUser(msgs); at >= 0 {
+		text = msgs[at].Text()
 	}
-	picked := t.pick(tools, text, chosen(c.Request()))
+	keep := chosen(c.Request())
+	inUse(keep, msgs, tools)
+	picked := t.pick(tools, text, keep)
 	if len(picked) == len(tools) {
 		return pipeline.Continue(), nil
 	}
@@ -105,6 +109,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 	}
 	c.SetRequest(rawjson.SetField(c.Request(), "tools", rawjson.Array(elems)))
 	c.Note(messages.NoteToolsAllowed, allowed)
+	c.Edited("tool-selection", fmt.Sprintf("left=%d", len(tools)-len(picked)))
 	t.log.Debug("tools selected", "call", c.ID, "of", len(tools), "tools", allowed)
 	if !t.conf.Strict {
 		return pipeline.Continue(), nil
@@ -166,7 +171,8 @@ func (t *toolSelector) missing(c *messages.Call, tools []toolView) {
 	}
 }
 
-// pick returns the places of the tools to offer.
+// pick returns the places of the tools to offer. A message that speaks for no tool says nothing about which can be
+// missed, so then all are offered.
 func (t *toolSelector) pick(tools []toolView, text string, keep map[string]bool) []int {
 	s := newToolScorer(t.conf, text)
 	scores := make([]int, len(tools))
@@ -176,6 +182,13 @@ func (t *toolSelector) pick(tools []toolView, text string, keep map[string]bool)
 			scores[i] = s.score(tool.name, tool.description)
 			ranked = append(ranked, i)
 		}
+	}
+	if !slices.ContainsFunc(scores, func(n int) bool { return n > 0 }) {
+		all := make([]int, len(tools))
+		for i := range all {
+			all[i] = i
+		}
+		return all
 	}
 	slices.SortStableFunc(ranked, func(a, b int) int {
 		if scores[a] != scores[b] {

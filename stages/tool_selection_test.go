@@ -95,11 +95,11 @@ func TestToolSelection(t *testing.T) {
 	all := numbered(15)
 	t.Run("TS-4 always-include outside the top", func(t *testing.T) {
 		t.Parallel()
-		require.Equal(t, append(numbered(10), "t14", "t12"), pick(t, offer("x", "", all...), always("t14", "t12", "t14")))
+		require.Equal(t, append(numbered(10), "t14", "t12"), pick(t, offer("t00", "", all...), always("t14", "t12", "t14")))
 	})
 	t.Run("TS-5 always-include inside the top", func(t *testing.T) {
 		t.Parallel()
-		require.Equal(t, numbered(10), pick(t, offer("x", "", all...), always("t03", "t09")))
+		require.Equal(t, numbered(10), pick(t, offer("t00", "", all...), always("t03", "t09")))
 	})
 	t.Run("TS-6 seven tools keep every byte", func(t *testing.T) {
 		t.Parallel()
@@ -116,7 +116,7 @@ func TestToolSelection(t *testing.T) {
 	})
 	t.Run("TS-7 X-46 ties by name", func(t *testing.T) {
 		t.Parallel()
-		require.Equal(t, []string{"a", "b"}, pick(t, offer("x", "", "c", "b", "a"),
+		require.Equal(t, []string{"d", "a"}, pick(t, offer("d", "", "c", "b", "a", "d"),
 			func(c *stages.ToolSelectionConfig) { c.MaxTools = 2; c.Ties = "name" }))
 	})
 	t.Run("TS-8 a missing tool", func(t *testing.T) {
@@ -124,31 +124,31 @@ func TestToolSelection(t *testing.T) {
 		var log bytes.Buffer
 		s := mustShape(t, "tool-selection", stages.Deps{Log: logger(&log)}, always("nowhere"))
 		for range 3 {
-			_, err := s.Before(t.Context(), call(offer("x", "", all...)))
+			_, err := s.Before(t.Context(), call(offer("t00", "", all...)))
 			require.NoError(t, err)
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 		require.Contains(t, log.String(), "tool=nowhere")
 	})
-	t.Run("TS-9 nothing matches", func(t *testing.T) {
+	t.Run("TS-9 CX-5 nothing matches", func(t *testing.T) {
 		t.Parallel()
 		tools := append(numbered(14), "getCurrentTime")
-		require.Equal(t, append(numbered(10), "getCurrentTime"), pick(t, offer("x", "", tools...), nil))
+		require.Equal(t, tools, pick(t, offer("yes", "", tools...), nil), "nothing says which can be missed")
 	})
 	t.Run("tool_choice keeps the tool that it names", func(t *testing.T) {
 		t.Parallel()
 		for _, choice := range []string{`{"type":"function","function":{"name":"t12"}}`,
 			`{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"t12"}}]}}`,
 			`{"type":"function","name":"t12"}`} {
-			require.Equal(t, append(numbered(10), "t12"), pick(t, offer("x", `,"tool_choice":`+choice, all...), nil), choice)
+			require.Equal(t, append(numbered(10), "t12"), pick(t, offer("t00", `,"tool_choice":`+choice, all...), nil), choice)
 		}
-		require.Equal(t, numbered(10), pick(t, offer("x", `,"tool_choice":"required"`, all...), nil))
+		require.Equal(t, numbered(10), pick(t, offer("t00", `,"tool_choice":"required"`, all...), nil))
 	})
 	t.Run("kept tools keep every byte, nameless ones stay", func(t *testing.T) {
 		t.Parallel()
-		body := []byte(`{"messages":[],"tools":[{"type":"web_search","big":9007199254740993},{"type":"custom","custom":{"name":"b"}},{"type":"function","function":{"name":"a","x":1.0}}]}`)
+		body := []byte(`{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"web_search","big":9007199254740993},{"type":"custom","custom":{"name":"b"}},{"type":"function","function":{"name":"a","x":1.0}}]}`)
 		s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.MaxTools = 1 })
-		require.Equal(t, `{"messages":[],"tools":[{"type":"custom","custom":{"name":"b"}},{"type":"web_search","big":9007199254740993}]}`,
+		require.Equal(t, `{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"custom","custom":{"name":"b"}},{"type":"web_search","big":9007199254740993}]}`,
 			string(shape(t, s, body).Request()))
 	})
 	for name, set := range map[string]func(*stages.ToolSelectionConfig){
@@ -169,7 +169,7 @@ func TestToolSelectionStrict(t *testing.T) {
 		t.Run(fmt.Sprintf("TS-11 strict %v", strict), func(t *testing.T) {
 			t.Parallel()
 			s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.Strict = strict })
-			c, _ := through(t, call(offer("x", "", numbered(15)...)), reply, s)
+			c, _ := through(t, call(offer("t00", "", numbered(15)...)), reply, s)
 			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
 			require.True(t, c.Noted(messages.NoteToolsAllowed, &allowed))

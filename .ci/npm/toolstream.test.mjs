@@ -59,7 +59,7 @@ test('EV-13: pieces pass up to the limit, the rest is replaced and can be read',
   const all = await http({ text: '洋葱'.repeat(500), times: 90 })
   const shown = texts(all), whole = '洋葱'.repeat(45000)
   assert.equal(shown, all.at(-1).data.result)
-  const [, begin, path] = /^([^.]*)\.\.\.\n\[完整结果已保存至: (.*)\]\n\[原始大小: 90000 chars, Token≈22500\]$/.exec(shown)
+  const [, begin, path] = /^([^.]*)\.\.\.\n\[The full result is saved at: (.*)\]\n\[Original size: 90000 chars, Token≈22500\]$/.exec(shown)
   assert.ok(whole.startsWith(begin) && begin.length > 79000 && shown.length <= 80003, `${begin.length} ${shown.length}`)
   let read = ''
   for (let next = 0, more = true; more; more = next > 0) {

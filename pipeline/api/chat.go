@@ -31,7 +31,7 @@ const (
 type Chat struct {
 	Model    string
 	Stream   bool
-	Session  string // metadata.session_id
+	Label    string // metadata.session_id, cut to MaxMeta bytes
 	SafetyID string // safety_identifier
 	User     string
 }
@@ -82,7 +82,7 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	}
 	fields["metadata"].ForEach(func(k, v gjson.Result) bool {
 		if k.Str == "session_id" && v.Type == gjson.String {
-			c.Session = v.Str
+			c.Label = strings.ToValidUTF8(v.Str[:min(len(v.Str), MaxMeta)], "")
 		}
 		return true
 	})

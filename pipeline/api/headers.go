@@ -49,6 +49,9 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 	if c.Noted(messages.NoteDegraded, &text) {
 		h["Shallot-Degraded"] = text
 	}
+	if edits := c.Edits(); edits != "" {
+		h["Shallot-Edited"] = edits
+	}
 	if c.Noted(messages.NoteStopper, &text) {
 		h["Shallot-Stopped-By"] = text
 	}

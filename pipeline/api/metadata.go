@@ -3,8 +3,11 @@ package api
 import (
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -43,6 +46,31 @@ func OneValue(h Headers, name string) (string, *messages.Fault) {
 	}
 }
 
+// Session reports whether s may be the id of a session: any text of 1 to 256 bytes without control characters. What
+// stores by it makes a key of it with messages.Key.
+func Session(s string) bool {
+	return s != "" && len(s) <= MaxMeta && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// SessionFault says what is wrong with the id of a session; what is where it stands.
+func SessionFault(param, what string) *messages.Fault {
+	return Invalid(param, "%s must be a text of 1 to %d bytes in UTF-8 without control characters", what, MaxMeta)
+}
+
+func sessionOf(h Headers) (string, *messages.Fault) {
+	const name = "Shallot-Session"
+	switch v := h(name); {
+	case len(v) == 0:
+		return "", nil
+	case len(v) > 1:
+		return "", Invalid(name, "header %s is given %d times; give it once", name, len(v))
+	case !Session(v[0]):
+		return "", SessionFault(name, "header "+name)
+	default:
+		return v[0], nil
+	}
+}
+
 // Metadata fills a request from the headers, then from the body's fallbacks, as contracts T3 says who may set what.
 func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, *messages.Fault) {
 	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Models: id.Models, Stream: c.Stream}
@@ -51,7 +79,7 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		name string
 		into *string
 	}{
-		{"Shallot-Session", &r.Session}, {"Shallot-Run", &r.Run}, {"Shallot-User", &r.User}, {"Shallot-Agent", &r.Agent},
+		{"Shallot-Run", &r.Run}, {"Shallot-User", &r.User}, {"Shallot-Agent", &r.Agent},
 		{"X-Request-Id", &r.RequestID}, {"Idempotency-Key", &r.IdempotencyKey}, {"Shallot-Cache", &r.Cache},
 		{"Shallot-Tenant", &tenant}, {"Shallot-Timeout", &timeout}, {"Shallot-Deadline", &deadline}, {"Shallot-Explain", &explain},
 	} {
@@ -61,6 +89,9 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		}
 	}
 	var fault *messages.Fault
+	if r.Session, fault = sessionOf(h); fault != nil {
+		return r, fault
+	}
 	if only, fault = onlyValue(h); fault != nil {
 		return r, fault
 	}
@@ -86,17 +117,16 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 		return r, fault
 	}
 	r.Trace = traceOf(h)
-	return r, fromBody(&r, id, c)
+	fromBody(&r, id, c)
+	return r, nil
 }
 
 // fromBody takes what the body says where no header does. A user id that could not travel is left out, because the
-// OpenAI API takes any text there; our own metadata.session_id is checked like its header.
-func fromBody(r *pipeline.Request, id Identity, c Chat) *messages.Fault {
-	if r.Session == "" && c.Session != "" {
-		if !MetaValue(c.Session) {
-			return Invalid("metadata.session_id", "metadata.session_id must be 1 to %d visible ASCII characters", MaxMeta)
-		}
-		r.Session = c.Session
+// OpenAI API takes any text there. metadata.session_id makes no session: other programs write it too, for themselves. It
+// is a label in records.
+func fromBody(r *pipeline.Request, id Identity, c Chat) {
+	if c.Label != "" {
+		r.Notes = messages.Notes{messages.NoteSessionLabel: rawjson.Encode(c.Label)}
 	}
 	for _, user := range []string{c.SafetyID, c.User} {
 		if r.User == "" && MetaValue(user) {
@@ -106,7 +136,6 @@ func fromBody(r *pipeline.Request, id Identity, c Chat) *messages.Fault {
 	if id.User != "" {
 		r.User = id.User
 	}
-	return nil
 }
 
 // onlyValue reads Shallot-Only, whose names may have blanks after the commas.

@@ -21,6 +21,7 @@ const (
 	hdrUntil     = "Shallot-Lease-Until"
 	hdrDelta     = "Shallot-Delta"
 	hdrDegraded  = "Shallot-Degraded"
+	hdrEdited    = "Shallot-Edited"
 	hdrProgress  = "Shallot-Progress"
 	hdrRecorded  = "Shallot-Recorded"
 	hdrTrace     = "traceparent"

@@ -42,7 +42,7 @@ func (n *Node) heardCall(id string, m *nats.Msg) {
 	switch {
 	case m.Header.Get(hdrDelta) != "":
 		if d, ok := parseDelta(m.Header.Get(hdrDelta), m.Data); ok && p != nil {
-			d.Degraded = m.Header.Get(hdrDegraded)
+			d.Degraded, d.Edited = m.Header.Get(hdrDegraded), m.Header.Get(hdrEdited)
 			p.addDelta(d)
 		}
 	case m.Header.Get(hdrProgress) != "":

@@ -198,9 +198,9 @@ func (n *Node) finishTarget(h *held, key string) {
 func (n *Node) emitter(h *held) pipeline.Emit {
 	source := h.lease.Stream + "." + strconv.FormatUint(h.lease.Seq, 10) + "." + strconv.Itoa(h.lease.Delivered)
 	inbox, count, noted := h.c.Return.Inbox, 0, false
-	degraded := ""
+	marks := pipeline.Marks{Edited: h.c.Edits()}
 	if h.c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers (FB-2)
-		degraded = messages.StandbyMark(chat.ModelName(h.c.Request()))
+		marks.Degraded = messages.StandbyMark(chat.ModelName(h.c.Request()))
 	}
 	return func(chunk []byte) error {
 		if inbox == "" {
@@ -215,9 +215,7 @@ func (n *Node) emitter(h *held) pipeline.Emit {
 			// What cannot be sent is a gap: the caller gets the rest from the final reply, and work that is paid for
 			// goes on.
 			header := nats.Header{hdrDelta: {source + "." + strconv.Itoa(count)}}
-			if degraded != "" {
-				header[hdrDegraded] = []string{headerValue(degraded)}
-			}
+			marks.Each(func(name, value string) { header[name] = []string{headerValue(value)} })
 			if err := n.nc.PublishMsg(&nats.Msg{Subject: inbox, Data: piece, Header: header}); err != nil {
 				n.log.Debug("a chunk was not sent; its text comes with the end of the stream", "call", h.c.ID, "bytes", len(piece), "err", err)
 			}

@@ -21,6 +21,7 @@ type Config struct {
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
 	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
 	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
+	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
 	Explain   Explain       `yaml:"explain" doc:"Explanations of finished calls."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
@@ -219,6 +220,7 @@ func Default() Config {
 			Root: "shallot", AckWait: 10 * time.Second, InFlight: 256, EntryMaxMsgs: 100_000, EntryMaxBytes: 4 * GiB,
 			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, LameDuck: 5 * time.Second, ResultTTL: 24 * time.Hour,
 		},
+		Texts:   "en",
 		Explain: Explain{Keep: time.Hour},
 	}
 }

@@ -21,7 +21,7 @@ func TestToolChainOverTheBus(t *testing.T) {
 	large := runTool(t, h, "largeText", `{"lines":100}`)
 	text, ok := large.ReplyText()
 	require.True(t, ok, "%s %v", large.Reply(), large.Fault)
-	_, rest, found := strings.Cut(text, "[完整结果已保存至: ")
+	_, rest, found := strings.Cut(text, "[The full result is saved at: ")
 	require.True(t, found, text)
 	at, _, _ := strings.Cut(rest, "]")
 	again := runTool(t, h, "largeText", `{"lines":100.0}`)

@@ -230,7 +230,7 @@ func (h *Host) Stop(ctx context.Context) error {
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
 		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists,
-		Explicit: o.Config.Explicit, Publish: h.publish,
+		Explicit: o.Config.Explicit, Texts: o.Config.Texts, Publish: h.publish,
 		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
 		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },

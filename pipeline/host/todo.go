@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
 )
@@ -58,11 +59,10 @@ func show(session string, l todolist.List, err error) (Todo, error) {
 	return t, nil
 }
 
-// checkSession holds a session that comes beside a body to the rule of contracts T3 for header values.
+// checkSession holds a session that comes beside a body to the rule for the header.
 func checkSession(session string) error {
-	bad := strings.ContainsFunc(session, func(r rune) bool { return r <= ' ' || r > '~' })
-	if session == "" || len(session) > 256 || bad {
-		return messages.NewFault(messages.InvalidRequest, "a session is named by 1 to 256 visible ASCII characters").At("session").From("entry")
+	if !api.Session(session) {
+		return api.SessionFault("session", "session")
 	}
 	return nil
 }

@@ -11,15 +11,16 @@ import (
 
 // filters are the chunk filters of one streamed call, innermost first.
 type filters struct {
-	chain []pipeline.ChunkFilter
-	slots map[int64]*chat.ToolSlots
-	keys  []textKey // the texts seen, in order
+	chain  []pipeline.ChunkFilter
+	slots  map[int64]*chat.ToolSlots
+	keys   []textKey // the texts seen, in order
+	fields []string  // the texts beside the content, as they came first
 }
 
 // textKey is a text of a stream and where its pieces stand.
 type textKey struct {
 	at    pipeline.ChunkKey
-	inner string // function, custom; function_call for the legacy form; empty for the content
+	inner string // function, custom; function_call for the legacy form; empty for the content; else the field of the text
 }
 
 // makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
@@ -40,6 +41,16 @@ func (f *filters) text(k textKey, piece string) string {
 	return stream.PassText(f.chain, k.at, piece)
 }
 
+// beside is the key of a text that a choice has beside its content: a refusal, its reasoning.
+func (f *filters) beside(choice int, field string) textKey {
+	i := slices.Index(f.fields, field)
+	if i < 0 {
+		i = len(f.fields)
+		f.fields = append(f.fields, field)
+	}
+	return textKey{at: pipeline.ChunkKey{Choice: choice, Tool: -2 - i}, inner: field}
+}
+
 // flush returns what is held back of a choice's texts, as deltas.
 func (f *filters) flush(index int64) (deltas [][]byte) {
 	for _, k := range f.keys {
@@ -50,10 +61,12 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 		if text == "" {
 			continue
 		}
-		switch k.inner {
-		case "":
+		switch {
+		case k.at.Tool < -1:
+			deltas = append(deltas, rawjson.SetFieldString([]byte("{}"), k.inner, text))
+		case k.inner == "":
 			deltas = append(deltas, rawjson.SetFieldString([]byte("{}"), "content", text))
-		case "function_call":
+		case k.inner == "function_call":
 			args := rawjson.SetFieldString([]byte("{}"), "arguments", text)
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "function_call", args))
 		default:
@@ -121,6 +134,15 @@ func (f *filters) delta(index int64, delta []byte) (out []byte, changed, ok bool
 			out, changed = rawjson.SetFieldString(out, "content", t), true
 		}
 	}
+	rawjson.EachField(delta, func(key string, raw []byte) {
+		piece, text := rawjson.IsString(raw)
+		if key == "role" || key == "content" || !text || piece == "" {
+			return
+		}
+		if t := f.text(f.beside(choice, key), piece); t != piece {
+			out, changed = rawjson.SetFieldString(out, key, t), true
+		}
+	})
 	if raw, has := rawjson.Field(delta, "function_call"); has {
 		if piece, _ := rawjson.FieldString(raw, "arguments"); piece != "" {
 			k := textKey{at: pipeline.ChunkKey{Choice: choice}, inner: "function_call"}

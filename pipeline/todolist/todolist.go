@@ -20,7 +20,7 @@ import (
 // Bounds on one session's list.
 const (
 	maxItems   = 200                 // items of a list
-	maxTitle   = 500                 // characters of a title
+	MaxTitle   = 500                 // characters of a title
 	MaxApplied = 128                 // calls that are remembered as applied
 	KeptFor    = 30 * 24 * time.Hour // since the last change: a session that ends says nothing
 )
@@ -97,7 +97,7 @@ func Title(s string) string {
 		}
 		return r
 	}, s))
-	return strings.TrimSpace(Clip(s, maxTitle-1))
+	return strings.TrimSpace(Clip(s, MaxTitle-1))
 }
 
 // Load returns the list of a session. A session without one has an empty list, which is no error; an error means
@@ -164,8 +164,8 @@ func (e Edit) apply(l *List, now time.Time) error {
 		switch {
 		case p.Status != "" && !p.Status.Valid():
 			return at("status", "status %q is none of %s", Clip(string(p.Status), 40), StatusNames)
-		case utf8.RuneCountInString(p.Title) > maxTitle:
-			return at("title", "a title has at most %d characters", maxTitle)
+		case utf8.RuneCountInString(p.Title) > MaxTitle:
+			return at("title", "a title has at most %d characters", MaxTitle)
 		case title == "" && (p.ID == 0 || p.Title != ""):
 			return at("title", "the title is empty")
 		}

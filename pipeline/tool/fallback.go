@@ -32,26 +32,15 @@ func ErrorClassOf(f *messages.Fault) messages.ErrorClass {
 	return f.Code.Info().ErrorClass
 }
 
-// Suggestion is the text of S2-FALL-6 for a class.
-func Suggestion(c messages.ErrorClass) string {
-	switch c {
-	case messages.ClassTimeout:
-		return "请稍后重试,或简化查询条件"
-	case messages.ClassArguments:
-		return "请检查参数格式和类型后重试"
-	}
-	return "系统暂时不可用,请稍后再试"
-}
-
 // Graceful is the last rung of the ladder: {error, tool, message, suggestion} (S2-FALL-4, S2-FALL-7). A fault
 // without a message gives "".
-func Graceful(tool string, class messages.ErrorClass, message string) []byte {
+func Graceful(tool string, class messages.ErrorClass, message, suggestion string) []byte {
 	return rawjson.Encode(struct {
 		Error      messages.ErrorClass `json:"error"`
 		Tool       string              `json:"tool"`
 		Message    string              `json:"message"`
 		Suggestion string              `json:"suggestion"`
-	}{class, tool, message, Suggestion(class)})
+	}{class, tool, message, suggestion})
 }
 
 // StaleAllowed, StubAllowed say which rungs a call may use: bad arguments skip to the graceful error (X-33), a stale

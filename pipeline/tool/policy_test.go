@@ -179,18 +179,18 @@ func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
 
 func TestGraceful(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[messages.Code][2]string{
-		messages.ToolTimeout:      {"timeout", "请稍后重试,或简化查询条件"},
-		messages.InvalidArguments: {"invalid_arguments", "请检查参数格式和类型后重试"},
-		messages.ToolNotFound:     {"tool_not_found", "系统暂时不可用,请稍后再试"},
-		messages.ToolNetwork:      {"network_error", "系统暂时不可用,请稍后再试"},
-		messages.ToolError:        {"internal_error", "系统暂时不可用,请稍后再试"},
+	for code, want := range map[messages.Code]string{
+		messages.ToolTimeout:      "timeout",
+		messages.InvalidArguments: "invalid_arguments",
+		messages.ToolNotFound:     "tool_not_found",
+		messages.ToolNetwork:      "network_error",
+		messages.ToolError:        "internal_error",
 	} {
 		var got map[string]string
-		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ErrorClassOf(target(code)), "a\"b\\c\nd\x01"), &got))
-		require.Equal(t, map[string]string{"error": want[0], "tool": "t", "message": "a\"b\\c\nd\x01", "suggestion": want[1]}, got, "F3-3 F3-4 F3-5 %s", code)
+		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ErrorClassOf(target(code)), "a\"b\\c\nd\x01", "wait"), &got))
+		require.Equal(t, map[string]string{"error": want, "tool": "t", "message": "a\"b\\c\nd\x01", "suggestion": "wait"}, got, "F3-3 F3-4 F3-5 %s", code)
 	}
-	require.Contains(t, string(tool.Graceful("t", "timeout", "")), `"message":""`, "F3-6")
+	require.Contains(t, string(tool.Graceful("t", "timeout", "", "")), `"message":""`, "F3-6")
 	stub := &tool.Definition{StubData: tool.JSON(`{}`)}
 	require.False(t, tool.StubAllowed(messages.ClassArguments, stub), "F3-9 X-33")
 	require.True(t, tool.StubAllowed(messages.ClassTimeout, stub), "F3-2")

@@ -10,7 +10,7 @@ import (
 
 // exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
 const (
-	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Changed, Shallot-Cache, " +
+	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Changed, Shallot-Edited, Shallot-Cache, " +
 		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
 		"Mcp-Session-Id, Mcp-Protocol-Version"
 	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
@@ -69,7 +70,7 @@ func TestBodyValidation(t *testing.T) {
 		"too many tools":              {body: `{"model":"m1","tools":` + list(api.MaxTools+1, "{}") + `,` + msgs + `}`, param: "tools", code: messages.TooLarge},
 		"too many stops":              {body: `{"model":"m1","stop":` + list(api.MaxStops+1, `"a"`) + `,` + msgs + `}`, param: "stop", code: messages.TooLarge},
 		"stop a string":               {body: `{"model":"m1","stop":"END",` + msgs + `}`},
-		"bad session id":              {body: `{"model":"m1","metadata":{"session_id":"a b"},` + msgs + `}`, param: "metadata.session_id", code: messages.InvalidRequest},
+		"any text as a label":         {body: `{"model":"m1","metadata":{"session_id":"a b\u0000` + strings.Repeat("é", 400) + `"},` + msgs + `}`},
 		"tenant in the body":          {body: `{"model":"m1","tenant":"other","metadata":{"tenant":"other"},` + msgs + `}`},
 	}
 	d := &apitest.Entry{}
@@ -126,46 +127,47 @@ func TestMetadata(t *testing.T) {
 		"all of a caller": {lines: []string{"Shallot-Session: s", "Shallot-Run: r", "Shallot-User: u", "Shallot-Agent: a", "X-Request-Id: x", "Idempotency-Key: k", "Shallot-Cache: refresh"}, want: func(r *R) {
 			r.Session, r.Run, r.User, r.Agent, r.RequestID, r.IdempotencyKey, r.Cache = "s", "r", "u", "a", "x", "k", "refresh"
 		}},
-		"session from the body":          {body: with(`"metadata":{"session_id":"b"}`), want: func(r *R) { r.Session = "b" }},
-		"header before body":             {body: with(`"metadata":{"session_id":"b"},"user":"bu"`), lines: []string{"Shallot-Session: h", "Shallot-User: hu"}, want: func(r *R) { r.Session, r.User = "h", "hu" }},
-		"safety_identifier before user":  {body: with(`"user":"u","safety_identifier":"si"`), want: func(r *R) { r.User = "si" }},
-		"user":                           {body: with(`"user":"u"`), want: func(r *R) { r.User = "u" }},
-		"user that cannot travel":        {body: with(`"user":"J\u00f6rg M"`), want: func(*R) {}},
-		"the key's user overrides":       {id: &api.Identity{Tenant: "ta", Role: api.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
-		"metadata is no object":          {body: with(`"metadata":"x"`), want: func(*R) {}},
-		"256 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 256)}, want: func(r *R) { r.Session = strings.Repeat("a", 256) }},
-		"257 characters":                 {lines: []string{"Shallot-Session: " + strings.Repeat("a", 257)}, code: messages.InvalidRequest, param: "Shallot-Session"},
-		"empty":                          {lines: []string{"Shallot-Session: "}, code: messages.InvalidRequest, param: "Shallot-Session"},
-		"blank inside":                   {lines: []string{"Shallot-User: a b"}, code: messages.InvalidRequest, param: "Shallot-User"},
-		"not ASCII":                      {lines: []string{"Shallot-User: \u00e9"}, code: messages.InvalidRequest, param: "Shallot-User"},
-		"twice":                          {lines: []string{"Idempotency-Key: a", "Idempotency-Key: a"}, code: messages.InvalidRequest, param: "Idempotency-Key"},
-		"internal":                       {lines: []string{"Shallot-Stage: pii"}, code: messages.InvalidRequest, param: "Shallot-Stage"},
-		"unlisted is refused":            {lines: []string{"Shallot-Role: operator", "Shallot-Call: x", "Shallot-Whatever: y", "Baggage: a=b"}, code: messages.InvalidRequest, param: "Shallot-Role"},
-		"tenant of a caller":             {lines: []string{"Shallot-Tenant: tb"}, code: messages.Forbidden, param: "Shallot-Tenant"},
-		"own tenant":                     {lines: []string{"Shallot-Tenant: ta"}, want: func(*R) {}},
-		"tenant of an operator":          {id: &operator, lines: []string{"Shallot-Tenant: tb"}, want: func(r *R) { r.Tenant, r.Role = "tb", api.RoleOperator }},
-		"only of a caller":               {lines: []string{"Shallot-Only: pii"}, code: messages.Forbidden, param: "Shallot-Only"},
-		"only of an operator":            {id: &operator, lines: []string{"Shallot-Only: pii, logging"}, want: func(r *R) { r.Tenant, r.Role, r.Only = "ops", api.RoleOperator, []string{"pii", "logging"} }},
-		"only of nothing":                {id: &operator, lines: []string{"Shallot-Only: ,"}, code: messages.InvalidRequest, param: "Shallot-Only"},
-		"explain of a caller":            {lines: []string{"Shallot-Explain: on"}, code: messages.Forbidden, param: "Shallot-Explain"},
-		"explain of an operator":         {id: &operator, lines: []string{"Shallot-Explain: on"}, want: func(r *R) { r.Tenant, r.Role, r.Explain = "ops", api.RoleOperator, true }},
-		"explain otherwise":              {id: &operator, lines: []string{"Shallot-Explain: 1"}, code: messages.InvalidRequest, param: "Shallot-Explain"},
-		"cache otherwise":                {lines: []string{"Shallot-Cache: no"}, code: messages.InvalidRequest, param: "Shallot-Cache"},
-		"timeout":                        {lines: []string{"Shallot-Timeout: 30s"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
-		"timeout without unit":           {lines: []string{"Shallot-Timeout: 30"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
-		"timeout negative":               {lines: []string{"Shallot-Timeout: -1s"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
-		"timeout huge":                   {lines: []string{"Shallot-Timeout: 99999999999h"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
-		"deadline":                       {lines: []string{"Shallot-Deadline: 2026-01-02T03:05:05Z"}, want: func(r *R) { r.Deadline = now.Add(time.Minute) }},
-		"the earlier of both":            {lines: []string{"Shallot-Timeout: 30s", "Shallot-Deadline: 2026-01-02T03:05:05Z"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
-		"deadline otherwise":             {lines: []string{"Shallot-Deadline: soon"}, code: messages.InvalidRequest, param: "Shallot-Deadline"},
-		"deadline over":                  {lines: []string{"Shallot-Deadline: 2025-01-02T03:05:05Z"}, code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
-		"trace":                          {lines: []string{"traceparent: " + trace, "tracestate: a=1", "tracestate: b=2"}, want: func(r *R) { r.Trace = messages.Trace{Parent: trace, State: "a=1,b=2"} }},
-		"trace of a later version":       {lines: []string{"traceparent: 01" + trace[2:] + "-x"}, want: func(r *R) { r.Trace.Parent = "01" + trace[2:] + "-x" }},
-		"trace: upper case":              {lines: []string{"traceparent: " + strings.ToUpper(trace)}, want: func(*R) {}},
-		"trace: zero id":                 {lines: []string{"traceparent: 00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", "tracestate: a=1"}, want: func(*R) {}},
-		"trace: twice":                   {lines: []string{"traceparent: " + trace, "traceparent: " + trace}, want: func(*R) {}},
-		"trace: too long for version 00": {lines: []string{"traceparent: " + trace + "-x"}, want: func(*R) {}},
-		"state too long is dropped":      {lines: []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("1", 600)}, want: func(r *R) { r.Trace.Parent = trace }},
+		"the body's session is a label (CX-4)": {body: with(`"metadata":{"session_id":"b c"}`), want: func(r *R) { r.Notes = label("b c") }},
+		"a session is any text (CX-4)":         {lines: []string{"Shallot-Session: Müller & Söhne / 会话 7"}, want: func(r *R) { r.Session = "Müller & Söhne / 会话 7" }},
+		"header before body":                   {body: with(`"metadata":{"session_id":"b"},"user":"bu"`), lines: []string{"Shallot-Session: h", "Shallot-User: hu"}, want: func(r *R) { r.Session, r.User, r.Notes = "h", "hu", label("b") }},
+		"safety_identifier before user":        {body: with(`"user":"u","safety_identifier":"si"`), want: func(r *R) { r.User = "si" }},
+		"user":                                 {body: with(`"user":"u"`), want: func(r *R) { r.User = "u" }},
+		"user that cannot travel":              {body: with(`"user":"J\u00f6rg M"`), want: func(*R) {}},
+		"the key's user overrides":             {id: &api.Identity{Tenant: "ta", Role: api.RoleCaller, User: "fixed"}, body: with(`"user":"u"`), lines: []string{"Shallot-User: h"}, want: func(r *R) { r.User = "fixed" }},
+		"metadata is no object":                {body: with(`"metadata":"x"`), want: func(*R) {}},
+		"256 characters":                       {lines: []string{"Shallot-Session: " + strings.Repeat("a", 256)}, want: func(r *R) { r.Session = strings.Repeat("a", 256) }},
+		"257 characters":                       {lines: []string{"Shallot-Session: " + strings.Repeat("a", 257)}, code: messages.InvalidRequest, param: "Shallot-Session"},
+		"empty":                                {lines: []string{"Shallot-Session: "}, code: messages.InvalidRequest, param: "Shallot-Session"},
+		"blank inside":                         {lines: []string{"Shallot-User: a b"}, code: messages.InvalidRequest, param: "Shallot-User"},
+		"not ASCII":                            {lines: []string{"Shallot-User: \u00e9"}, code: messages.InvalidRequest, param: "Shallot-User"},
+		"twice":                                {lines: []string{"Idempotency-Key: a", "Idempotency-Key: a"}, code: messages.InvalidRequest, param: "Idempotency-Key"},
+		"internal":                             {lines: []string{"Shallot-Stage: pii"}, code: messages.InvalidRequest, param: "Shallot-Stage"},
+		"unlisted is refused":                  {lines: []string{"Shallot-Role: operator", "Shallot-Call: x", "Shallot-Whatever: y", "Baggage: a=b"}, code: messages.InvalidRequest, param: "Shallot-Role"},
+		"tenant of a caller":                   {lines: []string{"Shallot-Tenant: tb"}, code: messages.Forbidden, param: "Shallot-Tenant"},
+		"own tenant":                           {lines: []string{"Shallot-Tenant: ta"}, want: func(*R) {}},
+		"tenant of an operator":                {id: &operator, lines: []string{"Shallot-Tenant: tb"}, want: func(r *R) { r.Tenant, r.Role = "tb", api.RoleOperator }},
+		"only of a caller":                     {lines: []string{"Shallot-Only: pii"}, code: messages.Forbidden, param: "Shallot-Only"},
+		"only of an operator":                  {id: &operator, lines: []string{"Shallot-Only: pii, logging"}, want: func(r *R) { r.Tenant, r.Role, r.Only = "ops", api.RoleOperator, []string{"pii", "logging"} }},
+		"only of nothing":                      {id: &operator, lines: []string{"Shallot-Only: ,"}, code: messages.InvalidRequest, param: "Shallot-Only"},
+		"explain of a caller":                  {lines: []string{"Shallot-Explain: on"}, code: messages.Forbidden, param: "Shallot-Explain"},
+		"explain of an operator":               {id: &operator, lines: []string{"Shallot-Explain: on"}, want: func(r *R) { r.Tenant, r.Role, r.Explain = "ops", api.RoleOperator, true }},
+		"explain otherwise":                    {id: &operator, lines: []string{"Shallot-Explain: 1"}, code: messages.InvalidRequest, param: "Shallot-Explain"},
+		"cache otherwise":                      {lines: []string{"Shallot-Cache: no"}, code: messages.InvalidRequest, param: "Shallot-Cache"},
+		"timeout":                              {lines: []string{"Shallot-Timeout: 30s"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
+		"timeout without unit":                 {lines: []string{"Shallot-Timeout: 30"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
+		"timeout negative":                     {lines: []string{"Shallot-Timeout: -1s"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
+		"timeout huge":                         {lines: []string{"Shallot-Timeout: 99999999999h"}, code: messages.InvalidRequest, param: "Shallot-Timeout"},
+		"deadline":                             {lines: []string{"Shallot-Deadline: 2026-01-02T03:05:05Z"}, want: func(r *R) { r.Deadline = now.Add(time.Minute) }},
+		"the earlier of both":                  {lines: []string{"Shallot-Timeout: 30s", "Shallot-Deadline: 2026-01-02T03:05:05Z"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
+		"deadline otherwise":                   {lines: []string{"Shallot-Deadline: soon"}, code: messages.InvalidRequest, param: "Shallot-Deadline"},
+		"deadline over":                        {lines: []string{"Shallot-Deadline: 2025-01-02T03:05:05Z"}, code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
+		"trace":                                {lines: []string{"traceparent: " + trace, "tracestate: a=1", "tracestate: b=2"}, want: func(r *R) { r.Trace = messages.Trace{Parent: trace, State: "a=1,b=2"} }},
+		"trace of a later version":             {lines: []string{"traceparent: 01" + trace[2:] + "-x"}, want: func(r *R) { r.Trace.Parent = "01" + trace[2:] + "-x" }},
+		"trace: upper case":                    {lines: []string{"traceparent: " + strings.ToUpper(trace)}, want: func(*R) {}},
+		"trace: zero id":                       {lines: []string{"traceparent: 00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", "tracestate: a=1"}, want: func(*R) {}},
+		"trace: twice":                         {lines: []string{"traceparent: " + trace, "traceparent: " + trace}, want: func(*R) {}},
+		"trace: too long for version 00":       {lines: []string{"traceparent: " + trace + "-x"}, want: func(*R) {}},
+		"state too long is dropped":            {lines: []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("1", 600)}, want: func(r *R) { r.Trace.Parent = trace }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -242,4 +244,8 @@ func BenchmarkReadChat(b *testing.B) {
 	for b.Loop() {
 		_, _ = api.ParseChat(body)
 	}
+}
+
+func label(text string) messages.Notes {
+	return messages.Notes{messages.NoteSessionLabel: rawjson.Encode(text)}
 }

@@ -36,7 +36,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	ended := make(chan end, 1)
 	go func() {
 		c, err := pending.Wait(ctx, func(d pipeline.Delta) {
-			if !q.put(f.Delta(d), d.Degraded) {
+			if !q.put(f.Delta(d), d.Marks) {
 				drop(errSlowReader)
 				e.unblock()
 			}
@@ -48,8 +48,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	for {
 		select {
 		case <-q.ready:
-			chunks, degraded := q.take()
-			e.degraded = degraded
+			chunks, marks := q.take()
+			e.marks = marks
 			if e.write(chunks); e.err != nil {
 				drop(e.err) // the next turn is the end of Wait
 			}
@@ -59,8 +59,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 				drop(e.err)
 			}
 		case done := <-ended: // Wait has returned: the follower is ours, and no delta comes any more
-			chunks, degraded := q.take()
-			e.degraded = degraded
+			chunks, marks := q.take()
+			e.marks = marks
 			e.write(chunks)
 			if done.err != nil {
 				s.lost(e, r, pending, context.Cause(ctx), done.err)
@@ -137,10 +137,10 @@ type events struct {
 	timeout time.Duration
 	tool    bool // events have names
 	started bool
-	// degraded is the mark of a standby's reply; it goes out with the headers, as the stage's own comes too late.
-	degraded string
-	err      error
-	buf      []byte
+	// marks go out with the headers, as those of the finished call come too late.
+	marks pipeline.Marks
+	err   error
+	buf   []byte
 }
 
 func (e *events) start() {
@@ -149,9 +149,7 @@ func (e *events) start() {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
-	if e.degraded != "" {
-		setHeader(h, "Shallot-Degraded", e.degraded)
-	}
+	e.marks.Each(func(name, value string) { setHeader(h, name, value) })
 	e.w.WriteHeader(http.StatusOK)
 }
 
@@ -239,18 +237,18 @@ type queue struct {
 	items [][]byte
 	ready chan struct{}
 	begun bool
-	mark  string // of the source whose chunk was the first
+	marks pipeline.Marks // of the source whose chunk was the first
 }
 
 // put reports whether there was room. The mark of the first chunks is that of the stream.
-func (q *queue) put(chunks [][]byte, mark string) bool {
+func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	if len(chunks) == 0 {
 		return true
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.begun {
-		q.begun, q.mark = true, mark
+		q.begun, q.marks = true, marks
 	}
 	waiting := len(q.items) > 0
 	for _, c := range chunks {
@@ -268,10 +266,10 @@ func (q *queue) put(chunks [][]byte, mark string) bool {
 }
 
 // take returns the chunks that wait, and the mark of the stream.
-func (q *queue) take() ([][]byte, string) {
+func (q *queue) take() ([][]byte, pipeline.Marks) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out := q.items
 	q.items, q.size = nil, 0
-	return out, q.mark
+	return out, q.marks
 }

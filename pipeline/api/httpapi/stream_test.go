@@ -66,16 +66,16 @@ func TestStreamFraming(t *testing.T) {
 func TestStreamQueueMark(t *testing.T) {
 	t.Parallel()
 	q := &queue{max: 100, ready: make(chan struct{}, 1)}
-	require.True(t, q.put(nil, "of a source that showed nothing"))
-	require.True(t, q.put([][]byte{[]byte("a")}, "first"))
-	require.True(t, q.put([][]byte{[]byte("b")}, "later"))
-	chunks, mark := q.take()
+	require.True(t, q.put(nil, pipeline.Marks{Degraded: "of a source that showed nothing"}))
+	require.True(t, q.put([][]byte{[]byte("a")}, pipeline.Marks{Degraded: "first", Edited: "todo-list;added"}))
+	require.True(t, q.put([][]byte{[]byte("b")}, pipeline.Marks{Degraded: "later"}))
+	chunks, marks := q.take()
 	require.Len(t, chunks, 2)
-	require.Equal(t, "first", mark)
 	w := httptest.NewRecorder()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: time.Second, degraded: mark}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: time.Second, marks: marks}
 	e.write(chunks)
 	require.Equal(t, "first", w.Header().Get("Shallot-Degraded"))
+	require.Equal(t, "todo-list;added", w.Header().Get("Shallot-Edited"))
 }
 
 func TestStreamEnds(t *testing.T) {

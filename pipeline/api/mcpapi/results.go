@@ -85,6 +85,9 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 	if fromCache(c) {
 		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
 	}
+	if edits := c.Edits(); edits != "" {
+		r.Meta["shallot/edited"] = edits
+	}
 	text := degraded(c)
 	if text != "" {
 		r.Meta["shallot/degraded"] = text

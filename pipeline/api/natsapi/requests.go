@@ -134,9 +134,9 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 	follow := followerOf(r.Kind, r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
 		if follow.Released() {
-			d.Degraded = ""
+			d.Marks = pipeline.Marks{}
 		}
-		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Degraded, s.largest()) {
+		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Marks, s.largest()) {
 			s.reply(m, out)
 		}
 	})

@@ -29,14 +29,17 @@ func followerOf(kind messages.Kind, request []byte) follower {
 }
 
 // streamMessages are the messages that carry chunks: the chunks of a model as they are, the bare text of a tool's. Signs
-// of life of a tool are not sent. The first message carries the mark of a degraded reply, if there is one.
-func streamMessages(subject string, chunks [][]byte, degraded string, largest int) (out []*nats.Msg) {
+// of life of a tool are not sent. The first message carries the marks.
+func streamMessages(subject string, chunks [][]byte, marks pipeline.Marks, largest int) (out []*nats.Msg) {
 	add := func(data []byte) {
 		m := &nats.Msg{Subject: subject, Data: data}
-		if degraded != "" {
-			m.Header = nats.Header{hdrDegraded: {headerValue(degraded)}}
-			degraded = ""
-		}
+		marks.Each(func(name, value string) {
+			if m.Header == nil {
+				m.Header = nats.Header{}
+			}
+			m.Header[name] = []string{headerValue(value)}
+		})
+		marks = pipeline.Marks{}
 		out = append(out, m)
 	}
 	for _, chunk := range chunks {
@@ -59,9 +62,10 @@ func streamMessages(subject string, chunks [][]byte, degraded string, largest in
 // streamEnd are the last messages of a stream: the rest, the fault if there is one, and an empty message. Of a tool's
 // call the empty message has the answer headers; its result is the data of all messages before it, JSON too.
 func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nats.Msg {
-	degraded := ""
+	var marks pipeline.Marks
 	if !f.Released() {
-		c.Noted(messages.NoteDegraded, &degraded)
+		c.Noted(messages.NoteDegraded, &marks.Degraded)
+		marks.Edited = c.Edits()
 	}
 	begun := f.Released()
 	chunks, fault := f.End(c)
@@ -75,7 +79,7 @@ func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nat
 			last.Header[k] = []string{headerValue(v)}
 		}
 	}
-	out := streamMessages(subject, chunks, degraded, largest)
+	out := streamMessages(subject, chunks, marks, largest)
 	if fault != nil {
 		out = append(out, refusal(subject, fault))
 	}

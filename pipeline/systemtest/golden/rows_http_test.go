@@ -52,6 +52,12 @@ var modelRows = []row{
 	one("chat-streamed-usage",
 		chat(strings.Replace(flow, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))),
 	one("chat-session", chat(hello, "Shallot-Session: s1", "Shallot-User: ann", "X-Request-Id: mine")),
+	{"chat-session-any-text", []string{
+		chat(hello, "Shallot-Session: Müller & Söhne / 会话 7"),
+		"GET /v1/todo\nShallot-Session: Müller & Söhne / 会话 7\n\n",
+	}},
+	one("chat-session-streamed", chat(flow, "Shallot-Session: s2")),
+	one("chat-session-in-body", chat(strings.Replace(hello, `{"model"`, `{"metadata":{"session_id":"a b"},"model"`, 1))),
 	one("chat-calls-tool", chat(pick)),
 	one("chat-calls-tool-streamed", chat(strings.Replace(pick, `{"model"`, `{"stream":true,"model"`, 1))),
 	one("chat-unknown-fields",

@@ -18,6 +18,7 @@ func streamed(subject, body string, headers ...string) string {
 var natsRows = []row{
 	one("nats-model", ask("model.request", hello)),
 	one("nats-model-streamed", streamed("model.request", flow)),
+	one("nats-model-session-streamed", streamed("model.request", flow, "Shallot-Session: any text, 会话")),
 	one("nats-model-tenant", ask("tenant.acme.model.request", hello, "Shallot-Session: s1")),
 	one("nats-model-no-json", ask("model.request", `{`)),
 	one("nats-model-unknown", ask("model.request", strings.Replace(hello, "demo/echo", "nobody/knows", 1))),

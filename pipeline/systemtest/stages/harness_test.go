@@ -2,6 +2,7 @@ package stages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -38,6 +39,8 @@ type row struct {
 	model func(t testing.TB) pipeline.Target
 	// provider is what the stages know of a model's provider.
 	provider func(model string) string
+	// texts is the language; zh if it is empty.
+	texts string
 	// refused is what the error of making the stages says; such a row has no calls.
 	refused string
 	calls   int // times that the model ran, summaries apart
@@ -147,7 +150,7 @@ func (m *scripted) outcome(key string) outcome {
 func build(t testing.TB, r row, suffix string, d stages.Deps) []pipeline.Stage {
 	t.Helper()
 	var out []pipeline.Stage
-	d.Provider = r.provider
+	d.Provider, d.Texts = r.provider, cmp.Or(r.texts, "zh") // the rows quote the documents
 	for _, m := range r.with {
 		i := slices.IndexFunc(stages.All(), func(s stages.Spec) bool { return s.Name == m.name && s.Kind == messages.Model })
 		require.GreaterOrEqual(t, i, 0, m.name)

@@ -228,7 +228,13 @@ func hintRows() []row {
 	kind := sys("be kind")
 	tie := hints("SA-6 a tie", "code-review-agent, 匹配度: 5", kind, user("数据分析 代码审查"))
 	tie.turns, tie.calls = times(20, tie.turns[0]), 20
+	english := hints("SA-11 CX-8 a hint of the other language gives way", "", kind, user("代码审查"))
+	english.texts, english.turns = "en", one(request(sys("be kind\n\n"+hint+"data-analysis-agent, 匹配度: 5"), user("代码审查")))
+	english.check = func(t *testing.T, o outcome) {
+		require.Equal(t, "be kind\n\n[DELEGATION_HINT] suggested agent: code-review-agent, match score: 5", chat.SystemText(o.seen[0]))
+	}
 	return []row{
+		english,
 		hints("SA-1 one keyword", "code-review-agent, 匹配度: 5", kind, user("请做代码审查")),
 		hints("SA-2 below the least score", "", kind, user("please review")),
 		hints("SA-3 two keywords", "code-review-agent, 匹配度: 7", kind, user("review 一下代码质量")),
@@ -278,7 +284,7 @@ func selectionRows() []row {
 	const best, none = "max-tools: 1\nalways-include: []", "max-tools: 10\nalways-include: []"
 	reply := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}}]}`)
 	memory := func(strict bool) row {
-		r := picks(fmt.Sprintf("TS-11 strict %v", strict), fmt.Sprintf("strict: %v", strict), offer("x", all...), all[:10]...)
+		r := picks(fmt.Sprintf("TS-11 strict %v", strict), fmt.Sprintf("strict: %v", strict), offer("t00", all...), all[:10]...)
 		r.script = []any{reply}
 		r.turns[0].run = "r"
 		r.check = func(t *testing.T, o outcome) {
@@ -291,18 +297,27 @@ func selectionRows() []row {
 		}
 		return r
 	}
+	inUse := func(id string, in []chat.Msg, stay ...string) row {
+		body := rawjson.SetField(request(in...), "tools", func() []byte { raw, _ := rawjson.Field(offer("x", all...), "tools"); return raw }())
+		return picks(id, "max-tools: 3\nalways-include: []", body, append([]string{"t00", "t01", "t02"}, stay...)...)
+	}
 	return []row{
 		picks("TS-1 the full name and its parts are 16", best, offer("用 searchWeb 查 a b c d e f g h", "rival a,b,c,d,e,f,g", "searchWeb", "last a,b,c,d,e,f,g"), "searchWeb"),
-		picks("TS-1 no more than 16", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i"), "rival"),
+		picks("TS-1 no more than 16", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i", "other"), "rival", "searchWeb"), // named, so it stays
 		picks("TS-2 a part is 3", best, offer("search something a", "rival a", "searchWeb"), "searchWeb"),
 		picks("TS-3 two words are 4", best, offer("search alpha beta", "searchWeb", "zz alpha,beta"), "zz"),
-		picks("TS-4 always-include outside the top", "always-include: [t14, t12, t14]", offer("x", all...), append(append([]string{}, all[:10]...), "t14", "t12")...),
-		picks("TS-5 always-include inside the top", "always-include: [t03, t09]", offer("x", all...), all[:10]...),
+		picks("TS-4 always-include outside the top", "always-include: [t14, t12, t14]", offer("t00", all...), append(append([]string{}, all[:10]...), "t14", "t12")...),
+		picks("TS-5 always-include inside the top", "always-include: [t03, t09]", offer("t00", all...), all[:10]...),
 		picks("TS-6 seven tools", none, offer("t06", all[:7]...), all[:7]...),
 		tie,
-		picks("TS-8 a missing tool", "always-include: [nowhere]", offer("x", all...), all[:10]...),
-		picks("TS-9 nothing matches", "", offer("x", append(append([]string{}, all[:14]...), "getCurrentTime")...), append(append([]string{}, all[:10]...), "getCurrentTime")...),
+		picks("TS-8 a missing tool", "always-include: [nowhere]", offer("t00", all...), all[:10]...),
+		picks("TS-9 CX-5 nothing matches: all stay", "", offer("yes", append(append([]string{}, all[:14]...), "getCurrentTime")...), append(append([]string{}, all[:14]...), "getCurrentTime")...),
 		picks("TS-10 getURLInfo is 3", best, offer("URL a", "rival a", "getURLInfo"), "getURLInfo"),
 		memory(false), memory(true),
+		inUse("tools that were called stay, also when their results are long ago (CX-5)",
+			[]chat.Msg{user("do"), calls("1 t14", "2 t11"), result("1", "a"), result("2", "b"), says("done"), user("and t00 now")}, "t11", "t14"),
+		inUse("a tool that the last messages name stays (CX-5)",
+			[]chat.Msg{user("hi"), says("I can do that with t13, shall I? Not with t120 or xt12."), user("yes, and t00")}, "t13"),
+		inUse("one of a name that the text goes on after is not named (CX-5)", []chat.Msg{says("用t13吧"), user("好, t00")}, "t13"),
 	}
 }

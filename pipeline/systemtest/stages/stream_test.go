@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +25,14 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// upstream streams the text of the field "x-say" in pieces of "x-step" bytes, to each of "n" choices. "@@" stands for
-// the beginning of a placeholder, so that the request itself does not hold one.
+// thought is what the model thinks aloud before it answers, and wantThought what the caller reads of it.
+const (
+	thought     = "of @@1> and 4111 1111 1111 1111, [TODO_ADD: title=not yet]"
+	wantThought = "of joe@example.com and [REDACTED_CREDIT_CARD], [TODO_ADD: title=not yet]"
+)
+
+// upstream streams the text of the field "x-say" in pieces of "x-step" bytes, to each of "n" choices. "@@1>" stands for
+// the placeholder that the request came with, "@@" for the beginning of one.
 func upstream(t *testing.T) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, err := io.ReadAll(r.Body)
@@ -33,12 +40,19 @@ func upstream(t *testing.T) string {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		say := strings.ReplaceAll(gjson.GetBytes(raw, "x-say").String(), "@@", "<EMAIL_")
+		mine := regexp.MustCompile(`<EMAIL_[a-z]+>`).FindString(gjson.GetBytes(raw, "messages.#.content").String())
+		as := strings.NewReplacer("@@1>", mine, "@@", "<EMAIL_")
+		say, think := as.Replace(gjson.GetBytes(raw, "x-say").String()), as.Replace(thought)
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(choice int, delta, finish string) {
 			_, _ = fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
 		}
 		n := int(gjson.GetBytes(raw, "n").Int())
+		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+			for c := range n {
+				event(c, `{"reasoning_content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
+			}
+		}
 		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
 			for c := range n {
 				event(c, `{"content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
@@ -84,10 +98,11 @@ func TestStreamsThroughStages(t *testing.T) {
 				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, rawjson.Encode(say))
 				p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: session, Body: body, Stream: true, Deadline: time.Now().Add(30 * time.Second)})
 				require.NoError(t, err)
-				var shown [2]string
+				var shown, thoughts [2]string
 				c, err := p.Wait(t.Context(), func(delta pipeline.Delta) {
 					for _, ch := range gjson.GetBytes(delta.Chunk, "choices").Array() {
 						shown[ch.Get("index").Int()] += ch.Get("delta.content").String()
+						thoughts[ch.Get("index").Int()] += ch.Get("delta.reasoning_content").String()
 					}
 				})
 				require.NoError(t, err)
@@ -95,6 +110,9 @@ func TestStreamsThroughStages(t *testing.T) {
 				for i, choice := range chat.Choices(c.Reply()) {
 					require.Equal(t, want, choice.Message().Text(), "the final reply")
 					require.Equal(t, want, shown[i], "what was shown")
+					require.Equal(t, wantThought, thoughts[i], "what was thought (CX-7)")
+					raw, _ := rawjson.FieldString(choice.Message().Raw, "reasoning_content")
+					require.Equal(t, wantThought, raw, "and in the final reply")
 				}
 				l, err := todolist.Load(t.Context(), w.stores["todo"], "t1", session)
 				require.NoError(t, err)

@@ -32,6 +32,7 @@ func TestApprovalUnderKills(t *testing.T) {
 	dir := t.TempDir()
 	effects, file := filepath.Join(dir, "effects"), filepath.Join(dir, "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(`version: 1
+texts: zh
 nats: {url: "`+srv.ClientURL()+`"}
 bus: {ack-wait: 1s}
 tool:

@@ -63,7 +63,7 @@ func startTill(t *testing.T, more, data string, stages ...pipeline.Stage) *till 
 		data = t.TempDir()
 	}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+data+"}}\n"+
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+data+"}}\n"+
 		"agent:\n  interceptor:"+tillPolicies+more+"tool:\n  tools:"+tillTools), 0o600))
 	return tillFrom(t, file, host.Everything(), stages...)
 }
@@ -261,7 +261,7 @@ func TestApprovalOfALateTool(t *testing.T) {
 	require.Len(t, b.payments(), 2)
 
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: x, executor: \"go:echo\", approval: gone}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: x, executor: \"go:echo\", approval: gone}]\n"), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: "x", Getenv: func(string) string { return "" }})
@@ -328,7 +328,7 @@ func TestApprovalInTwoProcesses(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {url: "+srv.ClientURL()+"}\nagent:\n  interceptor:"+tillPolicies+"tool:\n  tools:"+tillTools), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {url: "+srv.ClientURL()+"}\nagent:\n  interceptor:"+tillPolicies+"tool:\n  tools:"+tillTools), 0o600))
 	gateway := tillFrom(t, file, host.Roles{Entry: true})
 	worker := tillFrom(t, file, host.Roles{All: true, Tool: true, Model: true})
 	other := tillFrom(t, file, host.Roles{Entry: true})
@@ -364,7 +364,7 @@ func TestApprovalOverNATS(t *testing.T) {
 func TestApprovalReplaced(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: yes, executor: \"go:echo\", effect: read, approval: always}, {name: no, executor: \"go:echo\", effect: read, approval: always}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: yes, executor: \"go:echo\", effect: read, approval: always}, {name: no, executor: \"go:echo\", effect: read, approval: always}]\n"), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	var h *host.Host

@@ -134,7 +134,7 @@ func newCrashWorld(t *testing.T, url string) *crashWorld {
 	}
 	dir := t.TempDir()
 	w := &crashWorld{t: t, url: url, dir: dir, effects: filepath.Join(dir, "effects"), file: filepath.Join(dir, "worker.yaml")}
-	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\n"+w.yaml()), 0o600))
+	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\ntexts: zh\n"+w.yaml()), 0o600))
 	return w
 }
 

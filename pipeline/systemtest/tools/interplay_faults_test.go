@@ -219,7 +219,7 @@ func TestWorkerDiesAfterTheYes(t *testing.T) {
 	t.Cleanup(srv.Stop)
 	w := newCrashWorld(t, srv.ClientURL())
 	yaml := strings.Replace(w.yaml(), "effect: write, timeout", "effect: write, approval: always, timeout", 1)
-	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\n"+yaml), 0o600))
+	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	b := &till{Host: startRoles(t, yaml, host.Roles{All: true, Entry: true})}
 	for at, want := range map[string]struct {
 		code messages.Code

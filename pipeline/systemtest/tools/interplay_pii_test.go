@@ -31,7 +31,7 @@ func TestNothingUnredactedGetsOut(t *testing.T) {
 	const value, shown = "joe@example.com", "[REDACTED_EMAIL]"
 	long := strings.Repeat("write to "+value+" today. ", 8000)
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
 agent: {interceptor: {tool-pii: {enabled: true}}}
 tool:
   tools:

@@ -160,7 +160,7 @@ tool:
     - {name: once, executor: "nats:work.once", effect: write, timeout: 1s}
     - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off", retry: networkRetry}
 `
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+yaml), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})
 	var all []*process
 	for _, env := range [][]string{

@@ -28,7 +28,7 @@ func toolHost(t testing.TB, yaml string) *host.Host {
 func startRoles(t testing.TB, yaml string, roles host.Roles) *host.Host {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+yaml), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)

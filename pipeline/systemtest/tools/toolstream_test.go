@@ -71,7 +71,7 @@ func startStreams(t *testing.T, yaml string) *streamHost {
 	t.Helper()
 	h := &streamHost{gates: map[string]chan struct{}{"1": make(chan struct{}), "2": make(chan struct{}), "3": make(chan struct{}), "4": make(chan struct{}), "5": make(chan struct{})}, left: make(chan error, 1)}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+yaml+`
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+yaml+`
 tool:
   tools:
     - {name: feed, executor: "go:feed", effect: read, timeout: 30s}
@@ -306,7 +306,7 @@ tool:
     - {name: other, executor: "nats:kill.other", effect: write, idempotent: true, timeout: 20s, cache: "off"}
     - {name: once, executor: "nats:kill.once", effect: write, timeout: 20s}
 `
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+yaml), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})
 	nc, err := nats.Connect(srv.ClientURL())
 	require.NoError(t, err)

@@ -3,7 +3,6 @@
 package evict
 
 import (
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -71,12 +70,4 @@ func Text(raw []byte) string {
 		return text
 	}
 	return string(raw)
-}
-
-// SavedLines are what stands after the sample: where the whole is.
-func SavedLines(path string) string { return "...\n[完整结果已保存至: " + path + "]\n" }
-
-// SizeLine is the last line: how large the whole is.
-func SizeLine(chars int) string {
-	return fmt.Sprintf("[原始大小: %d chars, Token≈%d]", chars, chars/4)
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
@@ -146,6 +144,8 @@ func (e *Editor) fault(r compiledRule, from, to int) *messages.Fault {
 	case where != "":
 	case e.Reply:
 		where = fmt.Sprintf("choice %d of the reply", e.Message)
+	case e.Message < 0:
+		where, param = e.field, e.field
 	default:
 		where, param = fmt.Sprintf("message %d", e.Message), fmt.Sprintf("messages[%d].%s", e.Message, e.field)
 	}
@@ -167,63 +167,17 @@ func (e *Editor) hash(r compiledRule, value string) string {
 			return -1
 		}, value))
 	}
-	h := hmac.New(sha256.New, e.Key)
-	for _, s := range []string{e.Tenant, r.kind, value} {
+	return "<" + r.kind + "_hash:" + hex.EncodeToString(keyed(e.Key, e.Tenant, r.kind, value)[:4]) + ">"
+}
+
+// keyed is the HMAC-SHA-256 over the parts, each with its length before it.
+func keyed(key []byte, parts ...string) []byte {
+	h := hmac.New(sha256.New, key)
+	for _, s := range parts {
 		_, _ = fmt.Fprintf(h, "%d:", len(s))
 		_, _ = io.WriteString(h, s)
 	}
-	return "<" + r.kind + "_hash:" + hex.EncodeToString(h.Sum(nil)[:4]) + ">"
-}
-
-// EditMessage edits what a request message says: texts and the arguments of its tool calls.
-func (e *Editor) EditMessage(m chat.Msg) (chat.Msg, bool) {
-	m, changed := e.EditTexts(m)
-	calls := m.ToolCalls()
-	edited := false
-	for i, t := range calls {
-		e.field = fmt.Sprintf("tool_calls[%d]", i)
-		old := t.Arguments()
-		if args := e.editArguments(old); args != old {
-			calls[i], edited = t.WithArguments(args), true
-		}
-	}
-	if edited {
-		m, changed = m.WithToolCalls(calls), true
-	}
-	if fc, ok := rawjson.Field(m.Raw, "function_call"); ok { // the older form of one call
-		if old, ok := rawjson.FieldString(fc, "arguments"); ok {
-			e.field = "function_call"
-			if args := e.editArguments(old); args != old {
-				m, changed = chat.Msg{Raw: rawjson.SetField(m.Raw, "function_call", rawjson.SetFieldString(fc, "arguments", args))}, true
-			}
-		}
-	}
-	return m, changed
-}
-
-// EditTexts edits content, and the texts that some models put beside it.
-func (e *Editor) EditTexts(m chat.Msg) (chat.Msg, bool) {
-	e.field = "content"
-	m, changed := m.MapText(e.Edit)
-	for _, key := range []string{"refusal", "reasoning_content"} {
-		old, ok := rawjson.FieldString(m.Raw, key)
-		if !ok {
-			continue
-		}
-		e.field = key
-		if s := e.Edit(old); s != old {
-			m, changed = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, key, s)}, true
-		}
-	}
-	return m, changed
-}
-
-// editArguments edits the string values of an argument text; one that is no JSON is a plain text.
-func (e *Editor) editArguments(args string) string {
-	if !json.Valid([]byte(args)) {
-		return e.Edit(args)
-	}
-	return string(MapStrings([]byte(args), e.Edit))
+	return h.Sum(nil)
 }
 
 // MapStrings edits the string values of valid JSON, at every depth, and leaves keys and everything else as they

@@ -114,7 +114,26 @@ func northAmerican(text string, groups []int, first []byte) bool {
 		(strings.Contains(text, "(") || strings.Count(text, "-")+strings.Count(text, ".") >= 2)
 }
 
-// phoneSaid reports whether one of the words stands before, with nothing but a few words and no digit between.
+// phoneFill may stand between such a word and the number; any other word there means that the first one is part of
+// something else: Tel Aviv, a mobile home, a cell culture.
+var phoneFill = set("number", "numbers", "no", "nr", "num", "is", "my", "me", "us", "at", "on", "or", "the", "office", "home", "work",
+	"direct", "private", "mobile", "cell", "phone", "fax", "ist", "lautet", "nummer", "büro", "privat", "mobil", "est", "le", "la", "el", "es",
+	"è", "é", "numéro", "número", "numero", "bureau", "oficina", "номер", "моб", "раб", "дом")
+
+// phoneGap reports whether a number may follow such a word after this. What ends with a colon is a label, whatever it says.
+func phoneGap(gap string) bool {
+	if end := strings.TrimRight(gap, " \t+("); strings.HasSuffix(end, ":") || strings.HasSuffix(end, ")") || strings.HasSuffix(end, "=") {
+		return true
+	}
+	for word := range strings.FieldsFuncSeq(gap, func(r rune) bool { return !isWordRune(r) }) {
+		if !phoneFill[word] {
+			return false
+		}
+	}
+	return true
+}
+
+// phoneSaid reports whether one of the words stands before, with nothing but a few words that fit and no digit between.
 func phoneSaid(look string) bool {
 	if i := strings.LastIndexAny(look, "\r\n0123456789"); i >= 0 {
 		look = look[i+1:]
@@ -125,7 +144,7 @@ func phoneSaid(look string) bool {
 		if i < 0 || len(look)-i-len(w) > 16 || inWord(look, i) && w[0] < 0x80 {
 			continue
 		}
-		if rest := look[i+len(w):]; w[0] >= 0x80 || rest == "" || !isLetter(rest[0]) {
+		if rest := look[i+len(w):]; (w[0] >= 0x80 || rest == "" || !isLetter(rest[0])) && phoneGap(rest) {
 			return true
 		}
 	}

@@ -3,31 +3,36 @@ package pii
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"sort"
+	"strconv"
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Placeholders gives placeholders: the same value the same one, numbered by type in the order of appearance.
+// Placeholders gives placeholders: under one key and in one scope the same value always has the same one, whichever call
+// it is in. What keeps a text with a placeholder in it - a list of tasks, a summary, a cache - can show it to a later
+// call, where it means the same value or none, and never another person's.
 type Placeholders struct {
 	Values map[string]string // placeholder to value
+	key    []byte
+	scope  []string
 	byVal  map[string]string // label and value to placeholder
-	next   map[string]int
-	taken  map[string]bool // what stands in the request already and looks like a placeholder
+	taken  map[string]bool   // what stands in the request already and looks like a placeholder
 }
 
-var lookAlike = regexp.MustCompile(`[A-Z][A-Z0-9_]*_[0-9]+`)
+var lookAlike = regexp.MustCompile(`[A-Z][A-Z0-9_]*_[` + letters + `]+`)
 
-// NewPlaceholders prepares placeholders for a request. A text that looks like one and is in the request as the caller
+// letters spell a placeholder: none of them is a digit, which a detector or a pattern could take for a number.
+const letters = "bcdfghjklmnpqrst"
+
+// NewPlaceholders prepares placeholders for a request. scope says whose they are: tenant, session. A text that looks like one and is in the request as the caller
 // wrote it is never given out, so putting values back cannot touch it.
-func NewPlaceholders(request []byte) *Placeholders {
-	n := &Placeholders{Values: map[string]string{}, byVal: map[string]string{}, next: map[string]int{}, taken: map[string]bool{}}
+func NewPlaceholders(request, key []byte, scope ...string) *Placeholders {
+	n := &Placeholders{Values: map[string]string{}, key: key, scope: scope, byVal: map[string]string{}, taken: map[string]bool{}}
 	take := func(s string) string {
 		for _, like := range lookAlike.FindAllString(s, -1) {
 			n.taken["<"+like+">"] = true
@@ -49,15 +54,25 @@ func (n *Placeholders) name(label, value string) string {
 	if p, ok := n.byVal[label+"\x00"+value]; ok {
 		return p
 	}
-	for {
-		n.next[label]++
-		p := fmt.Sprintf("<%s_%d>", label, n.next[label])
+	for i := 0; ; i++ {
+		p := "<" + label + "_" + n.spell(label, value, i) + ">"
 		if n.taken[p] || n.Values[p] != "" {
 			continue
 		}
 		n.Values[p], n.byVal[label+"\x00"+value] = value, p
 		return p
 	}
+}
+
+// spell is the part of a placeholder that tells values apart: 40 bits of a keyed hash, so that nobody who reads it can
+// try values out.
+func (n *Placeholders) spell(label, value string, i int) string {
+	sum := keyed(n.key, append([]string{"placeholder", label, value, strconv.Itoa(i)}, n.scope...)...)
+	out := make([]byte, 0, 10)
+	for _, b := range sum[:5] {
+		out = append(out, letters[b>>4], letters[b&15])
+	}
+	return string(out)
 }
 
 // Back puts values back in the place of placeholders. In arguments, which are JSON text, the value is written as
@@ -98,30 +113,6 @@ func BackOf(c *messages.Call) (Back, error) {
 		sort.Slice(forms, func(i, j int) bool { return forms[i].from < forms[j].from })
 	}
 	return b, nil
-}
-
-// Message puts the values back in the texts and tool-call arguments of a message of the reply.
-func (b Back) Message(m chat.Msg) (chat.Msg, bool) {
-	if len(b.texts) == 0 {
-		return m, false
-	}
-	m, changed := m.MapText(func(s string) string {
-		p := putBack{forms: b.texts}
-		return p.text(s) + p.flush()
-	})
-	calls := m.ToolCalls()
-	edited := false
-	for i, t := range calls {
-		p := putBack{forms: b.args, args: true}
-		old := t.Arguments()
-		if s := p.text(old) + p.flush(); s != old {
-			calls[i], edited = t.WithArguments(s), true
-		}
-	}
-	if edited {
-		m, changed = m.WithToolCalls(calls), true
-	}
-	return m, changed
 }
 
 // putBack puts values back in one text that may come in pieces; it holds back only what may begin a placeholder.

@@ -3,6 +3,9 @@
 package pii
 
 import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,7 +46,8 @@ type compiledRule struct {
 
 var ruleName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
 
-// Compile checks and compiles the rules and reads the key that HASH needs.
+// Compile checks and compiles the rules and reads the key of HASH and REPLACE. HASH must have one; REPLACE without one
+// gets a random key, and then its placeholders hold in this process only.
 func Compile(rules []Rule, keyEnv string, log *slog.Logger) (Rules, []byte, error) {
 	if rules == nil {
 		rules = []Rule{{Type: "email", Strategy: Redact}}
@@ -98,9 +102,7 @@ func Compile(rules []Rule, keyEnv string, log *slog.Logger) (Rules, []byte, erro
 			}
 		}
 		if c.strategy == Hash && key == nil {
-			if keyEnv == "" {
-				keyEnv = "SHALLOT_PII_KEY"
-			}
+			keyEnv = cmp.Or(keyEnv, "SHALLOT_PII_KEY")
 			if key = []byte(os.Getenv(keyEnv)); len(key) == 0 {
 				return nil, nil, fmt.Errorf("hash-key-env: rules[%d] (%s) says HASH, but the environment variable %s is not set; "+
 					"set it to a secret of 16 bytes or more", i, c.kind, keyEnv)
@@ -110,6 +112,16 @@ func Compile(rules []Rule, keyEnv string, log *slog.Logger) (Rules, []byte, erro
 			}
 		}
 		out = append(out, c)
+	}
+	if key == nil && out.Has(Replace) {
+		if key = []byte(os.Getenv(cmp.Or(keyEnv, "SHALLOT_PII_KEY"))); len(key) == 0 {
+			key = make([]byte, sha256.Size)
+			_, _ = rand.Read(key) // never fails
+			if log != nil {
+				log.Warn("REPLACE has no key; a placeholder that a list, a summary or a cache keeps is not put back by another "+
+					"process, nor after a restart", "variable", cmp.Or(keyEnv, "SHALLOT_PII_KEY"))
+			}
+		}
 	}
 	return out, key, nil
 }

@@ -3,6 +3,9 @@ package pii
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+var update = flag.Bool("update", false, "write precision and recall into docs/pii.md")
 
 func allPIITypes(t testing.TB, strategy string) Rules {
 	t.Helper()
@@ -72,13 +77,34 @@ func TestPIISet(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 	require.Greater(t, lines, 150)
-	for k, s := range scores {
+	table := "| type | right | wrong | missed | precision | recall |\n|---|---|---|---|---|---|\n"
+	for _, k := range slices.Sorted(maps.Keys(scores)) {
+		s := scores[k]
 		precision := float64(s.right) / float64(s.right+s.wrong)
 		recall := float64(s.right) / float64(s.right+s.missed)
-		t.Logf("%-12s right %2d wrong %d missed %d precision %.3f recall %.3f", k, s.right, s.wrong, s.missed, precision, recall)
+		table += fmt.Sprintf("| %s | %d | %d | %d | %.3f | %.3f |\n", k, s.right, s.wrong, s.missed, precision, recall)
 		require.GreaterOrEqual(t, precision, 0.95, k)
 		require.GreaterOrEqual(t, recall, 0.95, k)
 	}
+	t.Logf("%d lines\n%s", lines, table)
+	published(t, fmt.Sprintf("%d lines in some ten languages:\n\n%s\n", lines, table))
+}
+
+// published compares the numbers with those that docs/pii.md shows, or writes them there.
+func published(t *testing.T, numbers string) {
+	t.Helper()
+	const file, begin, end = "../../../docs/pii.md", "<!-- set: generated -->\n\n", "<!-- set: end -->"
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	head, rest, ok := strings.Cut(string(raw), begin)
+	require.True(t, ok, begin)
+	was, tail, ok := strings.Cut(rest, end)
+	require.True(t, ok, end)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(head+begin+numbers+end+tail), 0o600))
+		return
+	}
+	require.Equal(t, numbers, was, "run: go test ./stages/internal/pii -run TestPIISet -update")
 }
 
 func FuzzPIIFinds(f *testing.F) {

@@ -330,7 +330,7 @@ func findIP(s string, i int, final bool) (int, says) {
 	}
 	for range 3 {
 		if a, err := netip.ParseAddr(run); err == nil {
-			if a.Is4() && saysVersion(textBefore(s, i)) {
+			if look := textBefore(s, i); a.Is4() && (saysVersion(look) || pinned(look) || small(a) && product(look)) {
 				return 0, saysNo
 			}
 			return i + len(run), saysYes
@@ -346,18 +346,4 @@ func findIP(s string, i int, final bool) (int, says) {
 // isSlice reports whether s[i:] stands in an index expression such as x[1::2].
 func isSlice(s string, i int) bool {
 	return i >= 2 && s[i-1] == '[' && (isAlnum(s[i-2]) || s[i-2] == ']' || s[i-2] == ')' || s[i-2] == '_')
-}
-
-// saysVersion reports whether what stands before four numbers says that they are a version: Chrome/120.0.0.0.
-func saysVersion(look string) bool {
-	if n := len(look); n >= 2 && look[n-1] == '/' && isAlnum(look[n-2]) {
-		return true
-	}
-	look = strings.ToLower(strings.TrimRight(look, " :=\t"))
-	for _, w := range []string{"version", "ver", "ver.", "release", "build", "firmware", "driver", "版本", "版本号", "section", "chapter", "§"} {
-		if strings.HasSuffix(look, w) {
-			return true
-		}
-	}
-	return false
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
@@ -126,7 +127,7 @@ var _ pipeline.ChunkFilter = (*Filter)(nil)
 
 // Text implements pipeline.ChunkFilter.
 func (f *Filter) Text(at pipeline.ChunkKey, piece string) string {
-	if f.Off || at.Tool >= 0 {
+	if f.Off || at.Tool != -1 { // directives stand in the answer, not in calls or thoughts
 		return piece
 	}
 	s := f.Texts[at]
@@ -148,6 +149,7 @@ func (f *Filter) Flush(at pipeline.ChunkKey) string {
 // Edit is what a directive asks for, or why it cannot be done.
 type Edit struct {
 	Title   string // of an ADD
+	Cut     bool   // the title was longer than a title may be
 	ID      int64  // of an UPDATE
 	Status  string
 	Invalid string
@@ -156,11 +158,12 @@ type Edit struct {
 // Parse reads the directive's fields. Everything a model may write gives an edit or a reason, never an error.
 func (d Directive) Parse() Edit {
 	if d.Verb == "ADD" {
-		title, ok := titleField(d.Body)
-		if title = todolist.Title(title); !ok || title == "" {
+		whole, ok := titleField(d.Body)
+		title := todolist.Title(whole)
+		if !ok || title == "" {
 			return Edit{Invalid: "the title is missing or empty"}
 		}
-		return Edit{Title: title}
+		return Edit{Title: title, Cut: utf8.RuneCountInString(strings.TrimSpace(whole)) >= todolist.MaxTitle}
 	}
 	fields := map[string]string{}
 	for _, pair := range strings.FieldsFunc(d.Body, func(r rune) bool { return r == ',' || r == '，' }) {
