@@ -63,5 +63,5 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	return errors.Join(err, h.Stop(stop))
 }
 
-// isErrorOverMCP is what tool.fallback.graceful-is-error says for MCP (contracts 13).
+// isErrorOverMCP is what tool.fallback.graceful-is-error says for MCP.
 func isErrorOverMCP(l *config.Loaded) bool { return l.Tool.Fallback.GracefulIsError != "false" }

@@ -1,5 +1,5 @@
-// Command stage-go is a stage for Shallot as a program of its own: it writes a line for each call of the tools that name
-// it, cache hits and refusals among them. docs/writing-a-stage.md has the wire. The configuration names it:
+// Command stage-go is a stage for Shallot as a program of its own: it writes a line for each call of the tools that
+// name it, cache hits and refusals among them. docs/writing-a-stage.md has the wire. The configuration names it:
 //
 //	stages:
 //	  - {name: tool-diary, kind: tool, enabled: false, reads: [call]}

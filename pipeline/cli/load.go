@@ -24,7 +24,7 @@ type loadOptions struct {
 }
 
 // Load is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.
-// It measures whole paths from the caller's side; compare figures of one run on one machine only.
+// It measures whole calls from the caller's side. Compare only figures of one run on one machine.
 func Load(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway load", flag.ContinueOnError)
 	fs.SetOutput(out)
@@ -74,7 +74,7 @@ func (o loadOptions) run(ctx context.Context, out io.Writer) error {
 	return w.Flush()
 }
 
-// caller returns how one call is made; an answer that is an error counts as failed.
+// caller returns a function that makes one call; an error answer counts as failed.
 func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(), err error) {
 	if o.natsURL != "" {
 		nc, err := nats.Connect(o.natsURL, nats.Name("shallot load"))
@@ -109,8 +109,8 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 	}, client.CloseIdleConnections, nil
 }
 
-// loop lets n callers call one after the other until the time is over; it returns the sorted times of those that
-// succeeded, how many failed, and the last failure.
+// loop runs n callers, each making one call after another, until the time is over. It returns the sorted times of the
+// calls that succeeded, how many failed, and the last failure.
 func loop(ctx context.Context, n int, during time.Duration, ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
 	end := time.Now().Add(during)
 	var mu sync.Mutex

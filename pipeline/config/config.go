@@ -35,8 +35,8 @@ type Agent struct {
 // Interceptors marks the place of the stages' sections; the values are in the pointers of [Options].
 type Interceptors struct{}
 
-// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. It is a section without a stage,
-// because the agent loop counts, before it sends a call. A limit that is null is none.
+// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. It is a section without a
+// stage, because the agent loop counts, before it sends a call. A limit that is null is none.
 type ToolLimit struct {
 	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Nothing runs agents yet." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`

@@ -21,7 +21,7 @@ import (
 )
 
 // Objects keeps large values by name over processes; on the bus it is a JetStream object store. It is safe for
-// concurrent use. How long values stay is the store's to say; evicted results need 24 h (contracts 14).
+// concurrent use. How long values stay is the store's to say; evicted results need 24 h.
 type Objects interface {
 	// Put writes a value; one of that name is replaced.
 	Put(ctx context.Context, name string, data []byte) error
@@ -97,7 +97,7 @@ func isOf(name, tenant string) bool {
 }
 
 // InObjects saves into an object store. The name is reserved in a KV store first, because an object store has no
-// write that only the first one wins (EV-8).
+// write that only the first one wins.
 type InObjects struct {
 	Objects Objects
 	Store   func(string) pipeline.Store
@@ -267,7 +267,7 @@ func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
 }
 
 // Tool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
-// answers it with Read under the Go function of its name. Its results are never evicted (EV-11).
+// answers it with Read under the Go function of its name. Its results are never evicted.
 func Tool() tool.Definition {
 	return tool.Definition{
 		Name: "readEvictedResult", Version: "1", Source: tool.Operator,

@@ -3,5 +3,5 @@
 //
 // Bodies pass as bytes. go-openai gives the URL, the authorisation and the headers, and its HTTP client is the seam
 // where the raw body goes in and the raw reply comes out; none of its types leave the package. Faults are told apart
-// by status, type and code, never by words (contracts T2).
+// by status, type and code, never by words.
 package model

@@ -55,7 +55,7 @@ const errorPatience = 5 * time.Second
 const doneGrace = 2 * time.Second
 
 // Endpoint is the target of model calls. It is safe for concurrent use; a call may be run twice, and carries the same
-// Idempotency-Key upstream each time (contracts 28).
+// Idempotency-Key upstream each time.
 type Endpoint struct {
 	Config
 	clients  map[string]clients // by provider

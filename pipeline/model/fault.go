@@ -59,7 +59,7 @@ func parseError(body []byte) (e upstreamError) {
 }
 
 // errorFault makes the fault of an answer with an error status, or of an error in a stream (status 0, no header). It
-// decides by status, type and code, never by words (contracts T2).
+// decides by status, type and code, never by words.
 func errorFault(p Provider, status int, header http.Header, body []byte) *messages.Fault {
 	e := parseError(body)
 	if status == 0 || status == http.StatusOK {

@@ -124,7 +124,7 @@ func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	return Provider{}, "", t.unknown(model)
 }
 
-// Class is the work queue of a model's calls: the provider's name (contracts 18).
+// Class is the work queue of a model's calls: the provider's name.
 func (t *Table) Class(model string) (string, error) {
 	p, _, err := t.Resolve(model)
 	return p.Name, err

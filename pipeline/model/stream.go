@@ -91,7 +91,7 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 }
 
 // broken is the fault of a stream that broke: after something was released it is stream_cut, on which nobody acts;
-// before, it is the provider's own, so that a standby can take over (FB-9).
+// before, it is the provider's own, so that a standby can take over.
 func (r *run) broken(s *relay, err error) error {
 	f, ok := errors.AsType[*messages.Fault](err)
 	if !ok || !s.released {
@@ -186,7 +186,7 @@ func (s *relay) keepTail(chunk []byte) {
 	}
 }
 
-// split divides a chunk into what may go out now and what ends choices; a choice with both is in both (contracts 8).
+// split divides a chunk into what may go out now and what ends choices; a choice with both is in both.
 // A chunk that is only one of them stays as it is, byte for byte.
 func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 	var now, end [][]byte

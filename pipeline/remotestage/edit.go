@@ -81,8 +81,8 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 	}, nil
 }
 
-// note writes the answer's notes. They are taken from every answer that can be read, as those of a stage in process stay
-// when it fails.
+// note writes the answer's notes. They are taken from every answer that can be read, as those of a stage in process
+// stay when it fails.
 func (a answer) note(c *messages.Call) {
 	for _, n := range a.notes {
 		if rawjson.IsNull(n.raw) {

@@ -1,6 +1,6 @@
-// Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON, and its
-// answer is a verdict with edits. docs/writing-a-stage.md has the wire for the one who writes such a program. The program
-// gets no lease, no reply address and no credentials, and is asked by whichever process hosts the stage.
+// Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON,
+// and its answer is a verdict with edits. docs/writing-a-stage.md has the wire for the one who writes such a program.
+// The program gets no lease, no reply address and no credentials, and is asked by whichever process hosts the stage.
 package remotestage
 
 import (
@@ -183,7 +183,8 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// absent is the error of a program that does not run. It is logged once in a while: every waiting call comes here again.
+// absent is the error of a program that does not run. It is logged once in a while: every waiting call comes here
+// again.
 func (r *stage) absent() error {
 	r.counts.absent.Add(1)
 	now, last := time.Now().UnixNano(), r.warned.Load()
@@ -203,8 +204,8 @@ func (r *stage) trouble(c *messages.Call, f *messages.Fault) error {
 	return pipeline.Closed(f)
 }
 
-// open reports whether the call goes on without the stage. A stage that a tool names among its mandatory ones is mandatory
-// for that call.
+// open reports whether the call goes on without the stage. A stage that a tool names among its mandatory ones is
+// mandatory for that call.
 func (r *stage) open(c *messages.Call) bool {
 	if r.OnError == OpenErr || r.OnError == CloseErr {
 		return r.OnError == OpenErr
@@ -235,7 +236,7 @@ func (r *stage) serviceError(c *messages.Call, phase messages.Phase, reply pipel
 	return r.said(c, phase, errors.New(text))
 }
 
-// bad refuses an answer that cannot be followed (CH-21): it is the call's fault from either phase, because nobody knows
+// bad refuses an answer that cannot be followed: it is the call's fault from either phase, because nobody knows
 // what the program meant.
 func (r *stage) bad(phase messages.Phase, why error) (pipeline.Verdict, error) {
 	r.counts.invalid.Add(1)

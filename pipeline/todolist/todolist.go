@@ -25,7 +25,7 @@ const (
 	KeptFor    = 30 * 24 * time.Hour // since the last change: a session that ends says nothing
 )
 
-// Status is the state of an item (S0-TODO-3); letter by letter, as the documents' enum is (TD-9).
+// Status is the state of an item; letter by letter, as the documents' enum is.
 type Status string
 
 // The states of S0-TODO-3.
@@ -53,7 +53,7 @@ type Item struct {
 	Updated time.Time `json:"updated"`
 }
 
-// List is the list of one session: what the store todo holds under messages.Key(tenant, session) (X-22).
+// List is the list of one session: what the store todo holds under messages.Key(tenant, session).
 type List struct {
 	Items []Item `json:"items"` // in the order of their ids
 	Next  int64  `json:"next"`  // the id of the next item; ids are never used twice
