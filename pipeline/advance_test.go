@@ -53,7 +53,8 @@ func frames(s messages.Slip) string {
 
 func TestAdvanceEveryVerdictAtEveryPlace(t *testing.T) {
 	t.Parallel()
-	// The places in the order of a plain call: 0 A.before, 1 C.before, 2 target, 3 C.after, 4 B.after, 5 A.after, 6 reply.
+	// The places in the order of a plain call: 0 A.before, 1 C.before, 2 target, 3 C.after, 4 B.after, 5 A.after, 6
+	// reply.
 	v := map[string]pipeline.Verdict{
 		"Continue": pipeline.Continue(), "Answer": pipeline.Answer(), "Stop": pipeline.Stop(),
 		"Again": pipeline.Again(time.Second), "Hold": pipeline.Hold(nil), "Jump": pipeline.Jump("end"), "unknown": {},

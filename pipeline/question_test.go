@@ -70,7 +70,8 @@ func TestTheMembersTimeIsTheSteps(t *testing.T) {
 	})
 }
 
-// Whatever a member answers that does not fit, the call gets an end: the stage has failed, whether it fails closed or not.
+// Whatever a member answers that does not fit, the call gets an end: the stage has failed, whether it fails closed or
+// not.
 func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
 	t.Parallel()
 	for name, wire := range map[string]string{

@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// flags are the command line, already applied over file and environment.
+// flags holds the command line; loaded already has its values over those of file and environment.
 type flags struct {
 	loaded       *config.Loaded
 	insecureOpen bool

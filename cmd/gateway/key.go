@@ -11,7 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 )
 
-// runKey is the command "gateway key": it prints a new key, which is stored nowhere, and its record for the file.
+// runKey is the command "gateway key": it prints a new key, which is not stored, and its record for the keys file.
 func runKey(args []string, pepper string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway key", flag.ContinueOnError)
 	fs.SetOutput(out)

@@ -84,8 +84,8 @@ func (p *process) kill() {
 	}
 }
 
-// Nothing of a task is in a gateway's memory: killed between the handle and tasks/get, between two answers, and before a
-// cancel, the others go on with it.
+// Nothing of a task is in a gateway's memory: killed between the handle and tasks/get, between two answers, and before
+// a cancel, the others go on with it.
 func TestMCPTaskOutlivesItsGateway(t *testing.T) {
 	t.Parallel()
 	x := apitest.NewTaskTools(t, "")

@@ -1,5 +1,5 @@
 // Command worker runs parts of a Shallot installation on a NATS server: stages, the entry, the model endpoint, tools.
-// Each part scales on its own; start as many workers as there is work.
+// Each part scales on its own: start as many workers as you need.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() { cli.Main("worker", run) }
 
-// run is the whole command, without the process around it.
+// run is the whole command, without the process around it; see cli.Run.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if len(args) > 0 && args[0] == "version" {
 		return cli.Version(out)

@@ -1,17 +1,17 @@
-// Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
-// environment and from flags. It knows no stage: the sections under agent.interceptor are decoded into
-// whatever structs the caller brings.
+// Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the environment
+// and from flags. It does not know the stages: the sections under agent.interceptor are decoded into structs that the
+// caller brings.
 //
 // Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
-// required, secret, and env:"-" for what only the operator's file may hold. Loader, validation and JSON Schema all
-// read these tags, so that they cannot disagree. Structs of stages may use them too.
+// required, secret, and env:"-" for what only the operator's file may hold. Loader, validation and JSON Schema all read
+// these tags, so they cannot disagree. The structs of stages use the same tags.
 package config
 
 import (
 	"time"
 )
 
-// Config is the whole configuration but for the stages' own sections. [Default] returns it filled.
+// Config is the whole configuration except the stages' own sections. [Default] returns it with the defaults.
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
@@ -27,7 +27,7 @@ type Config struct {
 
 // Agent holds the interceptors and the agents.
 type Agent struct {
-	// Interceptor is filled by the stages' sections, see [Options].
+	// Interceptor is where the stages' sections go; see [Options].
 	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
 	Agents      []AgentSpec  `yaml:"agents" doc:"Agents that callers can run by name." env:"-"`
 }
@@ -35,8 +35,8 @@ type Agent struct {
 // Interceptors marks the place of the stages' sections; the values are in the pointers of [Options].
 type Interceptors struct{}
 
-// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. It is a section without a
-// stage, because the agent loop counts, before it sends a call. A limit that is null is none.
+// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. The section has no stage,
+// because the agent loop counts, before it sends a call. A limit that is null does not apply.
 type ToolLimit struct {
 	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Nothing runs agents yet." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
@@ -121,7 +121,7 @@ type ModelTimeouts struct {
 	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
 }
 
-// ProviderTimeouts are the times of one provider; 0 means that of ModelTimeouts.
+// ProviderTimeouts bounds requests to one provider; a 0 means the value of ModelTimeouts.
 type ProviderTimeouts struct {
 	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
 	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
@@ -191,7 +191,7 @@ type Telemetry struct {
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
-// Default returns the defaults. Entries of lists and maps have theirs in their type's SetDefaults.
+// Default returns the defaults. The entries of lists and maps get theirs from SetDefaults of their type.
 func Default() Config {
 	return Config{
 		Version: 1,

@@ -69,7 +69,7 @@ func (c *checker) remotePhases(at string, s RemoteStage) {
 	}
 }
 
-// remoteSubject keeps programs off the subjects of others: the installation's own, and those of the NATS server.
+// remoteSubject refuses subjects that belong to others: the installation's own, and those of the NATS server.
 func (c *checker) remoteSubject(at string, s RemoteStage, root string) {
 	own := root + ".v1."
 	switch {

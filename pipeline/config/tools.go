@@ -14,7 +14,7 @@ type Tooling struct {
 	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
 	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
-	// APINetworks open private networks to tools that did not come with this file.
+	// APINetworks opens private networks to tools that were registered over the API.
 	APINetworks []string    `yaml:"api-networks" doc:"Networks (CIDR) beside the public internet that HTTP tools registered over the API may reach; tools of this file reach all."`
 	Tools       []Tool      `yaml:"tools" doc:"Tool definitions." env:"-"`
 	MCPServers  []MCPServer `yaml:"mcp-servers" doc:"MCP servers whose tools are offered. Only this file may name them." env:"-"`
@@ -40,21 +40,21 @@ type ToolArguments struct {
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
 }
 
-// ToolPolicy is what holds for tools that declare none.
+// ToolPolicy applies to tools that do not declare a policy.
 type ToolPolicy struct {
-	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the documents say, or strict." enum:"documents,strict"`
+	Undeclared string `yaml:"undeclared" doc:"How configured tools without a policy are treated: by the prefix of the name (documents), or strict." enum:"documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 
-// ToolFallback says what stands in for the result of a failed tool.
+// ToolFallback says what replaces the result of a failed tool.
 type ToolFallback struct {
 	StaleTTL        time.Duration `yaml:"stale-ttl" doc:"Age up to which an expired result may stand in." min:"0s"`
 	StaleMax        int           `yaml:"stale-max" doc:"Results kept for it." min:"0"`
 	GracefulIsError Auto          `yaml:"graceful-is-error" doc:"Whether a graceful error is marked as an error; auto: for MCP only."`
 }
 
-// Tool is one tool definition. Its JSON form has the same keys as the file, so that the tool registry can
-// read it as its own. That form holds the executor's headers in clear: it is for the registry, never for a log.
+// Tool is one tool definition. Its JSON form has the same keys as the file, so that the tool registry can read it. That
+// form holds the executor's headers in clear: it is for the registry, never for a log.
 type Tool struct {
 	Name             string       `yaml:"name" json:"name" doc:"Unique with its version." required:"true" pattern:"^[A-Za-z0-9_.-]{1,128}$"`
 	Description      string       `yaml:"description" json:"description,omitempty" doc:"What the model reads."`
@@ -117,7 +117,7 @@ func (e *ToolExecutor) UnmarshalYAML(decode func(any) error) error {
 
 // ToolRetry is a retry policy; attempts count the first one too.
 type ToolRetry struct {
-	// Preset is set if the file names one; then the rest is empty.
+	// Preset is the name of a preset, if the file has one; then the rest is empty.
 	Preset      string   `yaml:"-" json:"-"`
 	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty" doc:"Attempts, the first one too." min:"1" max:"100"`
 	BaseDelay   Duration `yaml:"base-delay" json:"base-delay,omitzero" doc:"First delay, times multiplier; 0: none."`
@@ -149,7 +149,7 @@ func (r *ToolRetry) UnmarshalYAML(decode func(any) error) error {
 	return fmt.Errorf("no retry preset; known: networkRetry, idempotentSafeRetry, noRetry")
 }
 
-// MarshalJSON gives the preset's name or the record.
+// MarshalJSON writes the preset's name or the record.
 func (r ToolRetry) MarshalJSON() ([]byte, error) {
 	if r.Preset != "" {
 		return json.Marshal(r.Preset)
@@ -193,7 +193,7 @@ type MCPServer struct {
 	Prefix  *string           `yaml:"prefix" doc:"What stands before the names of its tools and prompts; not given: its name and _."`
 	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
 	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
-	// OnCancel is for programs that do not listen to cancellation.
+	// OnCancel helps with programs that ignore cancellation.
 	OnCancel string `yaml:"on-cancel" doc:"When a call is given up: notify tells the server; restart also starts its program again, as soon as nothing else runs in it." enum:"notify,restart"`
 }
 

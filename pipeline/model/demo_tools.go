@@ -47,8 +47,8 @@ func (a *demoAnswer) useTools(body []byte, msgs []chat.Msg, text string) {
 	a.text, a.tools, a.finish = "", [][]byte{call}, "tool_calls"
 }
 
-// example makes a plausible value of a JSON schema: its default, const, first enum or example, or something of its
-// type; of an object only the required fields, or all if none is required.
+// example makes a plausible value for a JSON schema: its default, const, first enum or example, or some value of its
+// type. An object gets its required fields, or all if none is required.
 func example(schema gjson.Result, text string, depth int) string {
 	for _, path := range []string{"default", "const", "enum.0", "examples.0", "example"} {
 		if v := schema.Get(path); v.Exists() {
@@ -106,7 +106,7 @@ func example(schema gjson.Result, text string, depth int) string {
 
 const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, fail empty, fail html, fail malformed, fail timeout, fail refused."
 
-// fail makes demo/fail do what the text asks for; done is false if the answer is an ordinary one.
+// fail makes demo/fail do what the text asks for; done is false if it is to answer normally.
 func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, done bool, err error) {
 	how, more := "", ""
 	fields := strings.Fields(strings.ToLower(text))

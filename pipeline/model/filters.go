@@ -16,14 +16,14 @@ type filters struct {
 	keys  []textKey // the texts seen, in order
 }
 
-// textKey is a text of a stream and where its pieces stand.
+// textKey is a text of a stream, and where its pieces are found.
 type textKey struct {
 	at    pipeline.ChunkKey
 	inner string // function, custom; function_call for the legacy form; empty for the content
 }
 
 // makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
-// stream is to be held back.
+// stream must be held back.
 func (r *run) makeFilters() (f *filters, show bool) {
 	chain, show := stream.ChunkFilters(r.call, r.Filters, r.Log)
 	if len(chain) == 0 {
@@ -96,7 +96,7 @@ func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
 		}
 		c = rawjson.SetField(c, "delta", d)
 		if logs, has := rawjson.Field(c, "logprobs"); has && !rawjson.IsNull(logs) {
-			c = rawjson.SetField(c, "logprobs", []byte("null")) // its tokens are the unfiltered text
+			c = rawjson.SetField(c, "logprobs", []byte("null")) // its tokens hold the unfiltered text
 		}
 		left = append(left, c)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// bodyFixtures: bodies travel byte for byte but for insignificant white space, through stages that do not look, that
-// look, and that edit one field.
+// bodyFixtures checks that bodies travel byte for byte, except for insignificant white space, through stages that do
+// not read them, that read them, and that edit one field.
 func bodyFixtures() []Fixture {
 	var out []Fixture
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
@@ -46,7 +46,7 @@ func bodyFixtures() []Fixture {
 	return out
 }
 
-// echo replies {"got":<request>,"text":<the request was no JSON>}, or, where the request has the string "reply", with
+// echo replies {"got":<request>,"text":<the request was not JSON>}, or, where the request has the string "reply", with
 // these bytes.
 func echo(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	if s, ok := rawjson.FieldString(c.Request(), "reply"); ok {

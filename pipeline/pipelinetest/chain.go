@@ -30,7 +30,7 @@ func chainShapes() map[string][]Shape {
 	}
 }
 
-// row is one scripted call with the trace that the case states; the rest of the expectation is worked out by Expect.
+// row is one scripted call with the trace that it must leave; Expect works out the rest.
 type row struct {
 	shapes, name string
 	script       Script

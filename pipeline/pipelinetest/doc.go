@@ -5,6 +5,6 @@
 //   - [Stage] runs one phase of a stage twice, each time over the wire form, as a redelivery would.
 //
 // The suites know nothing of how a call is carried. Stages and targets of the [Fixtures] keep no state in the process:
-// they read their script from the request and leave their trace in the call's notes, so they may run in other processes,
-// found there by the fixture's name.
+// they read their script from the request and leave their trace in the call's notes, so they may run in other
+// processes, found there by the fixture's name.
 package pipelinetest

@@ -11,8 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Fixture is one chain with the cases that are run on it. Stages are in the order of the chain, and their orders say
-// the same.
+// Fixture is one chain with the cases that are run on it. Stages are in the order of the chain, and have orders that
+// agree.
 type Fixture struct {
 	Name   string
 	Kind   messages.Kind
@@ -64,7 +64,7 @@ func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
 	return func(int) *messages.Call { return NewCall(kind, body) }
 }
 
-// RequireWant checks a finished scripted call against what it must come to.
+// RequireWant checks a finished scripted call against the expected result.
 func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	require.Equal(t, w.Trace, Trace(c), "trace")
 	if w.Code != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
-// Remotely returns the stages with their work in the hands of programs elsewhere, so that the cases of the Runner suite
-// hold for remote stages too: each has its own subject, its name, and asks there with ask.
+// Remotely turns the stages into remote stages, so that the Runner suite can be run on these too. The subject of each
+// is its name; ask asks the programs.
 func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage {
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
@@ -41,7 +41,7 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage 
 // Programs is a Requester whose programs are the stages themselves, by name, in this process.
 type Programs []pipeline.Stage
 
-// Request implements pipeline.Requester.
+// Request runs the stage whose name is the subject.
 func (p Programs) Request(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Response, error) {
 	for _, s := range p {
 		if s.Name == subject {
@@ -56,8 +56,8 @@ func (p Programs) Request(ctx context.Context, subject string, _ map[string]stri
 	return pipeline.Response{}, pipeline.ErrNoResponders
 }
 
-// told is a question as a program reads it. It is written from docs/writing-a-stage.md and shares nothing with package
-// remote, so that the two can be compared.
+// told is a question as a program reads it. It follows docs/writing-a-stage.md and shares no code with package
+// remotestage, so that the two can be compared.
 type told struct {
 	Version int    `json:"version"`
 	Stage   string `json:"stage"`
@@ -84,8 +84,8 @@ type told struct {
 	} `json:"fault"`
 }
 
-// Program is the program of a remote stage that does what the stage does: it runs the phase that the question names on a
-// call of its own, and answers with the verdict and what the phase has changed. failed is the text of a service error.
+// Program answers a question as the program of a remote stage would: it runs the stage's phase on a call of its own,
+// and answers with the verdict and the changes. failed is the text of a service error.
 func Program(ctx context.Context, s pipeline.Stage, question []byte) (body []byte, failed string) {
 	var q told
 	if err := json.Unmarshal(question, &q); err != nil {
@@ -185,7 +185,7 @@ func (q *told) answer(v pipeline.Verdict, was, is *messages.Call) []byte {
 	return rawjson.Encode(out)
 }
 
-// changed are the notes that a phase has set; null for those that it took away.
+// changed returns the notes that a phase has set; null for those that it removed.
 func changed(was, is *messages.Call) map[string]json.RawMessage {
 	notes := map[string]json.RawMessage{}
 	for k, raw := range is.Notes {

@@ -17,8 +17,8 @@ func scopeFixtures() []Fixture {
 	return []Fixture{noteFixture(messages.Model), noteFixture(messages.Tool), stateFixture(), auditFixture(), streamFixture()}
 }
 
-// noteFixture: the outer stage notes the request's "put", the inner one and the target read it, and the outer after
-// puts what all of them saw into the reply (S0-CTX-1, CH-16, CH-17).
+// noteFixture checks shared notes: the outer stage notes the request's "put", the inner stage and the target read it,
+// and the outer after writes what all of them saw into the reply (S0-CTX-1, CH-16, CH-17).
 func noteFixture(kind messages.Kind) Fixture {
 	seen := func(c *messages.Call) string { return string(c.Notes["test.k"]) }
 	stages := []pipeline.Stage{
@@ -77,7 +77,8 @@ type frameState struct {
 	Token string `json:"token"`
 }
 
-// stateFixture: private state lives in the frame, over all attempts of its stage, and no other stage sees it (X-9).
+// stateFixture checks that private state lives in the frame, through all attempts of its stage, and that no other stage
+// sees it (X-9).
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
 		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true, Reads: []string{"request"},
@@ -118,7 +119,7 @@ func stateFixture() Fixture {
 		}}}
 }
 
-// auditFixture: a mandatory audit around an answering stage, with a limiter inside it (CH-14, X-51).
+// auditFixture puts a mandatory audit round a stage that answers, with a limiter inside it (CH-14, X-51).
 func auditFixture() Fixture {
 	audit := Shape{Name: "audit", Order: 1, Before: true, After: true}.Stage(messages.Tool)
 	audit.Tier = pipeline.Mandatory

@@ -19,7 +19,7 @@ import (
 // StoreTTL is the time to live that the Store suite uses: the shortest that a NATS bucket takes.
 const StoreTTL = time.Second
 
-// Store is the suite of a Store. newStore returns an empty store each time; what it starts, it ends in t.Cleanup.
+// Store is the suite of a Store. newStore returns an empty store each time; it must stop what it starts in t.Cleanup.
 // It takes a little longer than StoreTTL of real time.
 func Store(t *testing.T, newStore func(t *testing.T) pipeline.Store) {
 	t.Helper()
@@ -288,7 +288,7 @@ func storeContext(t *testing.T, s pipeline.Store) {
 	cancel()
 	_, err := pipeline.Change(ctx, s, "k", 0, func(*int) (bool, error) { return true, nil })
 	if err == nil {
-		return // a store that answers at once may do so
+		return // a store may answer before it looks at ctx
 	}
 	require.NotErrorIs(t, err, pipeline.ErrNotFound, "an ended context says nothing about the key")
 	require.NotErrorIs(t, err, pipeline.ErrExists)

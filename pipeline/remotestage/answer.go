@@ -22,7 +22,7 @@ const (
 	maxNote  = 128      // characters of a note's name
 )
 
-// answer is a program's answer, read and not yet judged.
+// answer is a program's answer, decoded and not yet judged.
 type answer struct {
 	verdict        string // in lower case
 	request, reply []byte // whole bodies; nil: not given
@@ -44,17 +44,17 @@ type edit struct {
 
 type note struct {
 	key string
-	raw []byte // null takes it away
+	raw []byte // null removes it
 }
 
-// said is an error of the program's.
+// said is an error that the program answered with.
 type said struct {
 	code           messages.Code
 	message, param string
 	retryAfter     time.Duration
 }
 
-// of is the error as the stage's. Without a code it is an error like any other, which becomes stage_error.
+// of makes it the stage's error. Without a code it is an ordinary error, which becomes stage_error.
 func (s *said) of(stage string) error {
 	if s.code == "" {
 		return errors.New(s.message)
@@ -66,7 +66,7 @@ func (s *said) of(stage string) error {
 
 const answerKeys = "version, verdict, request, reply, text, set, remove, notes, state, delay_ms, question, target, error"
 
-// decode reads an answer. An empty one is Continue. The error says what is wrong, for whoever writes the program.
+// decode reads an answer. An empty one is Continue. The error tells the author of the program what is wrong.
 func decode(body []byte) (a answer, err error) {
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 {
@@ -189,7 +189,7 @@ func readError(raw []byte) (*said, error) {
 		return nil, errors.New("error.message is missing")
 	}
 	if s.code == messages.StageError {
-		s.code = "" // what an error without a code becomes
+		s.code = "" // the code of an error without one
 	}
 	if s.code != "" && !s.code.Known() {
 		return nil, fmt.Errorf("error.code is %q, which is not in the list of codes", clip([]byte(s.code)))
@@ -197,7 +197,7 @@ func readError(raw []byte) (*said, error) {
 	return s, nil
 }
 
-// object calls f for each pair; a key that comes twice is an error, because two readers would take different ones.
+// object calls f for each pair; a repeated key is an error, because two readers could choose different values.
 func object(raw []byte, what string, f func(key string, raw []byte) error) error {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
 		return fmt.Errorf("%s is %s, no object", what, clip(raw))

@@ -217,8 +217,8 @@ func TestServiceError(t *testing.T) {
 	}
 }
 
-// FuzzAnswer: whatever a program says, the call ends well or as the stage's fault; bodies stay JSON, the machinery's notes
-// stay its own, and nothing changes that is not declared.
+// FuzzAnswer: whatever a program says, the call ends well or as the stage's fault; bodies stay JSON, the machinery's
+// notes stay its own, and nothing changes that is not declared.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{"", "{}", `{"verdict":"continue","set":{"request.messages.0.content":"x"},"remove":["reply.usage"]}`,
 		`{"verdict":"again","delay_ms":1,"set":{"request.messages":[]}}`, `{"verdict":"answer","reply":"x","text":["reply"]}`,

@@ -107,7 +107,8 @@ func TestToolFollower(t *testing.T) {
 	})
 }
 
-// Whatever order, loss and doubling of deltas of two runs: what a caller saw is the result, or he is told that it is not.
+// Whatever order, loss and doubling of deltas of two runs: what a caller saw is the result, or he is told that it is
+// not.
 func TestToolFollowerProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
