@@ -191,7 +191,8 @@ func (e edit) apply(body []byte) ([]byte, error) {
 	}
 	switch {
 	case e.set != nil:
-		return append(append(append(make([]byte, 0, len(body)+len(e.set)), body[:from]...), e.set...), body[to:]...), nil
+		return append(append(append(make([]byte, 0, len(body)+len(e.set)), body[:from]...), e.set...), body[to:]...),
+			nil
 	case len(e.add) > 0 && body[from] == '[':
 		return join(body, to-1, comma(body[from:to]), bytes.Join(e.add, []byte{','})), nil
 	}

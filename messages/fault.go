@@ -270,6 +270,7 @@ func AsFault(err error, origin string) *Fault {
 		}
 		return &g
 	}
-	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "stage "), origin+": ") // the text may name the stage already
+	// the text may name the stage already
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "stage "), origin+": ")
 	return &Fault{Code: StageError, Message: "stage " + origin + ": " + text, Origin: origin}
 }

@@ -72,7 +72,8 @@ func advanceBefore(s messages.Slip, v Verdict) (messages.Slip, Next) {
 		return s, Next{Where: ToHold}
 	case goOn:
 		o := s.TakeOpening()
-		s.Frames = append(s.Frames, messages.Frame{Stop: s.At, Attempt: 1, State: s.Scratch, Nanos: o.Nanos, Err: o.Err})
+		s.Frames = append(s.Frames, messages.Frame{Stop: s.At, Attempt: 1, State: s.Scratch, Nanos: o.Nanos,
+			Err: o.Err})
 		s.Scratch = nil
 		passed := s.At
 		out, next := forward(s, s.At+1)

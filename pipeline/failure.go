@@ -43,5 +43,6 @@ func (a *Absent) fault() *messages.Fault {
 
 // AbsentText is the message of stage_absent: which program is missing, and what to do.
 func AbsentText(stage, subject string) string {
-	return fmt.Sprintf("the program of remote stage %s does not run: nobody answers on %s; start it, or take the stage off the route", stage, subject)
+	return fmt.Sprintf("the program of remote stage %s does not run: nobody answers on %s; start it, or take "+
+		"the stage off the route", stage, subject)
 }

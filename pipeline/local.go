@@ -106,7 +106,9 @@ func wait(ctx context.Context, d time.Duration) error {
 // endFault is the fault of a call whose context ended between two steps; it names where the call was.
 func endFault(ctx context.Context, c *messages.Call) *messages.Fault {
 	if context.Cause(ctx) == ErrCancelled || ctx.Err() == context.Canceled {
-		return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", c.Slip.Where()).From("caller")
+		return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s",
+			c.Slip.Where()).From("caller")
 	}
-	return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", c.Slip.Where()).From("deadline")
+	return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s",
+		c.Slip.Where()).From("deadline")
 }

@@ -144,7 +144,8 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })
 		if i < 0 {
 			return messages.Slip{}, messages.NewFault(messages.InvalidRequest,
-				"only: no %s stage %q; known: %s", r.Kind, name, strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")
+				"only: no %s stage %q; known: %s", r.Kind, name,
+				strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")
 		}
 		only[stages[i].Name] = true
 	}
@@ -238,7 +239,8 @@ func (m *Manager) Stats() []Stat {
 			}
 			out = append(out, Stat{
 				Name: name, Stage: s.Name, Order: s.Order, Type: kind, Tier: s.Tier.String(), Enabled: s.enabled.Load(),
-				Invocations: s.invocations.Load(), Nanos: s.nanos.Load(), Errors: s.errors.Load(), LastError: s.lastError.Load(),
+				Invocations: s.invocations.Load(), Nanos: s.nanos.Load(), Errors: s.errors.Load(),
+				LastError: s.lastError.Load(),
 			})
 		}
 	}

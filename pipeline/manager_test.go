@@ -67,13 +67,16 @@ func TestManagerOrder(t *testing.T) {
 		t.Parallel()
 		classed := plain(messages.Tool, "b", 40)
 		classed.Alias = "BInterceptor"
-		m := manager(t, plain(messages.Tool, "a", 40), classed, plain(messages.Tool, "c", 40), plain(messages.Tool, "d", 50))
-		require.Equal(t, []pipeline.OrderConflict{{Type: messages.Tool, Order: 40, Names: []string{"a", "BInterceptor", "c"}}}, m.Conflicts())
+		m := manager(t, plain(messages.Tool, "a", 40), classed, plain(messages.Tool, "c", 40),
+			plain(messages.Tool, "d", 50))
+		require.Equal(t, []pipeline.OrderConflict{{Type: messages.Tool, Order: 40,
+			Names: []string{"a", "BInterceptor", "c"}}}, m.Conflicts())
 	})
 	t.Run("OC-4 X-49 two at one order: registration, every time, on every node", func(t *testing.T) {
 		t.Parallel()
 		for range 2 {
-			m := manager(t, plain(messages.Model, "second", 50), plain(messages.Model, "first", 50), plain(messages.Model, "out", 20))
+			m := manager(t, plain(messages.Model, "second", 50), plain(messages.Model, "first", 50),
+				plain(messages.Model, "out", 20))
 			for range 100 {
 				require.Equal(t, "out second first", route(t, m, model))
 			}
@@ -91,7 +94,8 @@ func TestManagerOnly(t *testing.T) {
 	audit.Tier, fixed.Tier = pipeline.Mandatory, pipeline.Fixed
 	b := plain(messages.Model, "b", 20)
 	b.Alias = "BInterceptor"
-	m := manager(t, audit, fixed, b, plain(messages.Model, "c", 30), plain(messages.Model, "d", 40), plain(messages.Tool, "t", 40))
+	m := manager(t, audit, fixed, b, plain(messages.Model, "c", 30), plain(messages.Model, "d", 40),
+		plain(messages.Tool, "t", 40))
 	require.True(t, m.Switch(messages.Model, "d", false))
 	for want, only := range map[string][]string{
 		"audit fixed b":   {"b", "d"}, // CH-19 X-48: a disabled one is not taken
@@ -117,7 +121,8 @@ func TestManagerApplyTo(t *testing.T) {
 	s := plain(messages.Model, "s", 20)
 	s.ApplyTo = []string{pipeline.ApplyAgent, pipeline.ApplySession}
 	m := manager(t, s, plain(messages.Model, "all", 30))
-	for apply, want := range map[string]string{pipeline.ApplyAgent: "s all", pipeline.ApplySession: "s all", pipeline.ApplyBare: "all"} {
+	for apply, want := range map[string]string{pipeline.ApplyAgent: "s all", pipeline.ApplySession: "s all",
+		pipeline.ApplyBare: "all"} {
 		require.Equal(t, want, route(t, m, pipeline.Route{Kind: messages.Model, Apply: apply}), apply)
 	}
 }
@@ -130,9 +135,11 @@ func TestManagerRefuses(t *testing.T) {
 	jumps := plain(messages.Model, "j", 10)
 	jumps.Jumps = []string{"nowhere"}
 	for name, s := range map[string]pipeline.Stage{
-		"registered twice": plain(messages.Model, "a", 20), "a name": plain(messages.Model, "a.b", 10), "name is": plain(messages.Model, "", 10),
-		"kind": plain("other", "x", 10), "neither": {Name: "x", Kind: messages.Model, Order: 10}, "mandatory": mandatory,
-		"order 5": plain(messages.Model, "x", 5), "order -1": plain(messages.Model, "x", -1), "jump target": jumps,
+		"registered twice": plain(messages.Model, "a", 20), "a name": plain(messages.Model, "a.b", 10),
+		"name is": plain(messages.Model, "", 10),
+		"kind":    plain("other", "x", 10), "neither": {Name: "x", Kind: messages.Model, Order: 10},
+		"mandatory": mandatory,
+		"order 5":   plain(messages.Model, "x", 5), "order -1": plain(messages.Model, "x", -1), "jump target": jumps,
 	} {
 		require.ErrorContains(t, m.Register(s, true), name)
 	}
@@ -162,7 +169,8 @@ func TestManagerSwitch(t *testing.T) {
 // HT-6, S0-MGR-2: toggles and registrations during calls; each call sees a stage in both phases or in none.
 func TestManagerTogglesDuringCalls(t *testing.T) {
 	t.Parallel()
-	shapes := []pipelinetest.Shape{{Name: "alpha", Order: 10, Before: true, After: true}, {Name: "xray", Order: 20, Before: true, After: true}}
+	shapes := []pipelinetest.Shape{{Name: "alpha", Order: 10, Before: true, After: true},
+		{Name: "xray", Order: 20, Before: true, After: true}}
 	stages := pipelinetest.Stages(messages.Model, shapes...)
 	m := manager(t, stages...)
 	var wg sync.WaitGroup
@@ -188,7 +196,8 @@ func TestManagerTogglesDuringCalls(t *testing.T) {
 					return
 				}
 				c.Slip = slip
-				if c, err = (pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget()}).Call(context.Background(), c); err != nil {
+				if c, err = (pipeline.Local{Stages: stages,
+					Target: pipelinetest.ScriptedTarget()}).Call(context.Background(), c); err != nil {
 					bad[w] = err.Error()
 					return
 				}
@@ -218,7 +227,8 @@ func TestManagerTogglesDuringCalls(t *testing.T) {
 
 func TestManagerStatistics(t *testing.T) {
 	t.Parallel()
-	shapes := []pipelinetest.Shape{{Name: "alpha", Order: 10, Before: true, After: true, Keep: true}, {Name: "xray", Order: 20, Before: true, After: true}}
+	shapes := []pipelinetest.Shape{{Name: "alpha", Order: 10, Before: true, After: true, Keep: true},
+		{Name: "xray", Order: 20, Before: true, After: true}}
 	stages := pipelinetest.Stages(messages.Model, shapes...)
 	m := manager(t, stages...)
 	run := func(script pipelinetest.Script) *messages.Call {
@@ -279,7 +289,10 @@ func TestChangeUnderConcurrencyWithADeletingNeighbour(t *testing.T) {
 				if rand.IntN(5) == 0 {
 					errs[i] = errors.Join(errs[i], m.Delete(t.Context(), "k"))
 				}
-				_, err := pipeline.Change(t.Context(), &m, "k", time.Hour, func(v *int) (bool, error) { *v++; return true, nil })
+				_, err := pipeline.Change(t.Context(), &m, "k", time.Hour, func(v *int) (bool, error) {
+					*v++
+					return true, nil
+				})
 				errs[i] = errors.Join(errs[i], err)
 			}
 		})

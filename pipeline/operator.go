@@ -77,7 +77,8 @@ const (
 
 // NewStats makes the body of the statistics. details holds the stages' own counters by "kind/name"; builds counts the
 // chains that were built, and last is how long the last one took.
-func NewStats(rows []Stat, details map[string]map[string]any, conflicts []OrderConflict, builds int64, last time.Duration) Stats {
+func NewStats(rows []Stat, details map[string]map[string]any, conflicts []OrderConflict, builds int64,
+	last time.Duration) Stats {
 	s := Stats{
 		ModelInterceptors: []StageOrder{}, ToolInterceptors: []StageOrder{}, AgentInterceptors: []StageOrder{},
 		Interceptors: make([]StageStats, 0, len(rows)), OrderConflicts: conflicts,
@@ -134,7 +135,8 @@ func (l LocalControl) Stats(ctx context.Context) (Stats, error) {
 func (l LocalControl) Switch(_ context.Context, name string, on bool, confirm, by string) (Switched, error) {
 	found := l.Manager.Find(name)
 	if len(found) == 0 {
-		return Switched{}, messages.NewFault(messages.NotFound, "no stage %q; known: %s", name, strings.Join(l.known(), ", ")).From("entry")
+		return Switched{}, messages.NewFault(messages.NotFound, "no stage %q; known: %s", name,
+			strings.Join(l.known(), ", ")).From("entry")
 	}
 	for _, m := range found {
 		if err := MaySwitch(m.Stage, name, on, confirm); err != nil {
@@ -158,12 +160,14 @@ func MaySwitch(s Stage, name string, on bool, confirm string) error {
 	switch confirm {
 	case "":
 		return messages.NewFault(messages.Conflict,
-			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier, name).At("confirm").From("entry")
+			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier,
+			name).At("confirm").From("entry")
 	case name, s.Name, s.Alias:
 		return nil
 	}
 	return messages.NewFault(messages.InvalidRequest,
-		"confirm is %q, but the stage to turn off is %s; repeat that name or leave it on", confirm, name).At("confirm").From("entry")
+		"confirm is %q, but the stage to turn off is %s; repeat that name or leave it on", confirm,
+		name).At("confirm").From("entry")
 }
 
 func (l LocalControl) known() []string {
@@ -215,7 +219,8 @@ type StageFacts struct {
 
 // NewDiagnostics joins statistics and declarations.
 func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
-	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages), Advice: []string{}}
+	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages),
+		Advice: []string{}}
 	for _, m := range stages {
 		d.Stages = append(d.Stages, factsOf(m))
 	}

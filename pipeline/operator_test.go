@@ -83,7 +83,8 @@ func TestStatsHasTheFieldsOfBothForms(t *testing.T) {
 		"interceptors", "orderConflicts", "chainBuildCount", "lastBuildTimeMs"} { // form B
 		require.Contains(t, body, key)
 	}
-	for _, key := range []string{"name", "stage", "order", "type", "enabled", "invocationCount", "avgDurationMs", "lastError"} {
+	for _, key := range []string{"name", "stage", "order", "type", "enabled", "invocationCount", "avgDurationMs",
+		"lastError"} {
 		require.Contains(t, body["interceptors"].([]any)[0], key)
 	}
 	for _, key := range []string{"cacheSize", "cacheHits", "cacheMisses", "hitRate", "ttlMs"} {

@@ -30,14 +30,17 @@ func TestAnyScriptObeysTheLawOfTheOnion(t *testing.T) {
 		script := pipelinetest.RandomScript(shapes, rapid.Uint64().Draw(t, "script"))
 		want := pipelinetest.Expect(shapes, script)
 		stages := pipelinetest.Stages(messages.Model, shapes...)
-		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script", rawjson.Encode(script)))
+		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script",
+			rawjson.Encode(script)))
 
-		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(), call.Clone())
+		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(),
+			call.Clone())
 		require.NoError(t, err)
 		pipelinetest.RequireWant(t, want, wired)
 
 		steps := 0
-		local := pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget(), Observe: func(c *messages.Call, r pipeline.Report) {
+		local := pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget(), Observe: func(c *messages.Call,
+			r pipeline.Report) {
 			steps++
 			name, _ := c.Slip.Stage()
 			require.True(t, r.Stage != "" && (name != "" || c.Slip.AtTarget() || c.Slip.Done()))
@@ -65,7 +68,10 @@ func TestStepReports(t *testing.T) {
 	}
 	t.Run("a panic is in the report with its stack", func(t *testing.T) {
 		t.Parallel()
-		c, _, r := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict, error) { panic("boom") })
+		c, _, r := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict,
+			error) {
+			panic("boom")
+		})
 		require.Contains(t, r.Stack, "property_test.go")
 		require.Equal(t, messages.StageError, c.Fault.Code)
 		require.Equal(t, "stage s: panic: boom", c.Fault.Message)
@@ -158,7 +164,8 @@ func TestStepReports(t *testing.T) {
 	t.Run("CH-20 Local takes stages of the call's kind only, and not those to skip", func(t *testing.T) {
 		t.Parallel()
 		stages := append(pipelinetest.Stages(messages.Tool, pipelinetest.Shape{Name: "alpha", Order: 10, Before: true}),
-			pipelinetest.Stages(messages.Model, pipelinetest.Shape{Name: "alpha", Order: 10, After: true}, pipelinetest.Shape{Name: "beta", Order: 20, Before: true})...)
+			pipelinetest.Stages(messages.Model, pipelinetest.Shape{Name: "alpha", Order: 10, After: true},
+				pipelinetest.Shape{Name: "beta", Order: 20, Before: true})...)
 		c := pipelinetest.NewCall(messages.Model, []byte(`{}`))
 		c.Skip = []string{"beta"}
 		c, err := pipeline.Chain(stages, pipelinetest.ScriptedTarget()).Call(t.Context(), c)

@@ -101,35 +101,44 @@ func (c *routeCheck) pair(outer, inner Stage) {
 	switch {
 	case outer.Role == RoleCache && inner.Role == RoleRedact && writesPart(inner, "request"):
 		c.add("cache-outer-to-pii", LevelError, both,
-			"%s is outer to %s, so it keys and stores what has not been redacted; give the cache an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so it keys and stores what has not been redacted; give the cache an order above %d",
+			o, i, inner.Order)
 	case outer.Role == RoleEvict && inner.Role == RoleCache:
 		c.add("eviction-not-inner-to-cache", LevelError, both,
-			"%s is outer to %s, so the cache stores whole results and each hit is evicted again; give the eviction an order of %d or more, registered after the cache", o, i, inner.Order)
+			"%s is outer to %s, so the cache stores whole results and each hit is evicted again; give the "+
+				"eviction an order of %d or more, registered after the cache", o, i, inner.Order)
 	case outer.Role == RoleApprove && inner.Role == RoleArguments:
 		c.add("approval-outer-to-arguments", LevelError, both,
-			"%s is outer to %s, so people approve arguments that are changed afterwards; give the approval an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so people approve arguments that are changed afterwards; give the approval an "+
+				"order above %d", o, i, inner.Order)
 	case outer.Role == RoleRetry && inner.Role == RoleFallback:
 		c.add("retry-outer-to-fallback", LevelWarning, both,
-			"%s is outer to %s, so each new attempt tries every standby again; give the retry an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so each new attempt tries every standby again; give the retry an order above %d", o,
+			i, inner.Order)
 	}
 	if inner.Tier == Mandatory && outer.Tier != Mandatory && outer.Before != nil {
 		c.add("mandatory-inner-to-optional", LevelError, both,
-			"%s is %s and may Answer or Stop before the mandatory %s has seen the call; mandatory stages come first", o, outer.Tier, i)
+			"%s is %s and may Answer or Stop before the mandatory %s has seen the call; mandatory stages come first",
+			o, outer.Tier, i)
 	}
 	if outer.Order == inner.Order {
 		if field, ok := bothWrite(outer, inner); ok {
 			c.add("two-writers", LevelError, both,
-				"%s and %s share an order and both write %s, so only the order of registration decides what it holds; give each an order of its own", o, i, field)
+				"%s and %s share an order and both write %s, so only the order of registration decides what it "+
+					"holds; give each an order of its own", o, i, field)
 		}
 	}
 	if outer.Keep && inner.Durable && !inner.Idempotent {
 		c.add("again-outer-to-durable", LevelError, both,
-			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not declare that it may; "+
-				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i, outer.Order)
+			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not "+
+				"declare that it may; "+
+				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i,
+			outer.Order)
 	}
 	for _, t := range outer.Tools {
 		if slices.ContainsFunc(inner.Tools, func(u Tool) bool { return u.Name == t.Name }) {
-			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or switch one of them off", o, i, t.Name)
+			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or "+
+				"switch one of them off", o, i, t.Name)
 		}
 	}
 }
@@ -139,7 +148,8 @@ func (c *routeCheck) alone(s Stage) {
 	rewrites := s.rewrites() || s.After != nil && slices.Contains(s.Writes, "reply.text")
 	if c.kind != messages.Agent && rewrites && s.Filter == nil {
 		c.add("no-chunk-filter", LevelWarning, []Stage{s},
-			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole", at(s))
+			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole",
+			at(s))
 	}
 }
 
@@ -192,7 +202,8 @@ func checkManaged(stages []*Managed) []Finding {
 	}
 	out := CheckRoute(on)
 	for _, f := range CheckRoute(all) {
-		if !slices.ContainsFunc(out, func(o Finding) bool { return o.Type == f.Type && o.String() == f.String() }) && f.Level == LevelError {
+		if !slices.ContainsFunc(out, func(o Finding) bool { return o.Type == f.Type && o.String() == f.String() }) &&
+			f.Level == LevelError {
 			f.Level, f.Text = LevelWarning, "if it is switched on: "+f.Text
 			out = append(out, f)
 		}

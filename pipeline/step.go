@@ -147,7 +147,8 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 		case c.Kind == messages.Agent:
 			return v, nil
 		case v.target != "end":
-			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target, c.Kind)
+			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target,
+				c.Kind)
 		case phase == messages.After:
 			return Continue(), nil
 		case c.HasReply():
@@ -188,7 +189,8 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 }
 
 func refuse(s Stage, format string, args ...any) (Verdict, error) {
-	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
+	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format,
+		args...).From(s.Name)
 }
 
 // applyVerdict writes what the verdict means for fault, reply and notes. f is the fault of the phase's error, if there
@@ -267,7 +269,8 @@ func move(c *messages.Call, v Verdict) Next {
 	}
 	if next.Loop {
 		c.Fail(messages.NewFault(messages.Internal, "the call passed a bound (%d attempts of one stage, %d hops); "+
-			"it ends here: some stage asks for another attempt whatever comes back", MaxAttempts, MaxHops).From("pipeline"))
+			"it ends here: some stage asks for another attempt whatever comes back", MaxAttempts,
+			MaxHops).From("pipeline"))
 	}
 	return next
 }
@@ -289,7 +292,8 @@ func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next 
 	} else if c.Fault != nil && c.Fault.Origin == "" {
 		c.Fault.Origin = messages.TargetOrigin
 	} else if !c.HasReply() && c.Fault == nil {
-		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault", c.Kind).From(messages.TargetOrigin))
+		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault",
+			c.Kind).From(messages.TargetOrigin))
 	}
 	return move(c, Continue())
 }
@@ -329,7 +333,8 @@ func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fau
 	case errors.Is(context.Cause(ctx), ErrCancelled):
 		return messages.NewFault(messages.Cancelled, "the caller cancelled while the %s ran", c.Kind).From("caller")
 	case errors.Is(err, context.DeadlineExceeded):
-		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over while the %s ran", c.Kind).From("deadline")
+		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over while the %s ran",
+			c.Kind).From("deadline")
 	}
 	return messages.NewFault(messages.Internal, "%s: %v", c.Kind, err).From(messages.TargetOrigin)
 }

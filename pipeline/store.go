@@ -61,7 +61,8 @@ func (c Condition) Revision() uint64 { return c.revision }
 // Change loads the value under key into v (the zero value if absent), lets edit change it, and stores it. It repeats
 // this until no other writer came between, so edit may run several times. edit returns false to leave the store
 // unchanged. Each write restarts the value's ttl.
-func Change[T any](ctx context.Context, s Store, key string, ttl time.Duration, edit func(v *T) (bool, error)) (T, error) {
+func Change[T any](ctx context.Context, s Store, key string, ttl time.Duration, edit func(v *T) (bool, error)) (T,
+	error) {
 	for {
 		var v T
 		when := IfAbsent()

@@ -59,7 +59,8 @@ func (m *Manager) places(kind messages.Kind, o ToolStages) (map[string]toolPlace
 			at := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })
 			switch {
 			case at < 0:
-				faults = append(faults, fmt.Errorf("stages.%s: there is no %s stage %q; known: %s", list, kind, name, strings.Join(names(stages), ", ")))
+				faults = append(faults, fmt.Errorf("stages.%s: there is no %s stage %q; known: %s", list, kind, name,
+					strings.Join(names(stages), ", ")))
 				continue
 			case stages[at].Tier != Optional:
 				continue
@@ -75,7 +76,8 @@ func (m *Manager) places(kind messages.Kind, o ToolStages) (map[string]toolPlace
 	place("mandatory", o.Mandatory, firstToolMandatory, Mandatory)
 	place("optional", o.Optional, firstToolOptional, Optional)
 	if err := errors.Join(faults...); err != nil {
-		return nil, messages.NewFault(messages.Misconfigured, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")).From("entry")
+		return nil, messages.NewFault(messages.Misconfigured, "%s", strings.ReplaceAll(err.Error(), "\n",
+			"; ")).From("entry")
 	}
 	return out, nil
 }

@@ -123,7 +123,8 @@ func executable(s Stage, t Tool, serves func(string) bool) error {
 		return nil
 	}
 	return messages.NewFault(messages.Misconfigured,
-		"stage %s: it adds the tool %q, which nobody executes; register the tool or switch the stage off", s.Name, t.Name).From(s.Name)
+		"stage %s: it adds the tool %q, which nobody executes; register the tool or switch the stage off", s.Name,
+		t.Name).From(s.Name)
 }
 
 func toolName(e []byte) string {

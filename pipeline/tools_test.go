@@ -15,7 +15,8 @@ func TestStageTools(t *testing.T) {
 	t.Parallel()
 	do := func(context.Context, *messages.Call, json.RawMessage) ([]byte, error) { return []byte(`"done"`), nil }
 	w := pipeline.Stage{Name: "w", Tools: []pipeline.Tool{
-		{Name: "write_todos", Description: "d", Parameters: json.RawMessage(`{"type":"object"}`), Do: do}, {Name: "own", Do: do},
+		{Name: "write_todos", Description: "d", Parameters: json.RawMessage(`{"type":"object"}`), Do: do},
+		{Name: "own", Do: do},
 	}}
 	v := pipeline.Stage{Name: "v", Tools: []pipeline.Tool{{Name: "write_todos", Do: do}}}
 	list := []pipeline.Stage{w, v}
@@ -26,7 +27,8 @@ func TestStageTools(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"own", "write_todos"}, clashes, "S1-IF-3 the request's own wins, then the outer stage's")
 	require.Equal(t, `{"model":"m","tools":[{"type":"function","function":{"name":"own","x":1.0}},`+
-		`{"type":"function","function":{"name":"write_todos","description":"d","parameters":{"type":"object"}}}]}`, string(c.Request()))
+		`{"type":"function","function":{"name":"write_todos","description":"d","parameters":{"type":"object"}}}]}`,
+		string(c.Request()))
 	once := string(c.Request())
 	_, err = pipeline.AddTools(c, list, nil)
 	require.NoError(t, err)
@@ -61,7 +63,10 @@ func TestStageTools(t *testing.T) {
 		after := []byte(`{"model":"m","tools":[{"type":"function","function":{"name":"ghost"}}]}`)
 		require.Error(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, nil))
 		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, after, after, nil))
-		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, func(string) bool { return true }))
-		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w", Tools: []pipeline.Tool{{Name: "ghost", Do: do}}}, before, after, nil))
+		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, func(string) bool {
+			return true
+		}))
+		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w",
+			Tools: []pipeline.Tool{{Name: "ghost", Do: do}}}, before, after, nil))
 	})
 }

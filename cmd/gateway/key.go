@@ -43,6 +43,7 @@ func runKey(args []string, pepper string, out io.Writer) error {
 	if _, err := httpapi.ParseKeys([]byte(`{"keys":[`+string(line)+`]}`), pepper); err != nil {
 		return fmt.Errorf("gateway key: %w", err)
 	}
-	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under keys:\n  - %s\n", key, line)
+	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under "+
+		"keys:\n  - %s\n", key, line)
 	return err
 }

@@ -52,7 +52,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 func listen(addr, what, flagName string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; another process listens there, choose another address with --%s", what, err, flagName)
+		return nil, fmt.Errorf("%s: %w; another process listens there, choose another address with --%s", what, err,
+			flagName)
 	}
 	return l, nil
 }
@@ -69,7 +70,8 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
 	srv, err := httpapi.New(httpapi.Config{
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
-		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
+		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded,
+		Grace: 5 * time.Second,
 	}, httpapi.Deps{
 		Keys: keys, Log: log,
 	})
@@ -88,7 +90,8 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		}
 		defer func() { _ = admin.Close() }()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config),
+		Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -107,7 +110,8 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	defer mcp.Close()
 	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their open streams would delay the stop
-	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp",
+		Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.ServeOn(main, srv.Handler()) }()
 	servers := 1
@@ -166,7 +170,8 @@ func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
 func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	where := "server at " + h.URL
 	if h.Embedded {
-		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
+		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see " +
+			"docs/operations.md)"
 	}
 	page := "http://" + addr + "/ui/"
 	switch {
@@ -185,7 +190,8 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command uses port 4222 by default
 			server = " -s " + h.URL
 		}
-		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
+		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{`+
+			`"role":"user","content":"hello"}]}'
     nats micro stats%s shallot
 `, server, root, server)
 	}
@@ -228,7 +234,8 @@ func runConfig(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := host.CheckConfig(context.Background(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
+		if err := host.CheckConfig(context.Background(),
+			host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(out, "the configuration is well formed")

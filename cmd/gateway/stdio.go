@@ -45,13 +45,15 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if o.loaded.Config.Embedded() {
 		roles = host.Everything()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log,
+		Drain: 4 * time.Second})
 	if err != nil {
 		return err
 	}
 	server, err := mcpapi.New(mcpapi.Options{
 		Entry: h.Entry(), Source: h, Approvals: h, // the person at the client started this process
-		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator}, Alone: true,
+		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator},
+		Alone:   true,
 		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Log: log,
 	})
 	if err == nil {

@@ -55,7 +55,8 @@ func run(ctx context.Context) error {
 				_ = r.Error("400", err.Error(), nil) // the stage's error
 				return
 			}
-			line := []any{"key", q.Key, "tenant", q.Call.Tenant, "user", q.Call.User, "tool", q.Call.Tool, "ran", q.Call.Notes.ExecutorReached}
+			line := []any{"key", q.Key, "tenant", q.Call.Tenant, "user", q.Call.User, "tool", q.Call.Tool, "ran",
+				q.Call.Notes.ExecutorReached}
 			if q.Fault != nil {
 				line = append(line, "fault", q.Fault.Code)
 			}

@@ -93,7 +93,8 @@ func longest(delta []byte) (text string, with, only func(string) []byte) {
 		if s, _ := rawjson.FieldString(inner, at[1]); len(s) > len(text) {
 			text = s
 			put := func(delta, call, inner []byte, s string) []byte {
-				return rawjson.SetField(delta, "tool_calls", rawjson.Array([][]byte{rawjson.SetField(call, at[0], rawjson.SetFieldString(inner, at[1], s))}))
+				return rawjson.SetField(delta, "tool_calls",
+					rawjson.Array([][]byte{rawjson.SetField(call, at[0], rawjson.SetFieldString(inner, at[1], s))}))
 			}
 			with = func(s string) []byte { return put(delta, calls[0], inner, s) }
 			only = func(s string) []byte {

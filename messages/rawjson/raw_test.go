@@ -15,7 +15,8 @@ import (
 
 // text draws strings with everything that JSON escapes.
 func text() *rapid.Generator[string] {
-	return rapid.OneOf(rapid.StringN(0, 8, 24), rapid.SampledFrom([]string{"a", "b", "", "a.b", "*", "#", "@this", "a\\b", "\"", "\n", "<&>",
+	return rapid.OneOf(rapid.StringN(0, 8, 24), rapid.SampledFrom([]string{"a", "b", "", "a.b", "*", "#", "@this",
+		"a\\b", "\"", "\n", "<&>",
 		"\u2028", "😀", "messages", "0", "-1", "}", "{", "]", ",", ":", "\\u0041"}))
 }
 
@@ -30,7 +31,8 @@ func value(depth int) *rapid.Generator[string] {
 		case 0:
 			return rapid.SampledFrom([]string{"null", "true", "false"}).Draw(t, "word")
 		case 1:
-			return rapid.SampledFrom([]string{"0", "-0", "1.0", "1e3", "9007199254740993", "18446744073709551617", "0.10", "-1E-2"}).Draw(t, "number")
+			return rapid.SampledFrom([]string{"0", "-0", "1.0", "1e3", "9007199254740993", "18446744073709551617",
+				"0.10", "-1E-2"}).Draw(t, "number")
 		case 2, 3:
 			return quote(t, text().Draw(t, "string"))
 		case 4:

@@ -33,7 +33,8 @@ func Load(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&o.url, "url", "http://127.0.0.1:8080/v1/chat/completions", "where to post")
 	fs.StringVar(&o.natsURL, "nats", "", "`URL` of a NATS server; then requests go there and not over HTTP")
 	fs.StringVar(&o.subject, "subject", "shallot.v1.model.request", "subject of the NATS requests")
-	fs.StringVar(&o.body, "body", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`, "request body")
+	fs.StringVar(&o.body, "body", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`,
+		"request body")
 	fs.StringVar(&callers, "callers", "1,16,64", "callers at once, a `list` by comma")
 	fs.DurationVar(&o.during, "for", 5*time.Second, "how long each row runs")
 	if err := fs.Parse(args); err != nil {
@@ -66,7 +67,8 @@ func (o loadOptions) run(ctx context.Context, out io.Writer) error {
 			return took[min(len(took)-1, int(share*float64(len(took))))].Round(10 * time.Microsecond)
 		}
 		fmt.Fprintf(w, "%d\t%d\t%d\t%.0f\t%v\t%v\t%v\t%v\t\n", n, len(took)+failed, failed,
-			float64(len(took))/o.during.Seconds(), at(0.5), at(0.95), at(0.99), took[len(took)-1].Round(10*time.Microsecond))
+			float64(len(took))/o.during.Seconds(), at(0.5), at(0.95), at(0.99),
+			took[len(took)-1].Round(10*time.Microsecond))
 		if ctx.Err() != nil {
 			break
 		}
@@ -111,7 +113,8 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 
 // loop runs n callers, each making one call after another, until the time is over. It returns the sorted times of the
 // calls that succeeded, how many failed, and the last failure.
-func loop(ctx context.Context, n int, during time.Duration, ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
+func loop(ctx context.Context, n int, during time.Duration,
+	ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
 	end := time.Now().Add(during)
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -92,7 +92,8 @@ type RemoteStage struct {
 
 // SetDefaults fills a new entry before the file's keys are read into it.
 func (s *RemoteStage) SetDefaults() {
-	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
+	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"},
+		Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
 }
 
 // Models holds the providers.
@@ -196,8 +197,9 @@ func Default() Config {
 	return Config{
 		Version: 1,
 		Tool: Tooling{
-			Executor:  Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
-			Timeout:   ToolTimeouts{Default: 15 * time.Second, Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
+			Executor: Executor{CorePool: 16, MaxPool: 64, QueueCapacity: 256},
+			Timeout: ToolTimeouts{Default: 15 * time.Second,
+				Prefixes: map[string]time.Duration{"search_": 10 * time.Second, "create_": 30 * time.Second}},
 			Arguments: ToolArguments{Coercion: "documents", IntegerBits: 64},
 			Policy:    ToolPolicy{Undeclared: "documents", Discovered: "strict"},
 			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},

@@ -70,7 +70,8 @@ func load(t *testing.T, yaml string, environ ...string) (*config.Loaded, error) 
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
-	return config.Load(config.Options{File: file, Environ: environ, Sections: sections(), Stages: map[string][]string{"model": {"logging"}}})
+	return config.Load(config.Options{File: file, Environ: environ, Sections: sections(),
+		Stages: map[string][]string{"model": {"logging"}}})
 }
 
 func TestDefaultsAreValid(t *testing.T) {
@@ -149,7 +150,8 @@ http: {body-limit: 10MB}
 	require.Equal(t, config.Size(3<<29), l.Bus.EntryMaxBytes)
 	require.Equal(t, config.Size(10_000_000), l.HTTP.BodyLimit)
 	require.Equal(t, "2", l.Tool.Tools[0].Version)
-	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`, string(l.Tool.Tools[0].InputSchema))
+	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`,
+		string(l.Tool.Tools[0].InputSchema))
 	require.Contains(t, string(l.Tool.Tools[0].InputSchema), "12345678901234567890", "integers above 2^53 stay exact")
 	require.Regexp(t, `shallot.yaml:27:45`, l.Where("bus.claim-check"))
 
@@ -163,7 +165,8 @@ http: {body-limit: 10MB}
 
 func TestEmptyAndCommentedFiles(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "# nothing\n", "---\n", "http:\nagent:\n", "\ufeffversion: 1\n", "version: 1\r\nhttp:\r\n  addr: 127.0.0.1:1\r\n"} {
+	for _, text := range []string{"", "# nothing\n", "---\n", "http:\nagent:\n", "\ufeffversion: 1\n",
+		"version: 1\r\nhttp:\r\n  addr: 127.0.0.1:1\r\n"} {
 		_, err := load(t, text)
 		require.NoError(t, err, "%q", text)
 	}
@@ -190,7 +193,8 @@ func TestAnchors(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
-	l, err := load(t, "http: {addr: 127.0.0.1:1}\nmodels: {providers: [{name: a, models: [x], api-key-env: SHALLOT__MY__KEY}]}\n",
+	l, err := load(t, "http: {addr: 127.0.0.1:1}\nmodels: {providers: [{name: a, models: [x], api-key-env: "+
+		"SHALLOT__MY__KEY}]}\n",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__MAX_RETRIES=3",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__FALLBACK_MODELS=a, b",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__ENABLED=false",

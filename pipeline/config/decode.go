@@ -122,7 +122,8 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 	case errors.As(err, &several):
 		d.found = append(d.found, several...)
 	case err != nil && (f.secret || n.loose && n.source == ""):
-		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
+		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text,
+			hidden))
 	case err != nil:
 		d.bad(n.place, path, "%v", err)
 	}

@@ -124,7 +124,8 @@ func (d *decoder) settings(v reflect.Value, path []string, closed bool) []settin
 			}
 		case x.Kind() == reflect.Struct && isRecord(f.typ):
 			out = append(out, d.settings(x, p, closed || f.fileOnly)...)
-		case x.Kind() == reflect.Pointer && f.typ.Elem().Kind() == reflect.Struct && isRecord(f.typ.Elem()) && !x.IsNil():
+		case x.Kind() == reflect.Pointer && f.typ.Elem().Kind() == reflect.Struct && isRecord(f.typ.Elem()) &&
+			!x.IsNil():
 			out = append(out, d.settings(x.Elem(), p, closed || f.fileOnly)...)
 		}
 	}

@@ -23,7 +23,8 @@ func (l *Loaded) Place(err error) error {
 			continue
 		}
 		at := placeOf(l.at, path)
-		p := &Problem{File: l.src.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: text, cause: e}
+		p := &Problem{File: l.src.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: text,
+			cause: e}
 		if !slices.ContainsFunc(placed, func(o *Problem) bool { return o.Path == p.Path && o.Text == p.Text }) {
 			placed = append(placed, p)
 		}

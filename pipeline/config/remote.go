@@ -21,7 +21,8 @@ func (c *checker) remote(cfg *Config) {
 		c.remotePhases(at, s)
 		c.remoteSubject(at, s, cfg.Bus.Root)
 		if total := cfg.Models.Timeouts.Total; s.Kind == "model" && s.Timeout > total {
-			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, which is %s",
+			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, "+
+				"which is %s",
 				s.Timeout, total)
 		}
 	}

@@ -44,7 +44,8 @@ func placeAt(p *token.Position) place { return place{line: p.Line, column: p.Col
 // bad records a problem. Reading goes on, so that one run reports all of them.
 func (s *source) bad(at place, path, format string, args ...any) {
 	s.found = append(s.found, &Problem{
-		File: s.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: fmt.Sprintf(format, args...),
+		File: s.name, Line: at.line, Column: at.column, Source: at.source, Path: path,
+		Text: fmt.Sprintf(format, args...),
 	})
 }
 

@@ -205,7 +205,8 @@ type Reader struct {
 // anything else is the fault not_found.
 func Read(ctx context.Context, r Reader, tenant, at string, offset, limit int) (Part, error) {
 	if offset < 0 || limit < 0 {
-		return Part{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more", offset, limit).At("offset")
+		return Part{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more",
+			offset, limit).At("offset")
 	}
 	if limit == 0 {
 		limit = defaultPart
@@ -231,7 +232,8 @@ func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
 	if len(said) < len(at) {
 		said += "..."
 	}
-	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", said).At("path")
+	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the "+
+		"path is the one that the summary shows", said).At("path")
 	name := strings.TrimPrefix(at, scheme)
 	if r.Dir != "" {
 		for _, at := range []string{at, string(filepath.Separator) + at} { // a path in a URL has lost its first slash
@@ -272,10 +274,13 @@ func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
 func Tool() tool.Definition {
 	return tool.Definition{
 		Name: "readEvictedResult", Version: "1", Source: tool.Operator,
-		Description: "Reads a part of a large tool result that was saved. The path is the one that the shortened result shows.",
-		InputSchema: tool.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxPart, defaultPart)),
-		Executor:    tool.Executor{Kind: tool.ExecGo, Name: "readEvictedResult"},
-		Policy:      tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{Scope: tool.ScopeOff}, MaxResult: -1},
+		Description: "Reads a part of a large tool result that was saved. The path is the one that the " +
+			"shortened result shows.",
+		InputSchema: tool.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{`+
+			`"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,`+
+			`"default":%d}},"required":["path"]}`, MaxPart, defaultPart)),
+		Executor: tool.Executor{Kind: tool.ExecGo, Name: "readEvictedResult"},
+		Policy:   tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{Scope: tool.ScopeOff}, MaxResult: -1},
 	}
 }
 

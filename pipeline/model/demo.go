@@ -115,9 +115,11 @@ func (a *demoAnswer) reply() []byte {
 	for _, t := range a.tools {
 		out += words(chat.ToolCall{Raw: t}.Arguments()) * a.n
 	}
-	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id), demoCreated, rawjson.Encode(a.model))
+	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id),
+		demoCreated, rawjson.Encode(a.model))
 	r = rawjson.SetField(r, "choices", rawjson.Array(choices))
-	return rawjson.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, a.prompt, out, a.prompt+out))
+	return rawjson.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,`+
+		`"total_tokens":%d}`, a.prompt, out, a.prompt+out))
 }
 
 func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
@@ -131,7 +133,8 @@ func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
 		}
 		if a.pause > 0 {
 			res := respond(req, http.StatusOK, "application/json", nil)
-			res.Body = &demoStream{ctx: req.Context(), events: [][]byte{nil, reply}, pause: a.pause * time.Duration(words(a.text))}
+			res.Body = &demoStream{ctx: req.Context(), events: [][]byte{nil, reply},
+				pause: a.pause * time.Duration(words(a.text))}
 			return res
 		}
 		return respond(req, http.StatusOK, "application/json", reply)
@@ -180,7 +183,8 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 		}
 		for _, w := range strings.SplitAfter(content, " ") {
 			if w != "" {
-				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"), "content", w), nil))
+				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"),
+					"content", w), nil))
 			}
 		}
 	}
@@ -214,7 +218,8 @@ func words(text string) int { return len(strings.Fields(text)) }
 
 func respond(req *http.Request, status int, kind string, body []byte) *http.Response {
 	return &http.Response{
-		StatusCode: status, Status: strconv.Itoa(status) + " " + http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode: status, Status: strconv.Itoa(status) + " " + http.StatusText(status), Proto: "HTTP/1.1",
+		ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(bytes.NewReader(body)), Request: req,
 	}
 }

@@ -104,7 +104,8 @@ func example(schema gjson.Result, text string, depth int) string {
 	return string(rawjson.Encode(text))
 }
 
-const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, fail empty, fail html, fail malformed, fail timeout, fail refused."
+const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, " +
+	"fail empty, fail html, fail malformed, fail timeout, fail refused."
 
 // fail makes demo/fail do what the text asks for; done is false if it is to answer normally.
 func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, done bool, err error) {
@@ -123,7 +124,8 @@ func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, d
 		break
 	}
 	refuse := func(status int, kind, code string) (*http.Response, bool, error) {
-		body := fmt.Appendf(nil, `{"error":{"message":"demo/fail was asked for status %d","type":%q,"param":null,"code":%q}}`, status, kind, code)
+		body := fmt.Appendf(nil, `{"error":{"message":"demo/fail was asked for status %d","type":%q,`+
+			`"param":null,"code":%q}}`, status, kind, code)
 		res := respond(req, status, "application/json", body)
 		if status == http.StatusTooManyRequests && kind != "insufficient_quota" {
 			res.Header.Set("Retry-After", "1")
@@ -152,7 +154,8 @@ func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, d
 	case "html":
 		return respond(req, http.StatusOK, "text/html", []byte("<html><body>502 Bad Gateway</body></html>")), true, nil
 	case "malformed":
-		return respond(req, http.StatusOK, "text/event-stream", []byte("data: {\"choices\":[{\"delta\":{\"content\":\n\n")), true, nil
+		return respond(req, http.StatusOK, "text/event-stream",
+			[]byte("data: {\"choices\":[{\"delta\":{\"content\":\n\n")), true, nil
 	case "timeout":
 		<-req.Context().Done()
 		return nil, true, req.Context().Err()

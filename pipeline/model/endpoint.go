@@ -124,7 +124,8 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 // run runs the model once within the times of its provider.
 func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *messages.Call, emit pipeline.Emit) error {
 	body, stream := prepare(c.Request(), model, c.Stream)
-	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body, times: p.Timeouts.or(e.Timeouts)}
+	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body,
+		times: p.Timeouts.or(e.Timeouts)}
 	limit, key := r.times.Attempt, "attempt"
 	if r.times.Total < limit {
 		limit, key = r.times.Total, "total"
@@ -198,7 +199,8 @@ func (r *run) do(ctx context.Context) error {
 	}
 	if res.StatusCode/100 != 2 {
 		clock.set(min(r.times.Idle, errorPatience), r.idle())
-		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError)) // the status says enough, even if the body cannot be read
+		// the status says enough, even if the body cannot be read
+		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError))
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
 	if isEventStream(res.Header, r.stream) {
@@ -246,7 +248,8 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 	case errors.Is(err, errCoding):
 		return r.badReply("its reply cannot be decoded (%s)", err)
 	case err != nil:
-		f := messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply", r.provider.Name)
+		f := messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply",
+			r.provider.Name)
 		return r.provider.explain(f, "broke the connection after %d bytes of its reply: %s", len(b), err)
 	case !utf8.Valid(b):
 		return r.badReply("its reply is not UTF-8")

@@ -194,7 +194,8 @@ func ended(ctx context.Context) error {
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	const most = 24 * time.Hour
 	wait := time.Duration(0)
-	if ms, err := strconv.ParseFloat(strings.TrimSpace(h.Get("Retry-After-Ms")), 64); err == nil && ms > 0 && ms < float64(most/time.Millisecond) {
+	if ms, err := strconv.ParseFloat(strings.TrimSpace(h.Get("Retry-After-Ms")), 64); err == nil && ms > 0 &&
+		ms < float64(most/time.Millisecond) {
 		wait = time.Duration(ms * float64(time.Millisecond))
 	} else if text := strings.TrimSpace(h.Get("Retry-After")); text != "" {
 		if s, err := strconv.ParseFloat(text, 64); err == nil {

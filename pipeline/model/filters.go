@@ -57,7 +57,8 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 			args := rawjson.SetFieldString([]byte("{}"), "arguments", text)
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "function_call", args))
 		default:
-			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner), text))
+			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner),
+				text))
 			call = chat.Indexed(call, int64(k.at.Tool))
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{call})))
 		}

@@ -33,7 +33,8 @@ func (m *patience) refuses(p Provider, model string) *messages.Fault {
 	}
 	f := messages.NewFault(messages.ProviderLimited, "provider %s limits our requests; try again later", p.Name)
 	f.RetryAfter, f.Unsent = left, true
-	return p.explain(f, "not asked: it wants no request for model %s for another %s", model, left.Round(time.Millisecond))
+	return p.explain(f, "not asked: it wants no request for model %s for another %s", model,
+		left.Round(time.Millisecond))
 }
 
 // learn remembers a pause that a provider asked for.

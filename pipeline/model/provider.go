@@ -67,7 +67,8 @@ func NewTable(providers ...Provider) (*Table, error) {
 	t := &Table{found: map[string]discovery{}}
 	for i, p := range providers {
 		if p.Name == "" || strings.ContainsAny(p.Name, "/ ") {
-			return nil, fmt.Errorf("models.providers[%d].name: %q; a name is not empty and has no slash and no space", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].name: %q; a name is not empty and has no slash and no space",
+				i, p.Name)
 		}
 		if slices.ContainsFunc(t.providers, func(o Provider) bool { return o.Name == p.Name }) {
 			return nil, fmt.Errorf("models.providers[%d].name: %q comes twice", i, p.Name)
@@ -77,10 +78,12 @@ func NewTable(providers ...Provider) (*Table, error) {
 		}
 		u, err := url.Parse(p.BaseURL)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: no http or https URL with a host; it looks like https://host/v1", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: no http or https URL with a "+
+				"host; it looks like https://host/v1", i, p.Name)
 		}
 		if u.User != nil {
-			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: a URL must not hold a password; use api-key-env or headers", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: a URL must not hold a password; "+
+				"use api-key-env or headers", i, p.Name)
 		}
 		p.BaseURL = strings.TrimRight(p.BaseURL, "/")
 		if len(p.Models) == 0 {
@@ -147,7 +150,8 @@ func (t *Table) has(name string) bool {
 func (t *Table) unknown(model string) *messages.Fault {
 	if len(t.providers) == 0 {
 		return messages.NewFault(messages.ModelNotFound,
-			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").
+			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or "+
+				"models.providers").
 			At("model").From("entry")
 	}
 	var known []string
@@ -165,6 +169,7 @@ func (t *Table) unknown(model string) *messages.Fault {
 		more = fmt.Sprintf(" and %d more", len(known)-shown)
 		known = known[:shown]
 	}
-	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).
+	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model,
+		strings.Join(known, ", "), more).
 		At("model").From("entry")
 }

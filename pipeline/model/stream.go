@@ -83,7 +83,8 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	case clean:
 		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason",
 			r.provider.Name)
-		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason", len(s.chunks)))
+		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason",
+			len(s.chunks)))
 	}
 	f := messages.NewFault(messages.ProviderError, "provider %s broke the stream", r.provider.Name)
 	return r.broken(s, r.provider.explain(f, "broke the stream after %d chunks: %s", len(s.chunks), err))
@@ -96,7 +97,8 @@ func (r *run) broken(s *relay, err error) error {
 	if !ok || !s.released {
 		return err
 	}
-	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s", f.Message)
+	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s",
+		f.Message)
 	cut.Last, cut.RetryAfter, cut.Headers, cut.Detail = f.Code, f.RetryAfter, f.Headers, f.Reason()
 	return cut
 }

@@ -54,12 +54,14 @@ func chainRows() []row {
 	return []row{
 		{"full", "CH-1 order and reverse order", nil, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "CH-4 stop", Script{"B.b": {ActStop}}, "A.b B.b A.a", named("beta")},
-		{"full", "CH-5 answer", Script{"B.b": {ActAnswer}, "A.a": {ActEdit}}, "A.b B.b A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, "by B+A", text(o.Call))
-		}},
-		{"full", "CH-6 after fails", Script{"G.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, []string{"", "", "broke"}, lastErrors(o.Call))
-		}},
+		{"full", "CH-5 answer", Script{"B.b": {ActAnswer}, "A.a": {ActEdit}}, "A.b B.b A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, "by B+A", text(o.Call))
+			}},
+		{"full", "CH-6 after fails", Script{"G.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, []string{"", "", "broke"}, lastErrors(o.Call))
+			}},
 		{"full", "CH-6 after fails half way", Script{"G.a": {ActHalf}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "CH-6 after panics", Script{"G.a": {ActPanic}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "CH-7 all afters fail", Script{"G.a": {ActError}, "B.a": {ActPanic}, "A.a": {ActHalf}},
@@ -69,14 +71,16 @@ func chainRows() []row {
 		{"full", "CH-8 after edits", Script{"G.a": {ActEdit}, "B.a": {ActEdit}, "A.a": {ActEdit}},
 			"A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) { require.Equal(t, "T+G+B+A", text(o.Call)) }},
 		{"full", "CH-10 X-8 before fails", Script{"B.b": {ActError}}, "A.b B.b A.a", named("beta")},
-		{"full", "CH-10 and the outer after throws it again", Script{"B.b": {ActError}, "A.a": {ActRethrow}}, "A.b B.b A.a", named("beta")},
+		{"full", "CH-10 and the outer after throws it again", Script{"B.b": {ActError}, "A.a": {ActRethrow}},
+			"A.b B.b A.a", named("beta")},
 		{"full", "CH-10 before panics", Script{"B.b": {ActPanic}}, "A.b B.b A.a", named("beta")},
 		{"full", "X-7 the outermost stops", Script{"A.b": {ActStop}}, "A.b", named("alpha")},
 		{"full", "CH-18 answered at once", Script{"A.b": {ActStop}}, "A.b", func(t *testing.T, o Outcome) {
 			require.Less(t, o.Took, 5*time.Second, "the caller must not wait for a time-out")
 		}},
 		{"empty", "CH-11 no stages", nil, "T", nil},
-		{"full", "CH-12 S1-CAP-2 wrap style", Script{"B.a": {ActAgain}}, "A.b B.b G.b T G.a B.a G.b T G.a B.a A.a", nil},
+		{"full", "CH-12 S1-CAP-2 wrap style", Script{"B.a": {ActAgain}}, "A.b B.b G.b T G.a B.a G.b T G.a B.a A.a",
+			nil},
 		{"full", "CH-12 from a chain of two", Script{"B.a": {ActAgain, ActContinue, ActAgain}, "A.a": {ActAgain}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a A.a B.b G.b T G.a B.a G.b T G.a B.a A.a", nil},
 		{"full", "X-13 inner stages see each attempt, outer ones do not",
@@ -91,45 +95,59 @@ func chainRows() []row {
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
 				require.Equal(t, `["A","B","G"]`, replyField(t, o.Call, "edits"))
 			}},
-		{"full", "an attempt with another request", Script{"B.a": {ActAgainWith}}, "A.b B.b G.b T G.a B.a G.b T G.a B.a A.a",
+		{"full", "an attempt with another request", Script{"B.a": {ActAgainWith}}, "A.b B.b G.b T G.a B.a G.b T " +
+			"G.a B.a A.a",
 			func(t *testing.T, o Outcome) { require.Equal(t, `"m2"`, replyField(t, o.Call, "model")) }},
 		{"full", "the kept request stays as it was", Script{"B.a": {ActAgainWith, ActAgain}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a G.b T G.a B.a A.a",
 			func(t *testing.T, o Outcome) { require.Equal(t, `"m1"`, replyField(t, o.Call, "model")) }},
-		{"full", "S1-CAP-4 a fault of the target", Script{"T": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
-			f := o.Call.Fault
-			require.True(t, f.OfTarget())
-			require.Equal(t, 2*time.Second, f.RetryAfter)
-			require.Equal(t, map[string]string{"x-ratelimit-remaining": "0"}, f.Headers)
-		}},
+		{"full", "S1-CAP-4 a fault of the target", Script{"T": {ActFault}}, "A.b B.b G.b T G.a B.a A.a",
+			func(t *testing.T, o Outcome) {
+				f := o.Call.Fault
+				require.True(t, f.OfTarget())
+				require.Equal(t, 2*time.Second, f.RetryAfter)
+				require.Equal(t, map[string]string{"x-ratelimit-remaining": "0"}, f.Headers)
+			}},
 		{"full", "a fault of the target and a good second attempt", Script{"T": {ActFault}, "A.a": {ActAgain}},
 			"A.b B.b G.b T G.a B.a A.a B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target fails", Script{"T": {ActError}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target panics", Script{"T": {ActPanic}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target gives nothing", Script{"T": {ActNothing}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target sets its fault itself", Script{"T": {ActOwnFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "a fault from before travels as it is", Script{"B.b": {ActFault}}, "A.b B.b A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, "messages", o.Call.Fault.Param)
-		}},
+		{"full", "a fault from before travels as it is", Script{"B.b": {ActFault}}, "A.b B.b A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, "messages", o.Call.Fault.Param)
+			}},
 		{"full", "a fault from after is only recorded", Script{"B.a": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"closed", "fail-closed after", Script{"B.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", named("beta")},
 		{"closed", "fail-closed after with a fault", Script{"B.a": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"closed", "fail-closed after keeps the fault that is there", Script{"T": {ActFault}, "B.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "CH-21 zero verdict from before", Script{"B.b": {ActZero}}, "A.b B.b A.a", expected("Continue", "Answer", "Stop", "Hold", "Jump")},
-		{"full", "CH-21 zero verdict from after", Script{"B.a": {ActZero}}, "A.b B.b G.b T G.a B.a A.a", expected("Continue", "Again", "Hold", "Jump")},
+		{"closed", "fail-closed after keeps the fault that is there", Script{"T": {ActFault}, "B.a": {ActError}},
+			"A.b B.b G.b T G.a B.a A.a", nil},
+		{"full", "CH-21 zero verdict from before", Script{"B.b": {ActZero}}, "A.b B.b A.a",
+			expected("Continue", "Answer", "Stop", "Hold", "Jump")},
+		{"full", "CH-21 zero verdict from after", Script{"B.a": {ActZero}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("Continue", "Again", "Hold", "Jump")},
 		{"full", "CH-21 Again from before", Script{"B.b": {ActAgain}}, "A.b B.b A.a", expected("Again", "Continue")},
-		{"full", "CH-21 Answer without a reply", Script{"B.b": {ActAnswerEmpty}}, "A.b B.b A.a", expected("without a reply")},
-		{"full", "CH-21 Answer from after", Script{"B.a": {ActAnswer}}, "A.b B.b G.b T G.a B.a A.a", expected("Answer", "Again")},
-		{"full", "CH-21 Stop from after", Script{"B.a": {ActStop}}, "A.b B.b G.b T G.a B.a A.a", expected("Stop", "Again")},
-		{"nokeep", "CH-21 Again of a stage that does not keep", Script{"B.a": {ActAgain}}, "A.b B.b G.b T G.a B.a A.a", expected("Again", "keep")},
-		{"full", "after takes the reply away", Script{"B.a": {ActDrop}}, "A.b B.b G.b T G.a B.a A.a", expected("reply")},
-		{"full", "HK-9 undeclared jump from before", Script{"B.b": {ActJumpNowhere}}, "A.b B.b A.a", expected("nowhere", "end")},
-		{"full", "HK-9 undeclared jump from after", Script{"B.a": {ActJumpNowhere}}, "A.b B.b G.b T G.a B.a A.a", expected("nowhere", "end")},
+		{"full", "CH-21 Answer without a reply", Script{"B.b": {ActAnswerEmpty}}, "A.b B.b A.a",
+			expected("without a reply")},
+		{"full", "CH-21 Answer from after", Script{"B.a": {ActAnswer}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("Answer", "Again")},
+		{"full", "CH-21 Stop from after", Script{"B.a": {ActStop}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("Stop", "Again")},
+		{"nokeep", "CH-21 Again of a stage that does not keep", Script{"B.a": {ActAgain}},
+			"A.b B.b G.b T G.a B.a A.a", expected("Again", "keep")},
+		{"full", "after takes the reply away", Script{"B.a": {ActDrop}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("reply")},
+		{"full", "HK-9 undeclared jump from before", Script{"B.b": {ActJumpNowhere}}, "A.b B.b A.a",
+			expected("nowhere", "end")},
+		{"full", "HK-9 undeclared jump from after", Script{"B.a": {ActJumpNowhere}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("nowhere", "end")},
 		{"full", "jump to end from before is a stop", Script{"B.b": {ActJumpEnd}}, "A.b B.b A.a", named("beta")},
 		{"full", "jump to end from after goes on", Script{"B.a": {ActJumpEnd}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"partial", "phases that are not there are no hops", nil, "A.b G.b T D.a G.a B.a", nil},
 		{"partial", "X-7 with phases that are not there", Script{"G.b": {ActStop}}, "A.b G.b B.a", nil},
-		{"partial", "again of a stage without a before", Script{"B.a": {ActAgain}}, "A.b G.b T D.a G.a B.a G.b T D.a G.a B.a", nil},
+		{"partial", "again of a stage without a before", Script{"B.a": {ActAgain}}, "A.b G.b T D.a G.a B.a G.b " +
+			"T D.a G.a B.a", nil},
 	}
 }
 
@@ -145,7 +163,8 @@ func chainFixtures() []Fixture {
 	var out []Fixture
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
 		for name, shapes := range chainShapes() {
-			f := Fixture{Name: string(kind) + "-" + name, Kind: kind, Stages: Stages(kind, shapes...), Target: ScriptedTarget()}
+			f := Fixture{Name: string(kind) + "-" + name, Kind: kind, Stages: Stages(kind, shapes...),
+				Target: ScriptedTarget()}
 			for _, r := range chainRows() {
 				if r.shapes == name {
 					f.Cases = append(f.Cases, rowCase(kind, shapes, r))
@@ -185,9 +204,11 @@ func RandomScript(shapes []Shape, seed uint64) Script {
 	}
 	s := Script{"T": pick(ActError, ActFault, ActPanic, ActNothing, ActOwnFault)}
 	for _, shape := range shapes {
-		s[shape.Letter()+".b"] = pick(ActEdit, ActEdit, ActAnswer, ActStop, ActError, ActFault, ActPanic, ActZero, ActAgain,
+		s[shape.Letter()+".b"] = pick(ActEdit, ActEdit, ActAnswer, ActStop, ActError, ActFault, ActPanic, ActZero,
+			ActAgain,
 			ActAnswerEmpty, ActJumpEnd, ActJumpNowhere)
-		s[shape.Letter()+".a"] = pick(ActEdit, ActAgain, ActAgain, ActAgain, ActAgainWith, ActError, ActFault, ActRethrow,
+		s[shape.Letter()+".a"] = pick(ActEdit, ActAgain, ActAgain, ActAgain, ActAgainWith, ActError, ActFault,
+			ActRethrow,
 			ActHalf, ActDrop, ActPanic, ActZero, ActAnswer, ActStop, ActJumpEnd, ActJumpNowhere)
 	}
 	return s
@@ -223,7 +244,8 @@ func timeFixture() Fixture {
 			},
 		}
 	}
-	return Fixture{Name: "deadline", Kind: messages.Model, Stages: Stages(messages.Model, shapes...), Target: ScriptedTarget(),
+	return Fixture{Name: "deadline", Kind: messages.Model, Stages: Stages(messages.Model, shapes...),
+		Target: ScriptedTarget(),
 		Cases: []Case{
 			late("the target waits", Script{"T": {ActWait}}),
 			late("a before waits", Script{"B.b": {ActWait}}),

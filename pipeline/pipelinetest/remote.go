@@ -20,8 +20,9 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage 
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
 		spec := remotestage.Spec{
-			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remotestage.OpenErr,
-			Again: s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
+			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute,
+			OnError: remotestage.OpenErr,
+			Again:   s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
 		}
 		if s.FailClosed {
 			spec.OnError = remotestage.CloseErr
@@ -42,7 +43,8 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage 
 type Programs []pipeline.Stage
 
 // Request runs the stage whose name is the subject.
-func (p Programs) Request(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Response, error) {
+func (p Programs) Request(ctx context.Context, subject string, _ map[string]string,
+	question []byte) (pipeline.Response, error) {
 	for _, s := range p {
 		if s.Name == subject {
 			body, failed := Program(ctx, s, question)
@@ -130,10 +132,12 @@ func (q *told) rebuild() *messages.Call {
 		return raw
 	}
 	c := messages.NewCall(messages.Kind(q.Call.Kind), q.Call.Tenant, text("request", q.Request))
-	c.ID, c.Session, c.Run, c.Tool, c.Deadline, c.Notes = q.Call.ID, q.Call.Session, q.Call.Run, q.Call.Tool, q.Call.Deadline, q.Call.Notes
+	c.ID, c.Session, c.Run, c.Tool, c.Deadline, c.Notes = q.Call.ID, q.Call.Session, q.Call.Run, q.Call.Tool,
+		q.Call.Deadline, q.Call.Notes
 	c.Slip = messages.Slip{Stops: []messages.Stop{{Name: q.Stage, Before: true, After: true}}, Scratch: q.State}
 	if q.Phase == "after" {
-		c.Slip.Back, c.Slip.Frames, c.Slip.Scratch = true, []messages.Frame{{Attempt: q.Call.Attempt, State: q.State}}, nil
+		c.Slip.Back, c.Slip.Frames, c.Slip.Scratch = true,
+			[]messages.Frame{{Attempt: q.Call.Attempt, State: q.State}}, nil
 	}
 	switch {
 	case q.Reply != nil:

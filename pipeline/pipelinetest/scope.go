@@ -14,7 +14,8 @@ import (
 )
 
 func scopeFixtures() []Fixture {
-	return []Fixture{noteFixture(messages.Model), noteFixture(messages.Tool), stateFixture(), auditFixture(), streamFixture()}
+	return []Fixture{noteFixture(messages.Model), noteFixture(messages.Tool), stateFixture(), auditFixture(),
+		streamFixture()}
 }
 
 // noteFixture checks shared notes: the outer stage notes the request's "put", the inner stage and the target read it,
@@ -65,7 +66,8 @@ func noteFixture(kind messages.Kind) Fixture {
 		}
 	}
 	return Fixture{Name: "notes-" + string(kind), Kind: kind, Stages: stages, Target: target, Cases: []Case{
-		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`), Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
+		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`),
+			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
 		{Name: "CH-16 the next call does not see it", Call: call(`{}`), Check: check(func(int) string { return "" })},
 		{Name: "CH-17 CH-9 calls at once do not mix", Calls: 50, Call: call(`{"put":N}`),
 			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
@@ -81,7 +83,8 @@ type frameState struct {
 // sees it (X-9).
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
-		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true, Reads: []string{"request"},
+		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
+			Reads: []string{"request"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				token, _ := rawjson.FieldString(c.Request(), "token")
 				return pipeline.Continue(), c.SetState(frameState{Token: name + token})
@@ -111,7 +114,10 @@ func stateFixture() Fixture {
 			},
 			Check: func(t *testing.T, i int, o Outcome) {
 				require.Nil(t, o.Call.Fault)
-				line := func(who string, n int) string { return fmt.Sprintf("%s state %d attempt %d %s-%d", who, n, n, who, i) }
+				line := func(who string, n int) string {
+					return fmt.Sprintf("%s state %d attempt %d %s-%d", who, n, n,
+						who, i)
+				}
 				require.Equal(t, []string{"T", line("inner", 1), "T", line("inner", 2), line("outer", 1),
 					"T", line("inner", 1), "T", line("inner", 2), line("outer", 2)}, Trace(o.Call),
 					"a new frame counts anew, an attempt more of one frame goes on counting")
@@ -125,17 +131,20 @@ func auditFixture() Fixture {
 	audit.Tier = pipeline.Mandatory
 	inner := audit.After
 	audit.After = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		Mark(c, fmt.Sprintf("executorReached=%v stopper=%s", c.Flag(messages.NoteExecutorReached), c.Notes[messages.NoteStopper]))
+		Mark(c, fmt.Sprintf("executorReached=%v stopper=%s", c.Flag(messages.NoteExecutorReached),
+			c.Notes[messages.NoteStopper]))
 		return inner(ctx, c)
 	}
 	stages := append([]pipeline.Stage{audit}, Stages(messages.Tool, full("cache", 20), full("limiter", 40))...)
 	return Fixture{Name: "audit", Kind: messages.Tool, Stages: stages, Target: ScriptedTarget(), Cases: []Case{
-		{Name: "CH-14 X-51 a hit", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}), Check: func(t *testing.T, _ int, o Outcome) {
-			require.Equal(t, []string{"A.b", "C.b", `executorReached=false stopper="cache"`, "A.a"}, Trace(o.Call))
-			require.Equal(t, "by C", text(o.Call))
-		}},
+		{Name: "CH-14 X-51 a hit", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}),
+			Check: func(t *testing.T, _ int, o Outcome) {
+				require.Equal(t, []string{"A.b", "C.b", `executorReached=false stopper="cache"`, "A.a"}, Trace(o.Call))
+				require.Equal(t, "by C", text(o.Call))
+			}},
 		{Name: "CH-14 a miss", Call: scripted(messages.Tool, nil), Check: func(t *testing.T, _ int, o Outcome) {
-			require.Equal(t, []string{"A.b", "C.b", "L.b", "T", "L.a", "C.a", `executorReached=true stopper=`, "A.a"}, Trace(o.Call))
+			require.Equal(t, []string{"A.b", "C.b", "L.b", "T", "L.a", "C.a", `executorReached=true stopper=`, "A.a"},
+				Trace(o.Call))
 		}},
 	}}
 }
@@ -160,20 +169,22 @@ func streamFixture() Fixture {
 	body := fmt.Sprintf(`{"stream":true,"pieces":[%s]}`, strings.Join(pieces, ","))
 	quiet := pipeline.Stage{Name: "quiet", Kind: messages.Model, Order: 10,
 		Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }}
-	return Fixture{Name: "stream", Kind: messages.Model, Stages: []pipeline.Stage{quiet}, Target: target, Cases: []Case{{
-		Name: "chunks come in the order in which they were emitted, none missing, none twice", Calls: 4, Stream: true,
-		Call: func(int) *messages.Call {
-			c := NewCall(messages.Model, []byte(body))
-			c.Stream = true
-			return c
-		},
-		Check: func(t *testing.T, _ int, o Outcome) {
-			require.Nil(t, o.Call.Fault)
-			var got []string
-			for _, c := range o.Chunks {
-				got = append(got, string(c))
-			}
-			require.Equal(t, pieces, got)
-		},
-	}}}
+	return Fixture{Name: "stream", Kind: messages.Model, Stages: []pipeline.Stage{quiet}, Target: target,
+		Cases: []Case{{
+			Name: "chunks come in the order in which they were emitted, none missing, none twice", Calls: 4,
+			Stream: true,
+			Call: func(int) *messages.Call {
+				c := NewCall(messages.Model, []byte(body))
+				c.Stream = true
+				return c
+			},
+			Check: func(t *testing.T, _ int, o Outcome) {
+				require.Nil(t, o.Call.Fault)
+				var got []string
+				for _, c := range o.Chunks {
+					got = append(got, string(c))
+				}
+				require.Equal(t, pieces, got)
+			},
+		}}}
 }

@@ -23,8 +23,9 @@ type Act string
 // The acts. In a phase that may not return their verdict, ActAnswer, ActStop and ActAgain are tests of invalid
 // verdicts.
 const (
-	ActContinue    Act = "continue"
-	ActEdit        Act = "edit"         // before: appends its letter to the request's list "edits"; after: to the reply's text
+	ActContinue Act = "continue"
+	// before: appends its letter to the request's list "edits"; after: to the reply's text
+	ActEdit        Act = "edit"
 	ActAnswer      Act = "answer"       // sets the reply "by <letter>" and answers
 	ActAnswerEmpty Act = "answer-empty" // answers without a reply
 	ActStop        Act = "stop"

@@ -181,7 +181,8 @@ func storeIsolated(t *testing.T, s pipeline.Store) {
 // TokenForms are strings whose keys cover every form of messages.Token.
 func TokenForms() []string {
 	return []string{"", "plain", "a.b", "a b", "*", ">", "=", "=h", "$JS", "ä", "日本", "a/b\\c", "UPPER", "-", "_",
-		"line\nfeed", "\x00", strings.Repeat("long", 40), strings.Repeat("é", 30), strings.Repeat("x", 64), strings.Repeat("x", 65)}
+		"line\nfeed", "\x00", strings.Repeat("long", 40), strings.Repeat("é", 30), strings.Repeat("x", 64),
+		strings.Repeat("x", 65)}
 }
 
 func storeKeys(t *testing.T, s pipeline.Store) {

@@ -64,7 +64,8 @@ func (s *said) of(stage string) error {
 	return f
 }
 
-const answerKeys = "version, verdict, request, reply, text, set, remove, notes, state, delay_ms, question, target, error"
+const answerKeys = "version, verdict, request, reply, text, set, remove, notes, state, delay_ms, question, " +
+	"target, error"
 
 // decode reads an answer. An empty one is Continue. The error tells the author of the program what is wrong.
 func decode(body []byte) (a answer, err error) {
@@ -112,7 +113,8 @@ func decode(body []byte) (a answer, err error) {
 		case "notes":
 			return object(raw, "notes", func(key string, value []byte) error {
 				if key == "" || len(key) > maxNote || reservedNote(key) {
-					return fmt.Errorf("notes: %q is reserved, empty or too long; notes of your own begin with your stage's name", clip([]byte(key)))
+					return fmt.Errorf("notes: %q is reserved, empty or too long; notes of your own begin with "+
+						"your stage's name", clip([]byte(key)))
 				}
 				a.notes = append(a.notes, note{key, value})
 				return nil
@@ -153,7 +155,8 @@ func decode(body []byte) (a answer, err error) {
 		extra += len(n.key) + len(n.raw)
 	}
 	if extra > maxExtra {
-		return answer{}, fmt.Errorf("notes and state have %d bytes, at most %d; keep more in a store of your own", extra, maxExtra)
+		return answer{}, fmt.Errorf("notes and state have %d bytes, at most %d; keep more in a store of your own",
+			extra, maxExtra)
 	}
 	return a, nil
 }
@@ -179,7 +182,8 @@ func readError(raw []byte) (*said, error) {
 			}
 			s.retryAfter = *d
 		default:
-			return fmt.Errorf("error.%s is %s; an error has code, message, param and retry_after_ms", clip([]byte(key)), clip(raw))
+			return fmt.Errorf("error.%s is %s; an error has code, message, param and retry_after_ms",
+				clip([]byte(key)), clip(raw))
 		}
 		return nil
 	}); err != nil {

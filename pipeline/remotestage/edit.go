@@ -20,7 +20,8 @@ const maxSteps = 64
 // judge turns an answer into the pipeline's verdict, and a function that makes all of its changes to the call or none.
 // The request may be changed by continue and jump from before, and by again. The reply may be set by answer and jump
 // from before, and changed by continue and jump from after.
-func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipeline.Verdict, apply func() error, err error) {
+func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipeline.Verdict, apply func() error,
+	err error) {
 	if err := a.fits(); err != nil {
 		return v, nil, err
 	}
@@ -192,7 +193,8 @@ func bodyOf(path string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("%q is no field of a body; a path is request.<field> or reply.<field>, such as reply.choices.0.message.content", clip([]byte(path)))
+	return "", fmt.Errorf("%q is no field of a body; a path is request.<field> or reply.<field>, such as "+
+		"reply.choices.0.message.content", clip([]byte(path)))
 }
 
 // spoken maps the names that stages use for parts of chat bodies to their paths.
@@ -207,7 +209,8 @@ func (r *stage) declared(path string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it changes %s, and the stage declares writes: [%s]; declare it, or do not change it", clip([]byte(path)), strings.Join(r.Writes, ", "))
+	return fmt.Errorf("it changes %s, and the stage declares writes: [%s]; declare it, or do not change it",
+		clip([]byte(path)), strings.Join(r.Writes, ", "))
 }
 
 // within reports whether field equals whole or is a part of it.

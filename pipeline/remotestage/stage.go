@@ -66,9 +66,12 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r := &stage{Spec: s, ask: ask, log: log.With("stage", s.Name, "kind", s.Kind, "subject", s.Subject), reads: map[string]bool{}}
+	r := &stage{Spec: s, ask: ask, log: log.With("stage", s.Name, "kind", s.Kind, "subject", s.Subject),
+		reads: map[string]bool{}}
 	for _, body := range []string{messages.RequestBody, messages.ReplyBody} {
-		r.reads[body] = len(s.Reads) == 0 || slices.ContainsFunc(s.Reads, func(f string) bool { return within(f, body) })
+		r.reads[body] = len(s.Reads) == 0 || slices.ContainsFunc(s.Reads, func(f string) bool {
+			return within(f, body)
+		})
 	}
 	writes := func(body string) bool {
 		return slices.ContainsFunc(s.Writes, func(f string) bool { return within(f, body) })
@@ -77,8 +80,9 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 		Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, ApplyTo: s.ApplyTo, Keep: s.Again, Jumps: s.Jumps,
 		Reads: r.looksAt(), Writes: s.Writes, Durable: s.Durable, Idempotent: s.Idempotent, SkipAbsent: s.SkipAbsent,
 		FailClosed: s.OnError == CloseErr || s.OnError != OpenErr && s.Tier != pipeline.Optional,
-		Blind:      !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) && !writes(messages.ReplyBody),
-		Details:    r.details,
+		Blind: !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) &&
+			!writes(messages.ReplyBody),
+		Details: r.details,
 	}
 	if r.has(messages.Before) {
 		out.Before = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -125,15 +129,19 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 		return pipeline.Verdict{}, r.trouble(c, f)
 	case late:
 		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError,
-			"stage %s: its program gave no answer within %s%s%s; see whether it hangs or has died, or raise the stage's timeout", r.Name, r.Timeout, times(r.Tries), r.where()))
+			"stage %s: its program gave no answer within %s%s%s; see whether it hangs or has died, or raise the "+
+				"stage's timeout", r.Name, r.Timeout, times(r.Tries), r.where()))
 	case err != nil:
-		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError, "stage %s: its program could not be asked%s: %v", r.Name, r.where(), err))
+		return pipeline.Verdict{},
+			r.trouble(c, messages.NewFault(messages.StageError, "stage %s: its program could not be asked%s: %v",
+				r.Name, r.where(), err))
 	}
 	failed := reply.ErrorCode != "" || reply.ErrorText != ""
 	a, err := decode(reply.Body)
 	if (failed || err == nil && a.fault != nil) && over(ctx) {
 		a.note(c)
-		return pipeline.Verdict{}, fmt.Errorf("its program gave up%s: %w", r.where(), ctx.Err()) // the program knew the deadline
+		// the program knew the deadline
+		return pipeline.Verdict{}, fmt.Errorf("its program gave up%s: %w", r.where(), ctx.Err())
 	}
 	if failed {
 		return pipeline.Verdict{}, r.serviceError(c, phase, reply)
@@ -154,7 +162,8 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 
 // put asks the question, up to Tries times with the same key while no answer comes in time. late says that the last one
 // was not answered either.
-func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Response, late bool, err error) {
+func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Response, late bool,
+	err error) {
 	question := r.question(c, phase)
 	for try := 1; ; try++ {
 		asking, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -245,7 +254,8 @@ func (r *stage) bad(phase messages.Phase, why error) (pipeline.Verdict, error) {
 		expected = "Continue, Again, Hold or Jump"
 	}
 	return pipeline.Verdict{}, pipeline.Closed(messages.NewFault(messages.StageError,
-		"stage %s: its program's answer from %s%s cannot be used: %v; expected a JSON object with the verdict %s, or an error", r.Name, phase, r.where(), why, expected))
+		"stage %s: its program's answer from %s%s cannot be used: %v; expected a JSON object with the verdict "+
+			"%s, or an error", r.Name, phase, r.where(), why, expected))
 }
 
 // where names the subject, if it is not the default one.
@@ -259,7 +269,8 @@ func (r *stage) where() string {
 // header is for people who watch messages with tools; the body has everything that the program needs.
 func (r *stage) header(ctx context.Context, c *messages.Call, phase messages.Phase) map[string]string {
 	h := map[string]string{
-		"Idempotency-Key": r.key(c, phase), "Shallot-Call": c.ID, "Shallot-Kind": string(c.Kind), "Shallot-Stage": r.Name,
+		"Idempotency-Key": r.key(c, phase), "Shallot-Call": c.ID, "Shallot-Kind": string(c.Kind),
+		"Shallot-Stage": r.Name,
 		"Shallot-Phase": string(phase), "Shallot-Attempt": strconv.Itoa(c.Attempt()), "Shallot-Tenant": c.Tenant,
 		"Shallot-Session": c.Session, "traceparent": c.Trace.Parent, "tracestate": c.Trace.State,
 	}

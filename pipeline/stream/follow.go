@@ -130,7 +130,8 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	case c.Fault != nil:
 		return nil, f.cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)
 	case len(choices) == 0:
-		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no choices, so it cannot be streamed; ask without stream")
+		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no choices, so it cannot be "+
+			"streamed; ask without stream")
 		if f.released {
 			fault = f.cut(fault.Code, "%s", fault.Message)
 		}
@@ -225,7 +226,8 @@ func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 		}
 		had := seen.tools[i]
 		args := call.Arguments()
-		if had.id != "" && had.id != call.ID() || had.name != "" && had.name != call.Name() || !strings.HasPrefix(args, had.args.String()) {
+		if had.id != "" && had.id != call.ID() || had.name != "" && had.name != call.Name() ||
+			!strings.HasPrefix(args, had.args.String()) {
 			return nil, false
 		}
 		if more := args[had.args.Len():]; more != "" {
@@ -240,7 +242,8 @@ func toolRest(call chat.ToolCall, i int, more string) []byte {
 	if _, custom := rawjson.Field(call.Raw, "custom"); custom {
 		inner, field = "custom", "input"
 	}
-	t := rawjson.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, rawjson.SetFieldString([]byte("{}"), field, more))
+	t := rawjson.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, rawjson.SetFieldString([]byte("{}"), field,
+		more))
 	return rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{t}))
 }
 

@@ -40,7 +40,8 @@ func (f *ToolFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	out, text, ok := c.ReplyPlain()
 	rest, prefix := strings.CutPrefix(out, f.shown.String())
 	switch {
-	case c.Fault != nil && (!f.Released() || c.Fault.Code == messages.StreamCut || c.Fault.Code == messages.OutcomeUnknown):
+	case c.Fault != nil && (!f.Released() || c.Fault.Code == messages.StreamCut ||
+		c.Fault.Code == messages.OutcomeUnknown):
 		return nil, c.Fault
 	case c.Fault != nil:
 		return nil, ToolCut(c.Fault)
@@ -63,7 +64,8 @@ func (f *ToolFollower) other(c *messages.Call) *messages.Fault {
 	if c.Noted(messages.NoteToolFault, &of) && of.Message != "" {
 		return ToolCut(messages.NewFault(of.Code, "%s", of.Message))
 	}
-	return messages.NewFault(messages.StreamCut, "the final result of the tool differs from the part that had been sent; drop that part").From(messages.TargetOrigin)
+	return messages.NewFault(messages.StreamCut, "the final result of the tool differs from the part that had "+
+		"been sent; drop that part").From(messages.TargetOrigin)
 }
 
 // ToolCut makes the fault of a tool's result that broke after a part of it had been sent; f says why. No stage acts on
@@ -72,7 +74,8 @@ func ToolCut(f *messages.Fault) *messages.Fault {
 	if f.Code == messages.StreamCut {
 		return f
 	}
-	cut := messages.NewFault(messages.StreamCut, "the call failed with %s after a part of the result had been sent: %s", f.Code, f.Message)
+	cut := messages.NewFault(messages.StreamCut, "the call failed with %s after a part of the result had been "+
+		"sent: %s", f.Code, f.Message)
 	cut.Last, cut.RetryAfter, cut.Headers, cut.Param = f.Code, f.RetryAfter, f.Headers, f.Param
 	return cut.From(messages.TargetOrigin)
 }

@@ -145,7 +145,8 @@ func Change(ctx context.Context, store pipeline.Store, tenant, session string, e
 	l, err := pipeline.Change(ctx, store, messages.Key(tenant, session), KeptFor, func(l *List) (bool, error) {
 		if edit.Revision != 0 && edit.Revision != l.Revision {
 			return false, messages.NewFault(messages.Conflict,
-				"todo: the list is at revision %d, not %d; read it again and repeat the edit", l.Revision, edit.Revision).At("revision")
+				"todo: the list is at revision %d, not %d; read it again and repeat the edit", l.Revision,
+				edit.Revision).At("revision")
 		}
 		return true, edit.apply(l, time.Now().UTC())
 	})
@@ -159,7 +160,8 @@ func (e Edit) apply(l *List, now time.Time) error {
 	named := map[int64]bool{}
 	for i, p := range e.Items {
 		at := func(field, format string, args ...any) error {
-			return messages.NewFault(messages.InvalidRequest, "todo: "+format, args...).At(fmt.Sprintf("items[%d].%s", i, field))
+			return messages.NewFault(messages.InvalidRequest, "todo: "+format, args...).At(fmt.Sprintf("items[%d].%s",
+				i, field))
 		}
 		title := Title(p.Title)
 		switch {
@@ -183,7 +185,8 @@ func (e Edit) apply(l *List, now time.Time) error {
 		}
 		it := l.Find(p.ID)
 		if it == nil {
-			return messages.NewFault(messages.NotFound, "todo: there is no item %d", p.ID).At(fmt.Sprintf("items[%d].id", i))
+			return messages.NewFault(messages.NotFound, "todo: there is no item %d",
+				p.ID).At(fmt.Sprintf("items[%d].id", i))
 		}
 		if title != "" {
 			it.Title = title
