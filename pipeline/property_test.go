@@ -121,9 +121,9 @@ func TestStepReports(t *testing.T) {
 			}
 		}
 		require.Equal(t, 2, holds)
-		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "ST-5: one invocation, however often it was parked")
+		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "one invocation, however often it was parked (ST-5)")
 	})
-	t.Run("contracts 15 jump to model needs the agent loop", func(t *testing.T) {
+	t.Run("jump to model needs the agent loop (contracts 15)", func(t *testing.T) {
 		t.Parallel()
 		jump := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Jump("model"), nil }
 		c, _, _ := run(messages.Model, jump, "model")
@@ -133,7 +133,7 @@ func TestStepReports(t *testing.T) {
 		require.Nil(t, c.Fault)
 		require.Equal(t, "Jump", r.Verdict.String())
 	})
-	t.Run("contracts 15 jump to end with a reply is an answer", func(t *testing.T) {
+	t.Run("jump to end with a reply is an answer (contracts 15)", func(t *testing.T) {
 		t.Parallel()
 		c, _, r := run(messages.Tool, func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.SetReply([]byte(`"r"`))
@@ -142,7 +142,7 @@ func TestStepReports(t *testing.T) {
 		require.Equal(t, "Answer", r.Verdict.String())
 		require.Equal(t, `"r"`, string(c.Reply()))
 	})
-	t.Run("contracts 7 the fault of a stage's own call is no failure of the target", func(t *testing.T) {
+	t.Run("the fault of a stage's own call is not a failure of the target (contracts 7)", func(t *testing.T) {
 		t.Parallel()
 		c, _, _ := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			inner := messages.NewFault(messages.ProviderError, "summary failed").From(messages.TargetOrigin)
@@ -161,7 +161,7 @@ func TestStepReports(t *testing.T) {
 			require.Equal(t, "stage s: broke", c.Fault.Message)
 		}
 	})
-	t.Run("CH-20 Local takes stages of the call's kind only, and not those to skip", func(t *testing.T) {
+	t.Run("Local takes stages of the call's kind only, and not those to skip (CH-20)", func(t *testing.T) {
 		t.Parallel()
 		stages := append(pipelinetest.Stages(messages.Tool, pipelinetest.Shape{Name: "alpha", Order: 10, Before: true}),
 			pipelinetest.Stages(messages.Model, pipelinetest.Shape{Name: "alpha", Order: 10, After: true},

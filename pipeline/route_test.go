@@ -49,7 +49,7 @@ func TestCheckRoute(t *testing.T) {
 				stage("read", 14, role(pipeline.RoleArguments, "request"))},
 			[]pipeline.Stage{stage("ask", 16, role(pipeline.RoleApprove)),
 				stage("read", 14, role(pipeline.RoleArguments, "request"))}},
-		"FB-15 retry outer to fallback": {"retry-outer-to-fallback", pipeline.LevelWarning,
+		"a retry outside the fallback is a warning (FB-15)": {"retry-outer-to-fallback", pipeline.LevelWarning,
 			[]pipeline.Stage{stage("again", 12, role(pipeline.RoleRetry)),
 				stage("standby", 14, role(pipeline.RoleFallback))},
 			[]pipeline.Stage{stage("again", 14, role(pipeline.RoleRetry)),
@@ -91,7 +91,7 @@ func TestCheckRoute(t *testing.T) {
 				s.Role, s.Writes = pipeline.RoleCache,
 					[]string{"reply"}
 			})}},
-		"S1-IF-3 one tool of two stages": {"one-tool-twice", pipeline.LevelError,
+		"one tool may not come from two stages (S1-IF-3)": {"one-tool-twice", pipeline.LevelError,
 			[]pipeline.Stage{
 				stage("a", 30, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),
 				stage("b", 31, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
-	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS; see writing-a-stage.md." env:"-"`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that programs elsewhere serve; see writing-a-stage.md." env:"-"`
 	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
@@ -38,7 +38,7 @@ type Interceptors struct{}
 // ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. The section has no stage,
 // because the agent loop counts, before it sends a call. A limit that is null does not apply.
 type ToolLimit struct {
-	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Nothing runs agents yet." min:"0"`
+	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Unused yet." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
 	ExitBehavior string                `yaml:"exit-behavior" doc:"At the limit: continue gives the model an error as the result, end ends the run, error fails it." enum:"continue,end,error"`
 	Tools        map[string]ToolLimits `yaml:"tools" doc:"Limits by name of the tool, beside those of all together."`
@@ -56,7 +56,7 @@ type AgentSpec struct {
 	Instructions string      `yaml:"instructions" doc:"System prompt of each run."`
 	Model        string      `yaml:"model" doc:"Model of each run; empty: the first that a provider names."`
 	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text."`
-	Stages       []string    `yaml:"stages" doc:"Stages of its model calls beside the mandatory and fixed ones; empty: the default chain."`
+	Stages       []string    `yaml:"stages" doc:"Optional stages of its model calls; empty: the default chain."`
 	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
 	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
 }
@@ -72,21 +72,21 @@ type AgentLimits struct {
 type RemoteStage struct {
 	Name       string        `yaml:"name" doc:"Unique within its kind, and not the name of a built-in stage of that kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
 	Kind       string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
-	Enabled    bool          `yaml:"enabled" doc:"Whether calls that enter pass it. Tools that name it in their stages pass it all the same."`
+	Enabled    bool          `yaml:"enabled" doc:"Whether all calls pass it; calls of tools that name it always do."`
 	Order      int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
 	Tier       string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
 	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
-	Subject    string        `yaml:"subject" doc:"NATS subject on which its program answers; empty: shallot.v1.stage.<kind>.<name>, with bus.root for shallot." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer; the call's deadline may be sooner." min:"1ms" max:"1h"`
-	Tries      int           `yaml:"tries" doc:"How often a question that is not answered in time is put, with the same key, before on-error decides." min:"1" max:"10"`
-	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
-	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
+	Subject    string        `yaml:"subject" doc:"NATS subject of its program; empty: <bus.root>.v1.stage.<kind>.<name>." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
+	Timeout    time.Duration `yaml:"timeout" doc:"Time limit of one answer." min:"1ms" max:"1h"`
+	Tries      int           `yaml:"tries" doc:"How often a question is asked, with the same key, before on-error decides." min:"1" max:"10"`
+	OnAbsent   string        `yaml:"on-absent" doc:"If no program or worker serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	OnError    string        `yaml:"on-error" doc:"If its program gives no answer: open lets the call go on, closed fails it; auto: open for optional stages that no tool makes mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; in agent calls model and tool too." enum:"model,tool,end"`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
-	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
+	Durable    bool          `yaml:"durable" doc:"Its hop is stored: it survives the server and costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
-	Reads      []string      `yaml:"reads" doc:"What it looks at, for the route checker and for what is sent: the request only if request or a part of it is named, the reply likewise. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
+	Reads      []string      `yaml:"reads" doc:"What it reads; request and reply are sent only if they or a part of them are named. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 	Writes     []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 }
 
@@ -104,12 +104,12 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string            `yaml:"name" doc:"Unique; also the class of its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name      string            `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
-	APIKeyEnv string            `yaml:"api-key-env" doc:"Name of the environment variable that holds the key; the key itself never stands in the file." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
+	APIKeyEnv string            `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; what is not written is as in models.timeouts."`
+	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.
@@ -118,7 +118,7 @@ type ModelTimeouts struct {
 	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
 	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
 	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer. While standby models are left it also ends at its share of the time that the call has left." min:"1ms"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
 	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
 }
 
@@ -137,18 +137,18 @@ type HTTP struct {
 	Admin          string   `yaml:"admin" doc:"Listener of operators, host:port; empty: none."`
 	KeysFile       string   `yaml:"keys-file" doc:"File of the callers' keys (hashes); empty: no keys, loopback only."`
 	BodyLimit      Size     `yaml:"body-limit" doc:"Largest request body." min:"1KiB" max:"1GiB"`
-	AllowedOrigins []string `yaml:"allowed-origins" doc:"Origins of browsers beside the own one, as scheme://host[:port]."`
+	AllowedOrigins []string `yaml:"allowed-origins" doc:"Further origins of browsers: scheme://host[:port]."`
 }
 
 // NATS says which server is used.
 type NATS struct {
-	URL               URL      `yaml:"url" doc:"Server or servers, by comma; empty (and no context): an embedded server. NATS_URL fills it."`
+	URL               URL      `yaml:"url" doc:"Servers, by comma; empty (and no context): an embedded server. NATS_URL fills it."`
 	Context           string   `yaml:"context" doc:"Name of a NATS CLI context. NATS_CONTEXT fills it."`
 	Creds             string   `yaml:"creds" doc:"Path of a credentials file. NATS_CREDS fills it."`
 	TLS               TLS      `yaml:"tls" doc:"TLS of the connection."`
 	TrustTenantHeader bool     `yaml:"trust-tenant-header" doc:"Believe a Shallot-Tenant header from outside."`
 	BareSubjects      bool     `yaml:"bare-subjects" doc:"Serve subjects without a tenant, as tenant default."`
-	Provision         string   `yaml:"provision" doc:"Make streams and buckets, or only check them." enum:"create,verify"`
+	Provision         string   `yaml:"provision" doc:"Make streams and buckets, or check them." enum:"create,verify"`
 	Replicas          int      `yaml:"replicas" doc:"Copies of each stream and bucket." min:"1" max:"5"`
 	Embedded          Embedded `yaml:"embedded" doc:"The embedded server, used without url and context."`
 }
@@ -163,7 +163,7 @@ type TLS struct {
 // Embedded is the embedded server.
 type Embedded struct {
 	Port int    `yaml:"port" doc:"Loopback port; 0: none, in-process only; -1: any free one." min:"-1" max:"65535"`
-	Sync Sync   `yaml:"sync" doc:"always, or the interval of fsync. An interval may lose what came after the last one when power fails."`
+	Sync Sync   `yaml:"sync" doc:"always, or the interval of fsync; a power failure loses what came after the last one."`
 	Data string `yaml:"data" doc:"Data directory." required:"true"`
 }
 
@@ -175,9 +175,9 @@ type Bus struct {
 	InFlight      int           `yaml:"in-flight" doc:"Calls that wait for an acknowledgement, of each kind." min:"1" max:"100000"`
 	EntryMaxMsgs  int64         `yaml:"entry-max-msgs" doc:"Accepted calls that wait; more are refused as overloaded." min:"1"`
 	EntryMaxBytes Size          `yaml:"entry-max-bytes" doc:"Bytes of the accepted calls that wait." min:"1MiB"`
-	ClaimCheck    Size          `yaml:"claim-check" doc:"Bodies above this travel as a reference; below the server's max_payload." min:"1KiB"`
-	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes of a worker over one call that make it a dead letter." min:"1" max:"100"`
-	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which no new calls are taken from the entry." min:"1"`
+	ClaimCheck    Size          `yaml:"claim-check" doc:"Larger bodies are stored; below max_payload." min:"1KiB"`
+	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes after which a call is a dead letter." min:"1" max:"100"`
+	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which new calls wait." min:"1"`
 	ResultTTL     time.Duration `yaml:"result-ttl" doc:"How long results and idempotency records are kept." min:"1m"`
 }
 

@@ -134,7 +134,7 @@ http: {body-limit: 10MB}
 	require.Equal(t, 12, *f.Order)
 	require.Empty(t, f.FallbackModels)
 	require.Equal(t, 5, f.MaxRetries)
-	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"), "FB-12 written empty is written")
+	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"), "written empty is written (FB-12)")
 	require.False(t, l.Explicit("agent.interceptor.model-fallback.apply-to"))
 	e := l.Sections["context-editing"].(*editing)
 	require.Equal(t, words{"CLEAR_TOOL_USES", "HYBRID"}, e.Strategy)

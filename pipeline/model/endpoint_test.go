@@ -306,7 +306,7 @@ func TestConnectionFaults(t *testing.T) {
 		c, _ := ask(ctx, endpoint(t, u.URL), `{"model":"m"}`, true)
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
 	})
-	t.Run("FB-10 cancel reaches the provider", func(t *testing.T) {
+	t.Run("cancel reaches the provider (FB-10)", func(t *testing.T) {
 		t.Parallel()
 		began, gone := make(chan struct{}), make(chan struct{})
 		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

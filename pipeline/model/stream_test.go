@@ -159,7 +159,7 @@ func TestStreamThatBreaks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		for when, first := range map[string][]string{"before": {roleChunk}, "after": {roleChunk, chunkText("Hel")}} {
-			t.Run("FB-9 "+name+" "+when, func(t *testing.T) {
+			t.Run(name+" "+when+" a standby can take over only before the first chunk (FB-9)", func(t *testing.T) {
 				t.Parallel()
 				u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 					sse(w, first...)

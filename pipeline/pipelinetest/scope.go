@@ -66,10 +66,10 @@ func noteFixture(kind messages.Kind) Fixture {
 		}
 	}
 	return Fixture{Name: "notes-" + string(kind), Kind: kind, Stages: stages, Target: target, Cases: []Case{
-		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`),
+		{Name: "notes are shared from before to after (CH-16 S0-CTX-1)", Call: call(`{"put":N}`),
 			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
-		{Name: "CH-16 the next call does not see it", Call: call(`{}`), Check: check(func(int) string { return "" })},
-		{Name: "CH-17 CH-9 calls at once do not mix", Calls: 50, Call: call(`{"put":N}`),
+		{Name: "the next call does not see it (CH-16)", Call: call(`{}`), Check: check(func(int) string { return "" })},
+		{Name: "calls at once do not mix (CH-17 CH-9)", Calls: 50, Call: call(`{"put":N}`),
 			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
 	}}
 }
@@ -108,7 +108,7 @@ func stateFixture() Fixture {
 	return Fixture{Name: "state", Kind: messages.Model,
 		Stages: []pipeline.Stage{stage("outer", 10, 1), stage("inner", 20, 1)}, Target: ScriptedTarget(),
 		Cases: []Case{{
-			Name: "X-9 the counter belongs to the frame", Calls: 10,
+			Name: "the counter belongs to the frame (X-9)", Calls: 10,
 			Call: func(i int) *messages.Call {
 				return NewCall(messages.Model, fmt.Appendf(nil, `{"token":"-%d"}`, i))
 			},
@@ -137,12 +137,13 @@ func auditFixture() Fixture {
 	}
 	stages := append([]pipeline.Stage{audit}, Stages(messages.Tool, full("cache", 20), full("limiter", 40))...)
 	return Fixture{Name: "audit", Kind: messages.Tool, Stages: stages, Target: ScriptedTarget(), Cases: []Case{
-		{Name: "CH-14 X-51 a hit", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}),
+		{Name: "the audit sees a hit (CH-14 X-51)", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}),
 			Check: func(t *testing.T, _ int, o Outcome) {
 				require.Equal(t, []string{"A.b", "C.b", `executorReached=false stopper="cache"`, "A.a"}, Trace(o.Call))
 				require.Equal(t, "by C", text(o.Call))
 			}},
-		{Name: "CH-14 a miss", Call: scripted(messages.Tool, nil), Check: func(t *testing.T, _ int, o Outcome) {
+		{Name: "the audit sees a miss (CH-14)", Call: scripted(messages.Tool, nil), Check: func(t *testing.T, _ int,
+			o Outcome) {
 			require.Equal(t, []string{"A.b", "C.b", "L.b", "T", "L.a", "C.a", `executorReached=true stopper=`, "A.a"},
 				Trace(o.Call))
 		}},

@@ -24,20 +24,20 @@ const StoreTTL = time.Second
 func Store(t *testing.T, newStore func(t *testing.T) pipeline.Store) {
 	t.Helper()
 	cases := map[string]func(t *testing.T, s pipeline.Store){
-		"what is not there is ErrNotFound":                             storeMissing,
-		"put, get, overwrite, delete":                                  storeBasics,
-		"IfAbsent: the first writer wins":                              storeIfAbsent,
-		"IfAbsent: a race has one winner":                              storeRace,
-		"IfRevision: compare and set":                                  storeRevision,
-		"IfRevision: a race has one winner":                            storeRevisionRace,
-		"values of any bytes come back":                                storeValues,
-		"a value that was handed out is a copy":                        storeIsolated,
-		"keys of every token form":                                     storeKeys,
-		"Keys lists by prefix":                                         storePrefix,
-		"Change: concurrent changes lose nothing":                      storeChange,
-		"Change: what edit decides":                                    storeChangeEdit,
-		"a context that ended is an error":                             storeContext,
-		"CA-6 an entry is gone at the end of its ttl, the others stay": storeTTL,
+		"what is not there is ErrNotFound":                               storeMissing,
+		"put, get, overwrite, delete":                                    storeBasics,
+		"IfAbsent: the first writer wins":                                storeIfAbsent,
+		"IfAbsent: a race has one winner":                                storeRace,
+		"IfRevision: compare and set":                                    storeRevision,
+		"IfRevision: a race has one winner":                              storeRevisionRace,
+		"values of any bytes come back":                                  storeValues,
+		"a value that was handed out is a copy":                          storeIsolated,
+		"keys of every token form":                                       storeKeys,
+		"Keys lists by prefix":                                           storePrefix,
+		"Change: concurrent changes lose nothing":                        storeChange,
+		"Change: what edit decides":                                      storeChangeEdit,
+		"a context that ended is an error":                               storeContext,
+		"an entry is gone at the end of its ttl, the others stay (CA-6)": storeTTL,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) { run(t, newStore(t)) })

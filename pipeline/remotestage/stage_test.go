@@ -154,8 +154,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// CH-21: whatever else a program says is a stage_error that names the stage and the expected kinds, from either phase;
-// the call ends, and nothing of the answer is followed.
+// Whatever else a program says is a stage_error that names the stage and the expected kinds, from either phase;
+// the call ends, and nothing of the answer is followed (CH-21).
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	writes := spec()
@@ -263,7 +263,7 @@ func TestBadAnswers(t *testing.T) {
 				require.Equal(t, messages.StageError, c.Fault.Code)
 				require.Equal(t, "mine", c.Fault.Origin)
 				require.Contains(t, c.Fault.Message, "stage mine: ")
-				require.Equal(t, 1, strings.Count(c.Fault.Message, "mine"), "CH-10: names the stage once: %s",
+				require.Equal(t, 1, strings.Count(c.Fault.Message, "mine"), "names the stage once: %s (CH-10)",
 					c.Fault.Message)
 				require.Contains(t, c.Fault.Message, r.says)
 				require.True(t, c.Slip.Done())

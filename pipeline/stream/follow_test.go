@@ -83,7 +83,7 @@ func TestFollowerWithoutUsage(t *testing.T) {
 
 func TestFollowerSources(t *testing.T) {
 	t.Parallel()
-	t.Run("FB-9 a standby's stream replaces one that had said nothing", func(t *testing.T) {
+	t.Run("a standby's stream replaces one that had said nothing (FB-9)", func(t *testing.T) {
 		t.Parallel()
 		f := stream.NewFollower([]byte(plainAsk))
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: []byte(roleChunk)}))
@@ -94,7 +94,7 @@ func TestFollowerSources(t *testing.T) {
 		require.Nil(t, fault)
 		require.Equal(t, "Bc", texts(t, append(out, end...)))
 	})
-	t.Run("FB-9 after the first chunk no second stream is shown", func(t *testing.T) {
+	t.Run("after the first chunk no second stream is shown (FB-9)", func(t *testing.T) {
 		t.Parallel()
 		f := stream.NewFollower([]byte(plainAsk))
 		f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("A")})
