@@ -209,7 +209,7 @@ func (c *Call) SetState(v any) error {
 // Attempt counts the attempts of the stage that has the call now: 1 at first, one more after each Again of this stage.
 func (c *Call) Attempt() int { return c.Slip.attempt() }
 
-// Clone returns a copy that shares no mutable state with c. Body bytes are shared, because nobody changes them.
+// Clone returns a copy that shares no mutable state with c. Body bytes are shared, because they never change.
 func (c *Call) Clone() *Call {
 	d := *c
 	d.Slip = c.Slip.Clone()

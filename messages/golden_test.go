@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // fixed returns a call whose every field is set and always the same.
 func fixed(body string) *messages.Call {

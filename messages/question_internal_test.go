@@ -57,7 +57,7 @@ func TestAQuestionTakesAlongOnlyWhatTheStageReads(t *testing.T) {
 			v := q.Call
 			require.Equal(t, []string{row.request, row.reply, row.kept},
 				[]string{string(v.Request()), string(v.Reply()), string(v.Kept("b"))})
-			require.True(t, v.HasReply(), "that there is a reply is known without its bytes")
+			require.True(t, v.HasReply(), "the stage knows that a reply exists without its bytes")
 			require.Equal(t, map[string]int{RequestBody: 29, ReplyBody: 14, "kept.b": 28}, v.Sizes())
 			require.Empty(t, v.Kept("a"))
 			require.Equal(t, 3, v.Attempt())
@@ -148,7 +148,7 @@ func FuzzQuestion(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: nobody trusts a member. Whatever it says is read or refused, and a call to which it was applied is still
+// FuzzAnswer: a member is not trusted. Whatever it says is read or refused, and a call to which it was applied is still
 // one that can be written and read, with bodies that are compact JSON.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{

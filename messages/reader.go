@@ -156,7 +156,7 @@ func (r *reader) int64() int64 {
 	s := r.digits()
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		r.fail("%q is no whole number", s)
+		r.fail("%q is not a whole number", s)
 	}
 	return n
 }
@@ -167,7 +167,7 @@ func (r *reader) uint64() uint64 {
 	s := r.digits()
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		r.fail("%q is no whole number", s)
+		r.fail("%q is not a whole number", s)
 	}
 	return n
 }

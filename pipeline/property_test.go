@@ -84,7 +84,7 @@ func TestStepReports(t *testing.T) {
 		})
 		require.Equal(t, pipeline.ToHold, next.Where)
 		require.JSONEq(t, `{"q":1}`, string(r.Question))
-		require.Nil(t, c.Fault, "a hold is no fault")
+		require.Nil(t, c.Fault, "a hold is not a fault")
 		name, phase := c.Slip.Stage()
 		require.Equal(t, "s before", fmt.Sprint(name, " ", phase), "it resumes where it was held")
 	})

@@ -48,7 +48,7 @@ func command(t *testing.T, args ...string) (httpURL, natsURL string) {
 	go func() { done <- run(ctx, args, out, io.Discard) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-done, "a stop by signal is no failure")
+		require.NoError(t, <-done, "a stop by signal is not a failure")
 	})
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "ready in") }, 20*time.Second,
 		10*time.Millisecond, "%s", out)

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process is a gateway of its own on somebody's NATS server.
+// process is a gateway in a process of its own, on the given NATS server.
 type process struct {
 	cmd  *exec.Cmd
 	url  string
@@ -184,7 +184,7 @@ func TestMCPTaskHeld(t *testing.T) {
 	x.End(t, `{"ok":true}`)
 	require.True(t, c.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
 
-	// Who cannot show a form is told to wait; a call that nobody decides can be cancelled.
+	// A client that cannot show a form is told to wait; an undecided call can be cancelled.
 	id = c.Task(t, "lazy", `{}`) // a call that is held is one that takes long
 	blind := apitest.TaskClient{URL: url}
 	r = blind.Get(t, id)

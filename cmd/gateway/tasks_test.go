@@ -188,7 +188,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	c.Ack(t, "tasks/cancel", `{"taskId":"`+id+`"}`)
 	require.Equal(t, r.Raw, c.Get(t, id).Raw)
 
-	// A caller who goes before he has a handle leaves nobody who could ask for the result.
+	// A caller who leaves before they have a handle can never ask for the result.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := c.Ask(ctx, "tools/call", `{"name":"lazy","arguments":{}}`); gone <- err }()
@@ -197,7 +197,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	require.Error(t, apitest.Receive(t, gone))
 	apitest.Receive(t, x.Stopped)
 
-	// One who has his handle may go.
+	// A caller who has a handle may leave.
 	ctx, cancel = context.WithCancel(t.Context())
 	a, err := c.Ask(ctx, "tools/call", `{"name":"lazy","arguments":{}}`)
 	require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	require.Empty(t, x.Stopped)
 }
 
-// A task is its key's: of the same tenant another key, and of another tenant everybody, is told that there is none.
+// A task belongs to its key: another key of the tenant, and any key of another tenant, is told that it does not exist.
 func TestMCPTaskOfAnother(t *testing.T) {
 	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys.yaml")
@@ -233,13 +233,13 @@ func TestMCPTaskOfAnother(t *testing.T) {
 				r := other.Do(t, method, params)
 				require.EqualValues(t, -32602, r.Get("error.code").Int(), "%s %s: %s", key, method, r.Raw)
 				none := other.Do(t, method, strings.ReplaceAll(params, task, "NONE"))
-				require.Equal(t, strings.ReplaceAll(r.Raw, task, "NONE"), none.Raw, "as one that there is not")
+				require.Equal(t, strings.ReplaceAll(r.Raw, task, "NONE"), none.Raw, "like a task that does not exist")
 			}
 		}
 	}
 	x.End(t, `{"ok":true}`)
 	require.True(t, a.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
-	require.Len(t, a.Get(t, asks).Get("inputRequests").Map(), 2, "nobody answered for him")
+	require.Len(t, a.Get(t, asks).Get("inputRequests").Map(), 2, "no other caller answered for them")
 }
 
 func TestMCPTaskInput(t *testing.T) {

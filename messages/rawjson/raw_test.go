@@ -172,7 +172,7 @@ func TestElementsOfAnyArray(t *testing.T) {
 }
 
 // Whatever a body is, the edits and views neither panic nor touch what they do not understand.
-func TestEditsLeaveWhatIsNoObjectAlone(t *testing.T) {
+func TestEditsLeaveOtherValuesAlone(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{``, `null`, `1`, `true`, `"a}b"`, `[{}]`, `[{"k":1}]`, `}`, `{`, `"`, `[`} {
 		require.Equal(t, body, string(rawjson.SetField([]byte(body), "k", []byte("2"))), "SetField on %q", body)

@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-var update = flag.Bool("update", false, "write golden files and sample anew")
+var update = flag.Bool("update", false, "write the golden files and the sample again")
 
 // common and the sections below have the shapes of the stages' configurations.
 type common struct {
@@ -84,7 +84,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.Equal(t, "default", l.Where("http.addr"))
 }
 
-// TestSmallPool: whoever writes a pool smaller than the default of core-pool has not asked for more cores than it has.
+// TestSmallPool: a pool smaller than the default of core-pool does not ask for more cores than it has.
 func TestSmallPool(t *testing.T) {
 	t.Parallel()
 	l, err := load(t, "tool: {executor: {max-pool: 4}}\n")

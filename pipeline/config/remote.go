@@ -79,7 +79,7 @@ func (c *checker) remoteSubject(at string, s RemoteStage, root string) {
 			"%q lies within Shallot's own subjects; leave it out for %sstage.%s.%s, or name one outside of %s>",
 			clip(s.Subject), own, s.Kind, clip(s.Name), own)
 	case strings.HasPrefix(s.Subject, "$"), strings.HasPrefix(s.Subject, "_INBOX"):
-		c.fail(at+".subject", "%q belongs to the NATS server or to somebody's answers; name one of your own",
+		c.fail(at+".subject", "%q belongs to the NATS server or to reply subjects; name one of your own",
 			clip(s.Subject))
 	}
 }

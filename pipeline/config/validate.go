@@ -55,7 +55,7 @@ func (c *checker) http(h HTTP) {
 	address := func(path, addr string) {
 		_, port, err := net.SplitHostPort(addr)
 		if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-			c.fail(path, "%q is no host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
+			c.fail(path, "%q is not host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
 		}
 	}
 	address("http.addr", h.Addr)

@@ -27,7 +27,7 @@ func TestDecoded(t *testing.T) { // (FO-7)
 	}{
 		"none": {"", "hello", true}, "identity": {"identity", "hello", true}, "gzip": {" GZIP", zipped.String(), true},
 		"x-gzip": {"x-gzip", zipped.String(), true}, "deflate": {"deflate", deflated.String(), true},
-		"not gzip": {"gzip", "hello, this is no gzip", false}, "not deflate": {"deflate", "hello", false},
+		"not gzip": {"gzip", "hello, this is not gzip", false}, "not deflate": {"deflate", "hello", false},
 		"unknown": {"br", "x", false},
 		"damaged": {"gzip", strings.Replace(zipped.String(),
 			zipped.String()[len(zipped.String())-8:len(zipped.String())-4], "abcd", 1), false},

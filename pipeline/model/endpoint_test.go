@@ -298,7 +298,7 @@ func TestConnectionFaults(t *testing.T) {
 		require.False(t, c.Fault.Unsent)
 		require.Contains(t, c.Fault.Detail, "models.timeouts.total")
 	})
-	t.Run("the call's own deadline is no fault of the provider", func(t *testing.T) {
+	t.Run("the call's own deadline is not a fault of the provider", func(t *testing.T) {
 		t.Parallel()
 		u := newUpstream(t, hang)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

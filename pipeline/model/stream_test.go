@@ -68,7 +68,7 @@ func TestStreamField(t *testing.T) {
 	require.Equal(t, `{"model":"m","stream":true}`, u.body(0))
 	c, out = ask(t.Context(), e, `{"model":"m","stream":true}`, false)
 	require.Nil(t, c.Fault)
-	require.Equal(t, "x", text(c), "nobody reads chunks: the reply is put together")
+	require.Equal(t, "x", text(c), "the caller does not read chunks: the reply is assembled")
 	require.Empty(t, out)
 	require.Empty(t, tailOf(c))
 }

@@ -158,7 +158,7 @@ func chainRows() []row {
 			expected("nowhere", "end")},
 		{"full", "jump to end from before is a stop", Script{"B.b": {ActJumpEnd}}, "A.b B.b A.a", named("beta")},
 		{"full", "jump to end from after goes on", Script{"B.a": {ActJumpEnd}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"partial", "phases that are not there are no hops", nil, "A.b G.b T D.a G.a B.a", nil},
+		{"partial", "missing phases are not hops", nil, "A.b G.b T D.a G.a B.a", nil},
 		{"partial", "a stop passes phases that are not there (X-7)", Script{"G.b": {ActStop}}, "A.b G.b B.a", nil},
 		{"partial", "again of a stage without a before", Script{"B.a": {ActAgain}}, "A.b G.b T D.a G.a B.a G.b " +
 			"T D.a G.a B.a", nil},

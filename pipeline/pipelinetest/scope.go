@@ -120,7 +120,7 @@ func stateFixture() Fixture {
 				}
 				require.Equal(t, []string{"T", line("inner", 1), "T", line("inner", 2), line("outer", 1),
 					"T", line("inner", 1), "T", line("inner", 2), line("outer", 2)}, Trace(o.Call),
-					"a new frame counts anew, an attempt more of one frame goes on counting")
+					"a new frame starts counting again, another attempt of one frame goes on counting")
 			},
 		}}}
 }

@@ -48,7 +48,7 @@ func storeMissing(t *testing.T, s pipeline.Store) {
 	ctx := t.Context()
 	_, err := s.Get(ctx, "a.b")
 	require.ErrorIs(t, err, pipeline.ErrNotFound)
-	require.NoError(t, s.Delete(ctx, "a.b"), "a key that is not there is no error")
+	require.NoError(t, s.Delete(ctx, "a.b"), "deleting a missing key is not an error")
 	keys, err := s.Keys(ctx, "")
 	require.NoError(t, err, "an empty store lists nothing, without an error")
 	require.Empty(t, keys)
@@ -303,7 +303,7 @@ func storeTTL(t *testing.T, s pipeline.Store) {
 	r, err := s.Put(ctx, "renewed", []byte("x"), StoreTTL, pipeline.IfAbsent())
 	require.NoError(t, err)
 	_, err = s.Put(ctx, "renewed", []byte("y"), time.Hour, pipeline.IfRevision(r))
-	require.NoError(t, err, "each write sets the ttl anew")
+	require.NoError(t, err, "each write restarts the ttl")
 	_, err = s.Put(ctx, "good", []byte("x"), 0, pipeline.Always())
 	require.NoError(t, err)
 	if _, err = s.Get(ctx, "short"); time.Since(begin) < StoreTTL {

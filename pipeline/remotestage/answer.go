@@ -224,7 +224,7 @@ func object(raw []byte, what string, f func(key string, raw []byte) error) error
 func texts(raw []byte) ([]string, error) {
 	var out []string
 	if err := json.Unmarshal(raw, &out); err != nil || out == nil {
-		return nil, fmt.Errorf("%s is no list of strings", clip(raw))
+		return nil, fmt.Errorf("%s is not a list of strings", clip(raw))
 	}
 	return out, nil
 }
@@ -233,7 +233,7 @@ func texts(raw []byte) ([]string, error) {
 func millis(raw []byte) (*time.Duration, error) {
 	ms, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || ms < 0 || ms > float64(maxDelay/time.Millisecond) {
-		return nil, fmt.Errorf("%s is no number of milliseconds from 0 to those of 30 days", clip(raw))
+		return nil, fmt.Errorf("%s is not a number of milliseconds from 0 to 30 days", clip(raw))
 	}
 	d := time.Duration(math.Ceil(ms * float64(time.Millisecond)))
 	return &d, nil

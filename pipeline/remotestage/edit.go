@@ -193,7 +193,7 @@ func bodyOf(path string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("%q is no field of a body; a path is request.<field> or reply.<field>, such as "+
+	return "", fmt.Errorf("%q is not a field of a body; a path is request.<field> or reply.<field>, such as "+
 		"reply.choices.0.message.content", clip([]byte(path)))
 }
 
@@ -314,7 +314,7 @@ func element(in []byte, step string) (elems [][]byte, i int, err error) {
 	}
 	i, err = strconv.Atoi(step)
 	if err != nil || i < 0 || i > len(elems) || strconv.Itoa(i) != step {
-		return nil, 0, fmt.Errorf("%q is no place in a list of %d", clip([]byte(step)), len(elems))
+		return nil, 0, fmt.Errorf("%q is not a place in a list of %d", clip([]byte(step)), len(elems))
 	}
 	return elems, i, nil
 }

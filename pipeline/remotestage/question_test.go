@@ -172,11 +172,11 @@ func TestTrouble(t *testing.T) {
 	c, _ := run(t, spec(), requester(func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) {
 		return pipeline.Response{}, pipeline.ErrNoResponders
 	}))
-	require.Equal(t, messages.StageAbsent, c.Fault.Code, "without a bus nobody waits for the program")
+	require.Equal(t, messages.StageAbsent, c.Fault.Code, "without a bus the call does not wait for the program")
 	require.Contains(t, c.Fault.Message, "shallot.v1.stage.model.mine")
 }
 
-// A question that nobody answers in time is put again, with the same key: another program of the same stage may live.
+// A question that is not answered in time is asked again, with the same key: another program of the stage may answer.
 func TestTries(t *testing.T) {
 	t.Parallel()
 	for dead := range 4 {

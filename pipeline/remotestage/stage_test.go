@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
-// asker is a program in this process.
+// requester is a program in this process.
 type requester func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Response, error)
 
 func (a requester) Request(ctx context.Context, _ string, _ map[string]string, body []byte) (pipeline.Response, error) {
