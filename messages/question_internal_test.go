@@ -203,7 +203,7 @@ func TestEditsComeToTheSameBytes(t *testing.T) {
 	t.Parallel()
 	used := 0
 	rapid.Check(t, func(t *rapid.T) {
-		long := strings.Repeat("x", editFrom/4)
+		long := strings.Repeat("x", editFrom/3)
 		value := rapid.SampledFrom([]string{`1`, `"é"`, `{"a":[1,{"b":2}],"c/~":3}`, `[]`, `[1,[2,{"a":1}]]`, `{}`,
 			`{"\u00e9":1,"é":2}`, `{"a":1,"a":2}`, `"` + long + `"`})
 		object := func(name string) []byte {
