@@ -154,7 +154,8 @@ func drawText(t *rapid.T, name string) string {
 	if rapid.Bool().Draw(t, name+"?") {
 		return ""
 	}
-	return string(rapid.SliceOf(rapid.SampledFrom([]byte("ab \"\\\n\t\b\f\r\x00\x1f\x7f<>&/\xe2\x80\xa8\xa9\xffé{}["))).Draw(t, name))
+	letters := []byte("ab \"\\\n\t\b\f\r\x00\x1f\x7f<>&/\xe2\x80\xa8\xa9\xffé{}[")
+	return string(rapid.SliceOf(rapid.SampledFrom(letters)).Draw(t, name))
 }
 
 func drawTime(t *rapid.T, name string) time.Time {

@@ -75,7 +75,7 @@ func TestTheMembersTimeIsTheSteps(t *testing.T) {
 func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
 	t.Parallel()
 	for name, wire := range map[string]string{
-		"another stage's body":  "{\"v\":2,\"verdict\":\"Continue\",\"bodies\":{\"kept.other\":1},\"lines\":[{\"size\":1}]}\n1",
+		"another stage's body":  `{"v":2,"verdict":"Continue","bodies":{"kept.other":1},"lines":[{"size":1}]}` + "\n1",
 		"a body that is not":    `{"v":2,"verdict":"Continue","bodies":{"request":"reply"}}`,
 		"an edit of nothing":    `{"v":2,"verdict":"Continue","bodies":{"request":[{"at":"/a/b","set":1}]}}`,
 		"no verdict":            `{"v":2}`,

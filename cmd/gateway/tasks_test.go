@@ -83,7 +83,8 @@ func TestMCPTaskLifecycle(t *testing.T) {
 			a := without.Do(t, method, `{"taskId":"`+id+`","inputResponses":{}}`)
 			require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 			require.Equal(t, 400, a.Status)
-			require.True(t, a.Get(`error.data.requiredCapabilities.extensions.io\.modelcontextprotocol/tasks`).IsObject(), a.Raw)
+			required := a.Get(`error.data.requiredCapabilities.extensions.io\.modelcontextprotocol/tasks`)
+			require.True(t, required.IsObject(), a.Raw)
 		}
 		a := without.Do(t, "tools/call", `{"name":"must","arguments":{}}`)
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
@@ -162,8 +163,9 @@ func TestMCPTaskLifecycle(t *testing.T) {
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 	})
 	t.Run("older revisions know nothing of it", func(t *testing.T) {
+		tasks := map[string]any{mcpapi.TasksExtension: map[string]any{}}
 		s := apitest.DialMCP(t, url, "", "2025-11-25",
-			&mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{mcpapi.TasksExtension: map[string]any{}}}})
+			&mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: tasks}})
 		require.Empty(t, s.InitializeResult().Capabilities.Extensions)
 		go func() { <-x.Begun; x.Release <- `{"sync":1}` }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "must"})

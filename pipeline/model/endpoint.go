@@ -309,5 +309,6 @@ func (r *run) idempotencyKey() string {
 		}
 	}
 	_, _ = io.Copy(sum, bytes.NewReader(r.body))
-	return "shallot-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil)[:20]))
+	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil)[:20])
+	return "shallot-" + strings.ToLower(text)
 }

@@ -1,6 +1,6 @@
 // Package pipelinetest holds the suites that every implementation of a seam must pass, and fakes for tests.
 //
-//   - [Runner] is the suite of a [pipeline.Caller] that runs whole calls: pipeline.Local and the bus pass the same cases.
+//   - [Runner] is the suite of a [pipeline.Caller]: pipeline.Local and the bus pass the same cases.
 //   - [Store] is the suite of a [pipeline.Store].
 //   - [Stage] runs one phase of a stage twice, each time over the wire form, as a redelivery would.
 //
