@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// Answer is what a member says to a question: its verdict, and of the call only what the phase changed. Whoever reads
-// one judges it; nothing in it is trusted but that it is well formed.
+// Answer is a member's answer to a question: its verdict, and the parts of the call that the phase changed. The reader
+// must judge it: nothing is known about an answer except that it is well formed.
 type Answer struct {
 	// Member names the process that ran the phase, Took is how long the phase ran.
 	Member string
 	Took   time.Duration
-	// Verdict is the verdict's name. Delay is an Again's, Expires and Question are a Hold's, Target is a Jump's.
+	// Verdict is the verdict's name. Delay belongs to an Again, Expires and Question to a Hold, Target to a Jump.
 	Verdict        string
 	Delay, Expires time.Duration
 	Question       json.RawMessage
 	Target         string
 	// Error is set where the phase failed; the verdict then counts for nothing.
 	Error *Thrown
-	// State is the stage's new private state; nil if it stays.
+	// State is the stage's new private state; nil if it does not change.
 	State json.RawMessage
 	// Set and Unset are the notes that changed.
 	Set   Notes
 	Unset []string
-	// Fault is the call's new fault; Cleared says that it has none any more.
+	// Fault is the call's new fault; Cleared says that the call no longer has one.
 	Fault   *Fault
 	Cleared bool
 
@@ -40,17 +40,17 @@ type Thrown struct {
 	Text string
 	// Fault is the fault that the error is or wraps; nil if there is none.
 	Fault *Fault
-	// Open and Closed are the marks of an error that says itself what becomes of the call.
+	// Open and Closed mark an error that decides itself what happens to the call.
 	Open, Closed bool
-	// Over is the code of an error that says no more than that the call's own time was over, or that it was cancelled.
+	// Over is set where the error says only that the call ran out of time or was cancelled: it is the code for that.
 	Over Code
-	// Absent is the subject on which nobody answered, where the stage's work is done by a program elsewhere.
+	// Absent is the subject without a responder, where a program elsewhere does the stage's work.
 	Absent string
 	// Stack is that of a panic.
 	Stack string
 }
 
-// change is what became of a body: dropped, the same as another one of the question, edited, or a new one.
+// change says what happened to a body: it was dropped, replaced by another body of the question, edited, or is new.
 type change struct {
 	name    string
 	dropped bool
@@ -105,7 +105,7 @@ func (a *Answer) Spill(limit int, store func(raw []byte) (ref string, err error)
 }
 
 // Ref is the claim check of the request of an AgainWith whose bytes are not here; [Answer.Fill] must put them in place
-// before the answer is applied. Other bodies behind claim checks stay there until somebody reads them.
+// before the answer is applied. Other bodies stay behind their claim checks until they are read.
 func (a *Answer) Ref() string {
 	if a.with == nil || a.with.raw != nil {
 		return ""
@@ -122,8 +122,8 @@ func (a *Answer) Fill(raw []byte) error {
 	return nil
 }
 
-// Answer compares the call with what it was when the question came. Without bodies, what became of the bodies and of
-// the fault is left out: the phase failed, and the owner puts them back.
+// Answer compares the call with its state when the question came. Without bodies it leaves out the changes to bodies
+// and fault: the phase failed, and the owner restores them.
 func (q *Question) Answer(bodies bool) *Answer {
 	a := &Answer{}
 	if state := q.Call.Slip.state(); !bytes.Equal(state, q.state) {
@@ -198,7 +198,7 @@ func (q *Question) named(line int, stage string) string {
 	return [...]string{RequestBody, ReplyBody, KeptPrefix + stage}[slices.Index(q.names[:], line)]
 }
 
-// changed is a body that was not there before, or the edits that make it of the one that was, if they are much smaller.
+// changed returns a new body, or the edits that turn the old body into it if they are much smaller.
 func (q *Question) changed(name string, was int, line *body) change {
 	c := change{name: name, line: line}
 	if was >= 0 && !line.text && !q.came[was].text && q.came[was].ref == "" {
@@ -207,7 +207,8 @@ func (q *Question) changed(name string, was int, line *body) change {
 	return c
 }
 
-// Apply makes the call what the phase made of its view. It changes nothing if the answer does not fit the call.
+// Apply makes the changes of the answer to the call. If the answer does not fit the call, it changes nothing and
+// returns an error.
 func (a *Answer) Apply(c *Call) error {
 	stage, _ := c.Slip.Stage()
 	next := c.bodies.clone()

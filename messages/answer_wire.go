@@ -86,8 +86,8 @@ func (r *reader) thrown() *Thrown {
 	return e
 }
 
-// changes writes what became of the bodies: the number of a new line, the name of the body that it is now, or its edits
-// by bodies of their own; null where it was dropped.
+// changes writes the changes to the bodies: the number of a new line, the name of the body that takes its place, or a
+// list of edits; null where the body was dropped.
 func (w *writer) changes(a *Answer, t *table) {
 	if len(a.bodies) == 0 {
 		return
@@ -136,7 +136,7 @@ func (w *writer) edits(list []edit) {
 	w.close(']')
 }
 
-// numbered are the bodies that are new lines, by the number of the line; they get the lines when the table is filled.
+// numbered lists the bodies that are new lines, with the line's number. They get their lines when the table is filled.
 type numbered struct{ change, line int }
 
 // ReadAnswer reads an answer as strictly as [Unmarshal] reads a call. Bodies that are new must be compact JSON.
@@ -275,7 +275,7 @@ func (r *reader) compact() []byte {
 	return raw
 }
 
-// wellFormed refuses what is no body as a call holds them.
+// wellFormed refuses bytes that cannot be the body of a call.
 func wellFormed(raw []byte, text bool) error {
 	if valid, spaced := inspect(raw); !valid || spaced || text && raw[0] != '"' {
 		return errors.New("it is not a compact body")

@@ -12,20 +12,20 @@ import (
 // until the bus has fetched it.
 type body struct {
 	raw  []byte
-	text bool // the caller's body was no JSON; raw is it as a JSON string
+	text bool // the caller's body was not JSON; raw holds it as a JSON string
 	ref  string
 	size int
-	// away says that a question left the bytes with its owner; from is the line of the question, counted from 1, that
-	// this one came on and still is.
+	// away says that a question left the bytes with its owner. from is the line of the question, counted from 1, that
+	// this body came on, as long as it has not changed.
 	away bool
 	from int
 }
 
-// bodies is the body table of a call (contracts 1): names point at lines, and several names may share one.
+// bodies is the body table of a call: names point at lines, and several names may share one.
 type bodies struct {
 	names map[string]int
 	lines []body
-	// missed is set in a question's call: it has the rank of each body that was looked for and is away.
+	// missed is set in a question's call: one bit for each body that was read although it is away.
 	missed *atomic.Uint32
 }
 
@@ -74,14 +74,14 @@ func (b *bodies) put(name string, line body) {
 		b.names = map[string]int{}
 	}
 	if i, ok := b.names[name]; ok && b.alone(i) {
-		b.lines[i] = line // nobody else reads the old body: an attempt more is not a body more
+		b.lines[i] = line // no other name needs the old body: another attempt does not add a line
 		return
 	}
 	b.lines = append(b.lines, line)
 	b.names[name] = len(b.lines) - 1
 }
 
-// alone reports whether one name only points at the line.
+// alone reports whether only one name points at the line.
 func (b *bodies) alone(line int) bool {
 	n := 0
 	for _, i := range b.names {
@@ -92,7 +92,7 @@ func (b *bodies) alone(line int) bool {
 	return n == 1
 }
 
-// push adds a line that has no name yet, and returns where it is.
+// push adds a line that has no name yet and returns its index.
 func (b *bodies) push(line body) int {
 	b.lines = append(b.lines, line)
 	return len(b.lines) - 1
@@ -106,7 +106,7 @@ func (b *bodies) name(name string, line int) {
 	b.names[name] = line
 }
 
-// packed is the table without the lines that nobody names: their bytes need not be held.
+// packed returns the table without lines that have no name, so that their bytes can be freed.
 func (b *bodies) packed() (out bodies) {
 	at := make([]int, len(b.lines))
 	for name, i := range b.names {
@@ -133,7 +133,7 @@ func (b *bodies) clone() bodies {
 	return bodies{names: maps.Clone(b.names), lines: slices.Clone(b.lines), missed: b.missed}
 }
 
-// compact takes only insignificant white space out: key order, number text, escapes and duplicates stay.
+// compact removes only insignificant white space: key order, number text, escapes and duplicates stay.
 func compact(raw []byte) body {
 	valid, spaced := inspect(raw)
 	switch {
@@ -145,7 +145,7 @@ func compact(raw []byte) body {
 	return body{raw: raw, size: len(raw)}
 }
 
-// textBody is a text as a body, whatever it looks like.
+// textBody makes a text body, even of a text that could be read as JSON.
 func textBody(raw []byte) body {
 	s, _ := json.Marshal(string(bytes.ToValidUTF8(raw, []byte("\uFFFD"))))
 	return body{raw: s, text: true, size: len(s)}

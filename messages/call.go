@@ -8,10 +8,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// WireVersion is the version of the wire form that this build reads and writes (contracts T3, Shallot-Wire).
+// WireVersion is the version of the wire form that this build reads and writes.
 const WireVersion = 1
 
-// Kind says which onion a call passes: model stages never see a tool call and the reverse (S0-CHAIN-3, CH-20).
+// Kind says which onion a call passes: model stages never see a tool call, and tool stages never see a model call.
 type Kind string
 
 // The kinds of call.
@@ -31,13 +31,14 @@ const (
 	KeptPrefix  = "kept."
 )
 
-// Call is one exchange on its way through the onion. The exported fields are line 1 of the wire form; the bodies
-// are reached by methods, because they are kept verbatim as bytes and shared between names.
+// Call is one exchange on its way through the onion. The exported fields are line 1 of the wire form. The bodies are
+// reached by methods, because they are kept verbatim as bytes and shared between names. A Call is not safe for
+// concurrent use.
 type Call struct {
 	Wire      int    `json:"v"`
 	ID        string `json:"id"` // UUIDv7
 	Kind      Kind   `json:"kind"`
-	Tenant    string `json:"tenant"` // never from a body (contracts T3)
+	Tenant    string `json:"tenant"` // decided by the entry, never by a body
 	Role      string `json:"role,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Run       string `json:"run,omitempty"`
@@ -50,7 +51,7 @@ type Call struct {
 	Models []string `json:"models,omitempty"`
 	// IdempotencyKey is the caller's key, or empty. With a key the end of the call is always recorded.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// Fingerprint is the hash of the request as accepted; a second body under the same key is told apart by it.
+	// Fingerprint is the hash of the request as accepted; it tells a retry from a different request under the same key.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Parent is the call whose stage or agent loop made this one; empty for calls from outside.
 	Parent string `json:"parent,omitempty"`
@@ -58,12 +59,12 @@ type Call struct {
 	Skip []string `json:"skip,omitempty"`
 	// Stream says that the caller reads the reply as chunks.
 	Stream bool `json:"stream,omitempty"`
-	// Cache is the caller's wish: "", "use", "refresh" or "off" (contracts T3).
+	// Cache is what the caller asked of the caches: "", "use", "refresh" or "off".
 	Cache    string    `json:"cache,omitempty"`
 	Explain  bool      `json:"explain,omitempty"`
 	Accepted time.Time `json:"accepted"`
 	Deadline time.Time `json:"deadline"`
-	// Generation numbers the stored messages of a call; the only successor of g is g+1 (design.md section 4).
+	// Generation numbers the stored messages of a call; the only successor of g is g+1, so a second writer is refused.
 	Generation uint64 `json:"generation"`
 	Return     Return `json:"return,omitzero"`
 	Trace      Trace  `json:"trace,omitzero"`
@@ -73,7 +74,7 @@ type Call struct {
 	bodies     bodies
 }
 
-// Return says where the end of a call goes.
+// Return says where the reply or fault of a call goes.
 type Return struct {
 	// Inbox is the accepting process's inbox for this call: deltas and the final reply are sent there.
 	Inbox string `json:"inbox,omitempty"`
@@ -107,7 +108,7 @@ func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 // bytes: they are shared. Nil if the call has no request.
 func (c *Call) Request() []byte { return c.bodies.get(RequestBody) }
 
-// SetRequest puts a new request in place. What other names kept stays as it was.
+// SetRequest replaces the request. Requests that stages kept stay as they were.
 func (c *Call) SetRequest(b []byte) { c.bodies.set(RequestBody, b) }
 
 // Reply returns the reply body as compact JSON, or nil if there is none yet.
@@ -116,14 +117,14 @@ func (c *Call) Reply() []byte { return c.bodies.get(ReplyBody) }
 // HasReply reports whether a reply is set.
 func (c *Call) HasReply() bool { return c.bodies.has(ReplyBody) }
 
-// SetReply puts a reply in place and clears a fault: a call ends with one or the other.
+// SetReply sets the reply and clears the fault: a call ends with one or the other.
 func (c *Call) SetReply(b []byte) {
 	c.bodies.set(ReplyBody, b)
 	c.Fault = nil
 }
 
-// SetReplyText puts a text in place as the reply, character by character, also where it could be read as JSON: a text
-// of which a part was shown must not change. It clears a fault.
+// SetReplyText sets the reply to exactly this text, even if it could be read as JSON: a text must not change once a
+// part of it was shown. It clears the fault.
 func (c *Call) SetReplyText(text string) {
 	c.bodies.put(ReplyBody, textBody([]byte(text)))
 	c.Fault = nil
@@ -140,26 +141,26 @@ func (c *Call) ReplyPlain() (out string, text, ok bool) {
 // DropReply removes the reply.
 func (c *Call) DropReply() { c.bodies.drop(ReplyBody) }
 
-// Fail sets the fault and drops the reply, so that no reader can take both for true.
+// Fail sets the fault and drops the reply, so that a reader never finds both.
 func (c *Call) Fail(f *Fault) {
 	c.Fault = f
 	c.bodies.drop(ReplyBody)
 }
 
-// RequestText and ReplyText return a body that was not JSON as it came; ok is false if it is JSON.
+// RequestText returns the request as it came if it was not JSON; ok is false if it is JSON.
 func (c *Call) RequestText() (text string, ok bool) { return c.bodies.text(RequestBody) }
 
-// ReplyText returns the reply's text if the reply is not JSON.
+// ReplyText returns the reply as it came if it was not JSON; ok is false if it is JSON.
 func (c *Call) ReplyText() (text string, ok bool) { return c.bodies.text(ReplyBody) }
 
-// Keep remembers the request as it is now under the stage's name. It costs a reference, no copy.
+// Keep remembers the current request under the stage's name. It costs a reference, not a copy.
 func (c *Call) Keep(stage string) { c.bodies.alias(KeptPrefix+stage, RequestBody) }
 
-// Kept returns the request as it was when the stage passed it, or nil.
+// Kept returns the request as it was when the call passed the stage, or nil.
 func (c *Call) Kept(stage string) []byte { return c.bodies.get(KeptPrefix + stage) }
 
-// Restore makes the kept request the request again and clears reply and fault: the start of a new attempt.
-// It reports whether something was kept.
+// Restore brings the kept request back and clears reply and fault, for the start of a new attempt. It reports whether a
+// request was kept.
 func (c *Call) Restore(stage string) bool {
 	if !c.bodies.alias(RequestBody, KeptPrefix+stage) {
 		return false
@@ -172,23 +173,23 @@ func (c *Call) Restore(stage string) bool {
 // Forget drops what the stage kept.
 func (c *Call) Forget(stage string) { c.bodies.drop(KeptPrefix + stage) }
 
-// Outcome is a request, a reply and a fault as they were at one moment, and what was kept.
+// Outcome is a snapshot of a call's request, reply, kept requests and fault.
 type Outcome struct {
 	bodies bodies
 	fault  *Fault
 }
 
-// Outcome remembers the bodies and the fault as they are now. It copies references to bodies, no bytes.
+// Outcome takes a snapshot of the bodies and the fault. It copies references to bodies, not bytes.
 func (c *Call) Outcome() Outcome { return Outcome{bodies: c.bodies.clone(), fault: c.Fault.clone()} }
 
 // Ended reports whether there was a reply or a fault.
 func (o Outcome) Ended() bool { return o.fault != nil || o.bodies.has(ReplyBody) }
 
-// Reset puts bodies and fault back to what they were: a phase that failed leaves no half-made edit behind (CH-6).
+// Reset restores bodies and fault from a snapshot, so that a failed phase leaves no half-made edit behind.
 func (c *Call) Reset(o Outcome) { c.bodies, c.Fault = o.bodies, o.fault }
 
-// State decodes the private state of the stage that has the call now: what its before set for its after. It reports
-// whether there was any.
+// State decodes the private state of the stage that has the call now, which its before set for its after. It reports
+// whether there is any; the error is that of decoding into v.
 func (c *Call) State(v any) (bool, error) {
 	raw := c.Slip.state()
 	if len(raw) == 0 {
@@ -200,8 +201,8 @@ func (c *Call) State(v any) (bool, error) {
 	return true, nil
 }
 
-// SetState sets the private state of the stage that has the call now. No other stage reads it; it lives as long as
-// the stage's frame, over all attempts (X-9).
+// SetState sets the private state of the stage that has the call now. No other stage reads it; it lives as long as the
+// stage's frame and is kept through all attempts.
 func (c *Call) SetState(v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -211,10 +212,10 @@ func (c *Call) SetState(v any) error {
 	return nil
 }
 
-// Attempt is the attempt of the stage that has the call now: 1 at first, one more after each Again of this stage.
+// Attempt counts the attempts of the stage that has the call now: 1 at first, one more after each Again of this stage.
 func (c *Call) Attempt() int { return c.Slip.attempt() }
 
-// Clone returns a copy that shares no mutable state with c. Body bytes are shared, because nobody changes them.
+// Clone returns a copy that shares no mutable state with c. Body bytes are shared, because they never change.
 func (c *Call) Clone() *Call {
 	d := *c
 	d.Slip = c.Slip.Clone()
@@ -225,18 +226,18 @@ func (c *Call) Clone() *Call {
 	return &d
 }
 
-// Past reports whether the call's deadline is over at the given time. A call without one is never past.
+// Past reports whether the call's deadline has passed at the given time. A call without one is never past.
 func (c *Call) Past(now time.Time) bool { return !c.Deadline.IsZero() && !now.Before(c.Deadline) }
 
-// Notes are the documents' InterceptorContext: keys shared by all stages of one call (S0-CTX-1). A key is written
-// letter by letter as the documents name it.
+// Notes are values that all stages of one call share, by key. The keys in use are listed with the Note constants;
+// callers see some of them, so their spelling is part of the API.
 type Notes map[string]json.RawMessage
 
 // Note sets a key of the shared context.
 func (c *Call) Note(key string, v any) {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		return // only values that the program itself makes come here; a function or channel cannot be noted
+		return // values come from the program itself; a function or a channel cannot be noted
 	}
 	if c.Notes == nil {
 		c.Notes = Notes{}

@@ -9,7 +9,7 @@ import (
 )
 
 // edit changes one place of a JSON body: it sets a value, adds to a list, or removes a field. The place is a JSON
-// pointer whose names are written as the body writes them. Edits are carried out one after the other.
+// pointer whose names are written as the body writes them. Edits are applied in order.
 type edit struct {
 	at     string
 	set    []byte
@@ -20,11 +20,11 @@ type edit struct {
 // Bounds of a list of edits: each one copies the body.
 const (
 	mostEdits   = 8
-	editFrom    = 4 << 10 // bytes of a body that is worth edits
-	editPortion = 4       // edits are at most this part of the body
+	editFrom    = 4 << 10 // smaller bodies are sent whole
+	editPortion = 4       // edits may have 1/editPortion of the body's bytes
 )
 
-// editsOf returns the edits that make now of was, or nil where the whole body is the better answer.
+// editsOf returns the edits that turn was into now, or nil where it is better to send the whole body.
 func editsOf(was, now []byte) []edit {
 	if len(now) < editFrom || len(was) == 0 {
 		return nil
@@ -70,7 +70,8 @@ func (d *differ) value(was, now []byte, at string) bool {
 	return d.add(edit{at: at, set: now}, len(now))
 }
 
-// object takes the fields in order: those of was that now lacks are removed, and what now has beyond comes at the end.
+// object compares field by field, in order: fields that only was has are removed, fields that only now has are added at
+// the end.
 func (d *differ) object(was, now []member, at string) bool {
 	n := 0
 	for _, m := range was {
@@ -120,7 +121,7 @@ type member struct {
 	pair, from, to int // the pair begins at pair, its value is from..to
 }
 
-// members takes an object or a list apart; raw is compact JSON.
+// members splits an object or a list into its members; raw is compact JSON.
 func members(raw []byte) (out []member) {
 	l := lexer{b: raw, i: 1}
 	for l.i < len(raw)-1 {
@@ -159,7 +160,7 @@ func (e edit) field(body []byte, from, to int, key string) ([]byte, error) {
 	return join(body, to-1, append(append(comma(body[from:to]), name...), ':'), e.set), nil
 }
 
-// apply carries the edit out on a compact body and returns a new one.
+// apply returns a copy of a compact body with the edit made.
 func (e edit) apply(body []byte) ([]byte, error) {
 	switch {
 	case len(body) == 0:
@@ -190,7 +191,8 @@ func (e edit) apply(body []byte) ([]byte, error) {
 	}
 	switch {
 	case e.set != nil:
-		return append(append(append(make([]byte, 0, len(body)+len(e.set)), body[:from]...), e.set...), body[to:]...), nil
+		return append(append(append(make([]byte, 0, len(body)+len(e.set)), body[:from]...), e.set...), body[to:]...),
+			nil
 	case len(e.add) > 0 && body[from] == '[':
 		return join(body, to-1, comma(body[from:to]), bytes.Join(e.add, []byte{','})), nil
 	}
@@ -218,7 +220,7 @@ func find(raw []byte, step string) (member, error) {
 	return member{}, errors.New("there is no such element")
 }
 
-// comma is what parts a new element from what the object or list has already.
+// comma returns the comma before a new member, or nothing if the object or list is empty.
 func comma(raw []byte) []byte {
 	if len(raw) > 2 {
 		return []byte{','}
@@ -232,7 +234,7 @@ func join(body []byte, at int, lead, value []byte) []byte {
 	return append(out, body[at:]...)
 }
 
-// cutMember takes a field out of the object that begins at from, with one comma next to it.
+// cutMember removes a field, and one comma next to it, from the object that begins at from.
 func cutMember(body []byte, from int, m member) []byte {
 	a, b := from+m.pair, from+m.to
 	switch {

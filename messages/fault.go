@@ -10,10 +10,10 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Code is one of the closed list of fault codes (contracts T2). Faults are told apart by code, never by words.
+// Code is one of the closed list of fault codes. Code decides what may be done about a fault; the text never does.
 type Code string
 
-// The closed list of contracts T2.
+// The closed list of codes.
 const (
 	InvalidRequest      Code = "invalid_request"
 	UnsupportedVersion  Code = "unsupported_version"
@@ -59,10 +59,10 @@ const (
 	Internal            Code = "internal"
 )
 
-// ErrorClass is the tool error class of S2-FALL-5; empty where the fallback ladder does not act.
+// ErrorClass says how tool-fallback treats a tool's fault; empty where it does nothing.
 type ErrorClass string
 
-// The classes of S2-FALL-5.
+// The error classes.
 const (
 	ClassTimeout   ErrorClass = "timeout"
 	ClassArguments ErrorClass = "invalid_arguments"
@@ -71,14 +71,14 @@ const (
 	ClassInternal  ErrorClass = "internal_error"
 )
 
-// CodeInfo is one row of contracts T2.
+// CodeInfo says what a fault code means to HTTP, to OpenAI clients, and to the stages that retry and fall back.
 type CodeInfo struct {
 	Status     int        // HTTP status and Nats-Service-Error-Code
 	Type       string     // error.type of the OpenAI shape
 	OpenAI     string     // error.code of the OpenAI shape; empty means null
-	Retryable  bool       // column R
-	Fallback   bool       // column F
-	ErrorClass ErrorClass // last column
+	Retryable  bool       // the same request may work later
+	Fallback   bool       // a standby model may answer instead
+	ErrorClass ErrorClass // for tools
 }
 
 const (
@@ -133,7 +133,7 @@ var codes = map[Code]CodeInfo{
 	Internal:            {500, tServer, "internal_error", false, false, ClassInternal},
 }
 
-// Info returns the row of contracts T2 for the code; an unknown code reads as internal.
+// Info returns what the code means; an unknown code reads as internal.
 func (c Code) Info() CodeInfo {
 	if i, ok := codes[c]; ok {
 		return i
@@ -153,17 +153,17 @@ func Codes() []Code {
 	return out
 }
 
-// TargetOrigin is the origin of faults that the target itself made. Only those count as failure for fallback and
-// retry; faults of stages never do (contracts 7).
+// TargetOrigin is the origin of faults that the target itself made. Fallback and retry act on these only: a fault that
+// a stage made, such as a limit, must not be tried again elsewhere.
 const TargetOrigin = "target"
 
-// Fault is a call's failure as it travels: code, text, and who made it. It is an error. Text never holds secrets.
+// Fault is a call's failure as it travels: code, text, and who made it. It is an error. Its texts never hold secrets.
 type Fault struct {
 	Code Code `json:"code"`
-	// Message says place, reason and next step, for a person.
+	// Message tells a person where the call failed, why, and what to do next.
 	Message string `json:"message"`
-	// Detail is the whole reason for operators, where Message keeps some of it from callers: addresses, the upstream's
-	// own words. It goes into the log and the audit record and never into an answer. Secrets are masked in it too.
+	// Detail is the whole reason, for operators, where callers must not see all of it: addresses, the upstream's own
+	// words. It goes into the log and the audit record and never into an answer. Secrets are masked in it too.
 	Detail string `json:"detail,omitempty"`
 	// Origin is TargetOrigin, "entry", or the name of the stage.
 	Origin string `json:"origin,omitempty"`
@@ -173,7 +173,7 @@ type Fault struct {
 	Status     int    `json:"status,omitempty"`
 	Type       string `json:"type,omitempty"`
 	OpenAICode string `json:"openai_code,omitempty"`
-	// RetryAfter is the wait that the upstream or the limit asks for; 0 if none.
+	// RetryAfter is how long to wait before a retry, as the upstream or the limit asks; 0 if unknown.
 	RetryAfter time.Duration `json:"retry_after,omitempty"`
 	// Last is the code of the last attempt, where this fault wraps one (retries_exhausted).
 	Last Code `json:"last,omitempty"`
@@ -203,7 +203,7 @@ func (f *Fault) clone() *Fault {
 	return &g
 }
 
-// Error names the stage once, if a stage made the fault (CH-10).
+// Error returns Message. It names the stage once, if a stage made the fault.
 func (f *Fault) Error() string { return f.Message }
 
 // Reason is what an operator reads: Detail where there is one, else Message.
@@ -214,10 +214,10 @@ func (f *Fault) Reason() string {
 	return f.Message
 }
 
-// Retryable reports column R of contracts T2.
+// Retryable reports whether the same request may work later.
 func (f *Fault) Retryable() bool { return f.Code.Info().Retryable }
 
-// OfTarget reports whether the target made the fault, so that fallback and retry may act on it (contracts 7).
+// OfTarget reports whether the target made the fault, so that fallback and retry may act on it.
 func (f *Fault) OfTarget() bool { return f.Origin == TargetOrigin }
 
 // HTTPStatus is the status for HTTP and for Nats-Service-Error-Code.
@@ -272,6 +272,7 @@ func AsFault(err error, origin string) *Fault {
 		}
 		return &g
 	}
-	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "stage "), origin+": ") // it may name itself already
+	// the text may name the stage already
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "stage "), origin+": ")
 	return &Fault{Code: StageError, Message: "stage " + origin + ": " + text, Origin: origin}
 }

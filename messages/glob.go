@@ -9,8 +9,8 @@ import (
 // ExactGlob is the score of a pattern that is the name itself: above that of every pattern with a star.
 const ExactGlob = 1 << 30
 
-// Glob reports whether a name fits a pattern. It is the only pattern language for names of models and tools: `*` stands
-// for any text, also for none and for a slash; every other character stands for itself, case included.
+// Glob reports whether a name fits a pattern. It is the only pattern language for names of models and tools: `*`
+// matches any text, including the empty text and slashes; every other character matches itself, and case matters.
 func Glob(pattern, name string) bool { return GlobScore(pattern, name) >= 0 }
 
 // AnyGlob reports whether a name fits one of the patterns; no patterns let every name through.
@@ -43,8 +43,8 @@ func GlobScore(pattern, name string) int {
 	return -1
 }
 
-// CheckGlob refuses a pattern that is empty or has a sign of other globs. Such a sign would stand for itself here, so
-// that a limit or a policy would silently fit nothing.
+// CheckGlob refuses a pattern that is empty or uses the syntax of other globs. Such syntax would be taken literally
+// here, so a limit or a policy would silently match nothing.
 func CheckGlob(pattern string) error {
 	if pattern == "" {
 		return fmt.Errorf("a name or pattern must not be empty; * stands for any text")

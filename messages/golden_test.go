@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // fixed returns a call whose every field is set and always the same.
 func fixed(body string) *messages.Call {
@@ -34,12 +34,15 @@ func fixed(body string) *messages.Call {
 
 // golden are calls at typical places. What a build writes here, every later build of the same wire version must read.
 func golden() map[string]*messages.Call {
-	fresh := fixed(`{"model":"m1","temperature":0,"seed":9007199254740993,"messages":[{"role":"user","content":"caf\u00e9 <b>"}]}`)
+	fresh := fixed(`{"model":"m1","temperature":0,"seed":9007199254740993,"messages":[{"role":"user",` +
+		`"content":"caf\u00e9 <b>"}]}`)
 
-	kept := fixed(`{"model":"m1","messages":[]}`) // two kept bodies: as it was at the fallback, and as it was at the retry
+	// two kept bodies: as it was at the fallback, and as it was at the retry
+	kept := fixed(`{"model":"m1","messages":[]}`)
 	kept.Role, kept.Session, kept.Run, kept.User, kept.Agent = "caller", "s1", "r1", "u1", "helper"
 	kept.RequestID, kept.IdempotencyKey, kept.Fingerprint = "req-1", "key-1", "ab12"
-	kept.Parent, kept.Skip, kept.Stream, kept.Cache, kept.Explain = "01890a5d-0000-7000-8000-000000000000", []string{"context-editing"}, true, "refresh", true
+	kept.Parent, kept.Skip, kept.Stream, kept.Cache, kept.Explain = "01890a5d-0000-7000-8000-000000000000",
+		[]string{"context-editing"}, true, "refresh", true
 	kept.Return = messages.Return{Inbox: "_INBOX.a.1", Caller: "_INBOX.b.2", Record: true}
 	kept.Trace = messages.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=1"}
 	kept.Keep("model-fallback")
@@ -61,13 +64,15 @@ func golden() map[string]*messages.Call {
 
 	fault := fixed("not json\nat all")
 	f := messages.NewFault(messages.ProviderLimited, "slow down").From(messages.TargetOrigin).At("model")
-	f.Status, f.Type, f.OpenAICode, f.RetryAfter, f.Last = 429, "rate_limit_error", "rate_limit_exceeded", 2*time.Second, messages.ProviderError
+	f.Status, f.Type, f.OpenAICode, f.RetryAfter, f.Last = 429, "rate_limit_error", "rate_limit_exceeded",
+		2*time.Second, messages.ProviderError
 	f.Headers, f.Unsent = map[string]string{"x-ratelimit-remaining": "0"}, true
 	fault.Fail(f)
 
 	claim := fixed(`{"model":"m1","big":"0123456789"}`)
 	_ = claim.Spill(10, func([]byte) (string, error) { return "sha256-abc", nil })
-	return map[string]*messages.Call{"fresh": fresh, "two-kept": kept, "one-line-shared": shared, "fault-text": fault, "claim-check": claim}
+	return map[string]*messages.Call{"fresh": fresh, "two-kept": kept, "one-line-shared": shared, "fault-text": fault,
+		"claim-check": claim}
 }
 
 func TestGoldenWire(t *testing.T) {
@@ -84,7 +89,8 @@ func TestGoldenWire(t *testing.T) {
 			}
 			want, err := os.ReadFile(path)
 			require.NoError(t, err, "run: go test ./messages -update")
-			require.Equal(t, string(want), string(wire), "the wire form changed; a change that old builds cannot read needs another WireVersion")
+			require.Equal(t, string(want), string(wire), "the wire form changed; a change that old builds "+
+				"cannot read needs another WireVersion")
 			back, err := messages.Unmarshal(want)
 			require.NoError(t, err)
 			require.Equal(t, c.Sizes(), back.Sizes())

@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// maxNesting is how deep JSON may be nested; encoding/json draws the same line.
+// maxNesting is how deep JSON may be nested; encoding/json has the same limit.
 const maxNesting = 10000
 
-// lexer walks over JSON. Its methods return false where the bytes are not JSON, and stand behind what they took where
-// they are. It accepts what encoding/json accepts.
+// lexer walks over JSON. Its methods return false where the bytes are not JSON; otherwise they move past what they
+// read. It accepts what encoding/json accepts.
 type lexer struct {
 	b      []byte
 	i      int
@@ -30,7 +30,7 @@ func (l *lexer) rest() bool {
 	return l.i == len(l.b)
 }
 
-// space passes white space and returns the byte after it, which stays; 0 at the end.
+// space skips white space and returns the next byte without taking it; 0 at the end.
 func (l *lexer) space() byte {
 	for ; l.i < len(l.b); l.i++ {
 		switch c := l.b[l.i]; c {
@@ -43,7 +43,7 @@ func (l *lexer) space() byte {
 	return 0
 }
 
-// take passes c, and white space before it, if c comes next.
+// take skips white space and takes c, if c comes next.
 func (l *lexer) take(c byte) bool {
 	if l.i < len(l.b) && l.b[l.i] == c {
 		l.i++
@@ -60,7 +60,7 @@ func (l *lexer) takeSpaced(c byte) bool {
 	return true
 }
 
-// value passes one value, and white space before it.
+// value skips white space and takes one value.
 func (l *lexer) value() bool {
 	if l.i >= len(l.b) || l.b[l.i] <= ' ' {
 		l.space()
@@ -87,7 +87,7 @@ func (l *lexer) value() bool {
 	}
 }
 
-// nested passes an object or an array.
+// nested takes an object or an array.
 func (l *lexer) nested(end byte, keys bool) bool {
 	if l.depth++; l.depth > maxNesting {
 		return false
@@ -120,7 +120,7 @@ func (l *lexer) word(w string) bool {
 	return true
 }
 
-// number passes a number: -0, 1.5e+3, and nothing like 01, .5 or +1.
+// number takes a number: -0 and 1.5e+3, but not 01, .5 or +1.
 func (l *lexer) number() bool {
 	i := l.i
 	if i < len(l.b) && l.b[i] == '-' {
@@ -149,7 +149,7 @@ func (l *lexer) number() bool {
 	return true
 }
 
-// digits is where the digits from i on end.
+// digits returns the end of the digits that begin at i.
 func digits(b []byte, i int) int {
 	for i < len(b) && b[i]-'0' < 10 {
 		i++
@@ -157,7 +157,7 @@ func digits(b []byte, i int) int {
 	return i
 }
 
-// text passes the rest of a string whose first quote is taken, eight bytes at a time.
+// text takes the rest of a string after its first quote, eight bytes at a time.
 func (l *lexer) text() bool {
 	b, i := l.b, l.i
 	for {
@@ -183,20 +183,20 @@ func (l *lexer) text() bool {
 		case c < ' ':
 			return false
 		default:
-			i++ // one of the last seven bytes, looked at one by one
+			i++ // the last seven bytes are checked one by one
 		}
 	}
 }
 
 // special marks, in the high bit of its byte, the first byte of w that is a quote, a backslash or a control character.
-// Bytes after the first may be marked by mistake.
+// Only the first mark is reliable.
 func special(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	quote, slash := w^(ones*'"'), w^(ones*'\\')
 	return ((w-ones*' ')&^w | (quote-ones)&^quote | (slash-ones)&^slash) & highs
 }
 
-// escape is how many bytes after a backslash belong to it; 0 if they are none that JSON knows.
+// escape returns how many bytes after a backslash belong to the escape; 0 if JSON does not know it.
 func escape(b []byte) int {
 	if len(b) == 0 {
 		return 0
@@ -226,7 +226,7 @@ func appendCompact(dst, raw []byte) []byte {
 		case '"':
 			l.i++
 			if !l.text() {
-				return append(dst, raw[from:]...) // not JSON: nobody hands it in
+				return append(dst, raw[from:]...) // not JSON: callers never pass this
 			}
 		case ' ', '\n', '\t', '\r':
 			dst = append(dst, raw[from:l.i]...)

@@ -14,9 +14,12 @@ import (
 func FuzzInspect(f *testing.F) {
 	deep := strings.Repeat("[", maxNesting)
 	for _, s := range []string{
-		``, ` `, `null`, `nul`, `nulll`, `true `, "\tfalse\r\n", `-0`, `01`, `1.`, `.5`, `+1`, `1e5`, `1E+`, `-`, `1.5e-3x`, `""`, `"`,
-		`"\u12aF"`, `"\u12g0"`, `"\x"`, `"\`, "\"\x1f\"", "\"\x7f\xff\"", `"0123456789\"abcdefg\\"`, `{}`, `{ }`, `{"a":1,}`, `{"a" :[1, 2]}`,
-		`{"a":{"b":[{},[],"x y"]}}`, `{a:1}`, `{"a"}`, `{"a":}`, `[1,]`, `[,1]`, `[1 2]`, `[1}`, `1 2`, "\ufeff1", `"é "`, "\x00", "1\x00",
+		``, ` `, `null`, `nul`, `nulll`, `true `, "\tfalse\r\n", `-0`, `01`, `1.`, `.5`, `+1`, `1e5`, `1E+`, `-`,
+		`1.5e-3x`, `""`, `"`,
+		`"\u12aF"`, `"\u12g0"`, `"\x"`, `"\`, "\"\x1f\"", "\"\x7f\xff\"", `"0123456789\"abcdefg\\"`, `{}`, `{ }`,
+		`{"a":1,}`, `{"a" :[1, 2]}`,
+		`{"a":{"b":[{},[],"x y"]}}`, `{a:1}`, `{"a"}`, `{"a":}`, `[1,]`, `[,1]`, `[1 2]`, `[1}`, `1 2`, "\ufeff1",
+		`"é "`, "\x00", "1\x00",
 		deep + strings.Repeat("]", maxNesting), deep + "[" + strings.Repeat("]", maxNesting+1), deep,
 		`"` + strings.Repeat("x", 100) + `"`, `"` + strings.Repeat("é", 5) + "\n" + `"`,
 	} {
@@ -36,7 +39,8 @@ func FuzzInspect(f *testing.F) {
 }
 
 func BenchmarkInspect(b *testing.B) {
-	text := []byte(`{"messages":[` + strings.Repeat(`{"role":"user","content":"line\nthe quick brown fox jumps over the \"lazy\" dog again"},`, 3000) + `{}]}`)
+	text := []byte(`{"messages":[` + strings.Repeat(`{"role":"user","content":"line\nthe quick brown fox jumps `+
+		`over the \"lazy\" dog again"},`, 3000) + `{}]}`)
 	dense := []byte(`{"data":[` + strings.Repeat(`{"id":12,"x":-1.5e3,"on":true,"k":["a","b"]},`, 6000) + `{}]}`)
 	for name, raw := range map[string][]byte{"text": text, "dense": dense} {
 		b.Run("own/"+name, func(b *testing.B) {

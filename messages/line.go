@@ -2,7 +2,7 @@ package messages
 
 import "time"
 
-// line.go has the objects of line 1, each with its writer and its reader side by side: what one writes the other reads.
+// This file has the objects of line 1. Each writer stands beside its reader: what one writes the other reads.
 
 // call writes the facts of a call, its version first; stored adds what only the stored form has.
 func (w *writer) call(c *Call, version int, stored bool) {

@@ -12,7 +12,8 @@ import (
 
 func TestWireKeepsEveryByteOfMeaning(t *testing.T) {
 	t.Parallel()
-	body := `{"model":"m","temperature":0,"x":{"big":9007199254740993,"s":"a\u00e9 b"},"stop":"END","d":1,"d":2,"z":null}`
+	body := `{"model":"m","temperature":0,"x":{"big":9007199254740993,"s":"a\u00e9 b"},"stop":"END","d":1,"d":2,` +
+		`"z":null}`
 	c := messages.NewCall(messages.Model, "default", []byte(" "+strings.ReplaceAll(body, ",\"", ", \n\"")))
 	c.Keep("fallback")
 	require.Equal(t, body, string(c.Request()))
@@ -68,7 +69,9 @@ func FuzzUnmarshal(f *testing.F) {
 	wire, _ := c.Marshal()
 	f.Add(wire)
 	f.Add([]byte("{}\n"))
-	f.Add([]byte(`{"v":1,"id":"x","kind":"model","tenant":"t","accepted":"2026-01-01T00:00:00Z","deadline":"2026-01-01T00:00:00Z","slip":{"stops":[],"at":0},"bodies":{"request":1},"lines":[{"size":2}]}` + "\n{}"))
+	f.Add([]byte(`{"v":1,"id":"x","kind":"model","tenant":"t","accepted":"2026-01-01T00:00:00Z",` +
+		`"deadline":"2026-01-01T00:00:00Z","slip":{"stops":[],"at":0},"bodies":{"request":1},"lines":[{"size":2}]}` +
+		"\n{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := messages.Unmarshal(data)
 		if err != nil {

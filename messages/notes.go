@@ -1,7 +1,8 @@
 package messages
 
-// The keys of the shared context ([Call.Note]): facts that one part of a call's way leaves for another. Each stands here
-// with what it holds, who writes it, and who reads it; a reader that is named "callers" is a face or its headers.
+// The keys of the shared context ([Call.Note]): facts that one part of a call's way leaves for another. Each constant
+// says what the note holds, who writes it, and who reads it. The reader "callers" means an API or its response headers;
+// "outside" means nothing in this module.
 const (
 	// How the call went.
 
@@ -23,13 +24,14 @@ const (
 	// NoteIsFallback is true where the call goes to a standby model. Writer: model-fallback. Readers: itself, the bus.
 	NoteIsFallback = "CTX_IS_FALLBACK"
 	// NoteEmptied names the stage that took the last words out of a reply which did say something (todo directives
-	// alone): such a reply is no empty reply of the target. Writer: todo-list. Readers: model-fallback, remote stages.
+	// alone): such a reply does not count as an empty reply of the target. Writer: todo-list. Readers: model-fallback,
+	// remote stages.
 	NoteEmptied = "emptiedBy"
 	// NoteUpstreamHeaders holds answer headers of the upstream worth passing on with a success, as Fault.Headers does
 	// with a failure: a JSON object of strings, by lower-case name (x-ratelimit-*, retry-after-ms,
 	// x-upstream-request-id). Writer: the model endpoint. Readers: remote stages, callers.
 	NoteUpstreamHeaders = "upstream.headers"
-	// NoteJumpTo is the documents' "end" of a call that was over its limit. Writer: call-limit. Readers: outside.
+	// NoteJumpTo is "end" where a call was ended because it was over its limit. Writer: call-limit. Readers: outside.
 	NoteJumpTo = "jump_to"
 
 	// Retries.
@@ -37,17 +39,18 @@ const (
 	// NoteShouldRetry says whether the caller may try again. Writers: model-retry, tool-retry. Readers: model-retry,
 	// callers.
 	NoteShouldRetry = "retry.shouldRetry"
-	// NoteSuggestedDelay is after how many milliseconds. Writers: model-retry, tool-retry. Readers: callers.
+	// NoteSuggestedDelay is how many milliseconds the caller should wait before. Writers: model-retry, tool-retry.
+	// Readers: callers.
 	NoteSuggestedDelay = "retry.suggestedDelayMs"
-	// NoteMaxRetries is how often the caller may. Writer: tool-retry. Readers: outside.
+	// NoteMaxRetries is how often the caller may try again. Writer: tool-retry. Readers: outside.
 	NoteMaxRetries = "retry.maxRetries"
 
 	// Streams.
 
-	// NoteStreamShown is true where a part of this result has left for the caller: nothing may run again for it, and
-	// nothing else may stand in for it. Writer: the tool target. Readers: pipeline.Step, tool-retry, tool-fallback.
+	// NoteStreamShown is true once a part of this result was sent to the caller: nothing may run again for it, and no
+	// other result may replace it. Writer: the tool target. Readers: pipeline.Step, tool-retry, tool-fallback.
 	NoteStreamShown = "stream.shown"
-	// NoteStreamEmitted is true where at least one chunk left for the caller. Writer and reader: the bus.
+	// NoteStreamEmitted is true once a chunk was sent to the caller. Writer and reader: the bus.
 	NoteStreamEmitted = "stream.emitted"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage. Writer: the model endpoint.
 	// Readers: stream.Follower, remote stages.
@@ -58,19 +61,19 @@ const (
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).
 	NoteAnswer = "hold.answer"
-	// NoteResumed marks a call that goes on after its hold, until it is taken; its value is the generation of the hold.
-	// Writer and reader: the bus.
+	// NoteResumed marks a call that goes on after its hold, until a process takes it; its value is the generation of
+	// the hold. Writer and reader: the bus.
 	NoteResumed = "hold.resumed"
-	// NoteWaiting is where a call waits for an absent stage: it goes into the fault if the stage never comes. Writer and
-	// reader: the bus.
+	// NoteWaiting is where a call waits for an absent stage: it goes into the fault if the stage never comes. Writer
+	// and reader: the bus.
 	NoteWaiting = "bus.waiting"
 
 	// Model stages.
 
-	// NoteModelCache is "hit" or "miss" where the cache was looked at; it becomes the header Shallot-Cache, of tools
-	// too. Writers: model-cache, tool-cache. Readers: audit, callers.
+	// NoteModelCache is "hit" or "miss" where a cache was asked, for tools too; it becomes the header Shallot-Cache.
+	// Writers: model-cache, tool-cache. Readers: audit, callers.
 	NoteModelCache = "modelCache"
-	// NotePII counts what was found: side, type, strategy. It never holds a value. Writers: pii, tool-pii. Reader: pii.
+	// NotePII counts findings by side, type and strategy. It never holds a value. Writers: pii, tool-pii. Reader: pii.
 	NotePII = "pii"
 	// NotePairRepair says what pair repair changed; it is absent where nothing was wrong. Writer: pair-repair. Readers:
 	// outside.
@@ -79,11 +82,11 @@ const (
 	NoteContextEditing = "contextEditing"
 	// NoteCleared holds the ids of the tool results that were cleared in this call. Writer and reader: context-editing.
 	NoteCleared = "contextEditing.cleared"
-	// NoteToolsAllowed lists the tools that the model was offered, where some were left out, in the order of the
-	// request. Writer: tool-selection. Readers: outside.
+	// NoteToolsAllowed lists, in the order of the request, the tools that the model was offered; set only where some
+	// were left out. Writer: tool-selection. Readers: outside.
 	NoteToolsAllowed = "toolSelection.allowed"
-	// NoteToolsBlocked lists tools that were left out and that the model called all the same; only strict mode sets it.
-	// Writer and reader: tool-selection.
+	// NoteToolsBlocked lists tools that the model called although they were left out; only strict mode sets it. Writer
+	// and reader: tool-selection.
 	NoteToolsBlocked = "toolSelection.blocked"
 	// NoteTodo says what was done with a reply's directives. Writer and reader: todo-list.
 	NoteTodo = "todo"
@@ -107,33 +110,33 @@ const (
 	// NoteArgumentIssues lists what was wrong with the arguments, for callers that read more than text. Writer:
 	// tool-arguments. Readers: outside.
 	NoteArgumentIssues = "tool.issues"
-	// NoteGrant holds the grant of a call: that its arguments, as they were then, passed the approval. Writer: approval.
+	// NoteGrant holds the grant of a call: it proves that these arguments passed the approval. Writer: approval.
 	// Reader: approval, when the call comes again.
 	NoteGrant = "approval.grant"
-	// NoteDecision says how a call passed that had to wait: {decision, by, at}. Writer: approval. Reader: audit.
+	// NoteDecision says how a call that had to wait was decided: {decision, by, at}. Writer: approval. Reader: audit.
 	NoteDecision = "approval.decision"
 	// NoteToolTimeout is the time limit of the attempt in milliseconds. Writer: timeout. Reader: the tool target.
 	NoteToolTimeout = "tool.timeoutMs"
-	// NoteToolStarted is true where a tool that may not run twice was started for this call: whatever goes wrong after
-	// that, nobody may be told to try again. Writer: the tool target. Readers: tool-fallback, the tool target.
+	// NoteToolStarted is true once a tool that may not run twice was started for this call. Whatever fails after that,
+	// the caller must not be told to try again. Writer: the tool target. Readers: tool-fallback, the tool target.
 	NoteToolStarted = "tool.started"
-	// NoteIsError is true where the reply is the tool's own error result: passed on as it is, never cached. Writers: the
-	// tool target, approval, tool-fallback. Readers: the tool stages, callers.
+	// NoteIsError is true where the reply is the tool's own error result, which is passed on as it is and never cached.
+	// Writers: the tool target, approval, tool-fallback. Readers: the tool stages, callers.
 	NoteIsError = "tool.isError"
 	// NoteMetadata holds the result's metadata as an object: from_cache, fallback, and the executor's own. Writers: the
 	// tool target, the tool stages. Readers: the tool stages, the MCP face.
 	NoteMetadata = "tool.metadata"
-	// NoteStructured holds the result's structured content, where it has one beside the reply. Writers: the tool target,
-	// tool-pii, tool-cache. Readers: the tool stages, the MCP face.
+	// NoteStructured holds the result's structured content, where it has one beside the reply. Writers: the tool
+	// target, tool-pii, tool-cache. Readers: the tool stages, the MCP face.
 	NoteStructured = "tool.structured"
 	// NoteEvicted is true where the reply is the summary of an evicted result. Writer: large-result-eviction. Readers:
 	// itself, tool-cache.
 	NoteEvicted = "tool.evicted"
-	// NoteEvictedPassed is how many characters of a streamed result the filter let pass; the after begins its reply with
-	// them. Writer and reader: large-result-eviction.
+	// NoteEvictedPassed is how many characters of a streamed result the filter let pass; the after begins its reply
+	// with them. Writer and reader: large-result-eviction.
 	NoteEvictedPassed = "tool.evictedPassed"
-	// NoteToolFault holds the fault that a degraded result of a tool stands in for: {code, message, origin, last}.
-	// Writer: tool-fallback. Reader: stream.ToolFollower.
+	// NoteToolFault holds the fault that a degraded tool result replaces: {code, message, origin, last}. Writer:
+	// tool-fallback. Reader: stream.ToolFollower.
 	NoteToolFault = "tool.fallbackFault"
 	// NoteMCP holds what an MCP caller said beside the arguments; see tool.MCPCall. Writer: the MCP face. Reader: the
 	// tool target.
@@ -141,8 +144,8 @@ const (
 )
 
 // MarkField is the field that a degraded result which is a JSON object gets, so that the model sees the mark too:
-// {"fallback": "stale_cache", "stored": "<time>"}. A text gets a last line "[fallback=stale_cache]"; any other JSON value
-// v becomes {"result": v, "_shallot": {...}}. Writer: tool-fallback. Reader: the MCP face, which takes it off.
+// {"fallback": "stale_cache", "stored": "<time>"}. A text gets a last line "[fallback=stale_cache]"; any other JSON
+// value v becomes {"result": v, "_shallot": {...}}. Writer: tool-fallback. Reader: the MCP face, which takes it off.
 const MarkField = "_shallot"
 
 // StandbyMark is the Shallot-Degraded text of a reply that a standby model gave.

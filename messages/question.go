@@ -12,22 +12,22 @@ import (
 // HopVersion is the version of questions and answers, which this build reads and writes.
 const HopVersion = 2
 
-// Carry says what a question takes along besides the facts of its call, its notes, its fault and the stage's state.
+// Carry says what a question contains besides the facts of its call, its notes, its fault and the stage's state.
 type Carry struct {
-	// Request, Reply and Kept are the bodies: Kept is the request as it was when the stage passed it.
+	// Request, Reply and Kept are the bodies: Kept is the request as it was when the call passed the stage.
 	Request, Reply, Kept bool
-	// Slip is the whole route, with what ran and what it took, but for the private states of other stages.
+	// Slip is the whole route, with what ran and how long it took, but without the private states of other stages.
 	Slip bool
 }
 
-// Question is one phase of one stage, asked of whoever serves the stage. It is for one goroutine.
+// Question asks a process that serves a stage to run one of its phases. One goroutine uses it.
 type Question struct {
-	// Call is the call as the stage may see it: the phase runs on it and changes it. Bodies that the question did not
-	// take along read as absent, but HasReply and Sizes know of them. So do facts that are the owner's alone: the
-	// idempotency key, its fingerprint, reply addresses, stages to skip. Without Carry.Slip its slip has the stage that
-	// is asked and, of those around it, only their attempts; names, costs and the path are not there.
+	// Call is the call as the stage may see it: the phase runs on it and changes it. Bodies that the question does not
+	// contain read as absent, but HasReply and Sizes know of them. Facts that only the owner has read as absent too:
+	// the idempotency key, its fingerprint, reply addresses, stages to skip. Without Carry.Slip its slip has the stage
+	// that is asked and, of those around it, only their attempts; names, costs and the path are not there.
 	Call *Call
-	// Until is when nobody waits for the answer any more; zero if there is no such time.
+	// Until is when the owner stops waiting for the answer; zero if it never does.
 	Until time.Time
 
 	names        [3]int // the line of request, reply and kept as they came, counted from 1; 0 if there is none
@@ -37,8 +37,8 @@ type Question struct {
 	missed       atomic.Uint32
 }
 
-// Missed names the bodies that the stage looked for and that the question did not take along. A stage that declares
-// what it reads misses none.
+// Missed names the bodies that the stage tried to read and that the question did not contain. A stage that declares
+// everything it reads misses none.
 func (q *Question) Missed() (names []string) {
 	for i, name := range []string{RequestBody, ReplyBody, "kept"} {
 		if q.missed.Load()>>i&1 == 1 {
@@ -81,7 +81,7 @@ func (c *Call) Ask(carry Carry, until time.Time) ([]byte, error) {
 	return t.follow(w.b), nil
 }
 
-// place writes where the call is, as far as a stage that does not read the route may know.
+// place writes where the call is, for a stage that does not read the route.
 func (w *writer) place(s *Slip, stage string, phase Phase) {
 	w.text("stage", stage)
 	w.text("phase", string(phase))
@@ -149,8 +149,8 @@ type place struct {
 	state         json.RawMessage
 }
 
-// ReadQuestion reads a question as strictly as [Unmarshal] reads a call. What the question took along is trusted to be
-// the JSON that its owner checked when the call came in. Everything shares memory with data.
+// ReadQuestion reads a question as strictly as [Unmarshal] reads a call. Bodies are trusted to be the JSON that the
+// owner checked when the call came in. Everything shares memory with data.
 func ReadQuestion(data []byte) (*Question, error) {
 	first, rest, more := cutLine(data)
 	if err := opens(first); err != nil {
@@ -223,7 +223,7 @@ func (r *reader) place(p *place, key string) (known bool) {
 	return true
 }
 
-// build puts the call together and remembers what it was.
+// build makes the call and remembers its state, so that Answer can compare.
 func (q *Question) build(t *table, p *place, away []tableName) error {
 	c := q.Call
 	if p.stage != "" {
@@ -268,7 +268,7 @@ func (q *Question) build(t *table, p *place, away []tableName) error {
 	return nil
 }
 
-// slip makes a slip that says no more than the place does: the stages around have no names.
+// slip makes a slip that says only what the place says: the stages around have no names.
 func (p *place) slip() (s Slip, err error) {
 	if p.phase != Before && p.phase != After {
 		return s, fmt.Errorf("wire: phase %q; known: before, after", p.phase)

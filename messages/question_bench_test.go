@@ -14,7 +14,8 @@ import (
 func BenchmarkQuestion(b *testing.B) {
 	for _, size := range []int{2 << 10, 256 << 10} {
 		c := underway(size)
-		for name, carry := range map[string]messages.Carry{"nothing": {}, "request": {Request: true}, "route": {Slip: true}} {
+		for name, carry := range map[string]messages.Carry{"nothing": {}, "request": {Request: true},
+			"route": {Slip: true}} {
 			wire, err := c.Ask(carry, c.Deadline)
 			require.NoError(b, err)
 			at := fmt.Sprintf("%dKB-%s", size>>10, name)
@@ -44,8 +45,11 @@ func BenchmarkAnswer(b *testing.B) {
 	for name, edit := range map[string]func(v *messages.Call){
 		"continue": func(*messages.Call) {},
 		"state":    func(v *messages.Call) { _ = v.SetState(map[string]int{"n": 1}); v.Note("x", 1) },
-		"edit":     func(v *messages.Call) { v.SetRequest(rawjson.SetField(v.Request(), "temperature", []byte("0.5"))) },
-		"body":     func(v *messages.Call) { v.SetRequest([]byte(`{"model":"other"}`)) },
+		"edit": func(v *messages.Call) {
+			v.SetRequest(rawjson.SetField(v.Request(), "temperature",
+				[]byte("0.5")))
+		},
+		"body": func(v *messages.Call) { v.SetRequest([]byte(`{"model":"other"}`)) },
 	} {
 		q, err := messages.ReadQuestion(question)
 		require.NoError(b, err)

@@ -55,8 +55,9 @@ func TestAQuestionTakesAlongOnlyWhatTheStageReads(t *testing.T) {
 			q, err := ReadQuestion(wire)
 			require.NoError(t, err)
 			v := q.Call
-			require.Equal(t, []string{row.request, row.reply, row.kept}, []string{string(v.Request()), string(v.Reply()), string(v.Kept("b"))})
-			require.True(t, v.HasReply(), "that there is a reply is known without its bytes")
+			require.Equal(t, []string{row.request, row.reply, row.kept},
+				[]string{string(v.Request()), string(v.Reply()), string(v.Kept("b"))})
+			require.True(t, v.HasReply(), "the stage knows that a reply exists without its bytes")
 			require.Equal(t, map[string]int{RequestBody: 29, ReplyBody: 14, "kept.b": 28}, v.Sizes())
 			require.Empty(t, v.Kept("a"))
 			require.Equal(t, 3, v.Attempt())
@@ -93,15 +94,21 @@ func TestAnAnswerHoldsOnlyWhatChanged(t *testing.T) {
 		do   func(v *Call)
 		wire string
 	}{
-		"nothing":               {func(*Call) {}, `{"v":2}`},
-		"the same again":        {func(v *Call) { v.SetRequest(bytes.Clone(v.Request())); v.Note("k", "<v>") }, `{"v":2}`},
-		"state":                 {func(v *Call) { _ = v.SetState(2) }, `{"v":2,"state":2}`},
-		"notes":                 {func(v *Call) { v.Note("x", 1); v.Unnote("k") }, `{"v":2,"notes":{"x":1},"unset":["k"]}`},
-		"a reply dropped":       {func(v *Call) { v.DropReply() }, `{"v":2,"bodies":{"reply":null}}`},
-		"what was kept":         {func(v *Call) { v.Restore("b") }, `{"v":2,"bodies":{"request":"kept.b","reply":null}}`},
-		"a new reply":           {func(v *Call) { v.SetReply([]byte(`{ "a":1}`)) }, "{\"v\":2,\"bodies\":{\"reply\":1},\"lines\":[{\"size\":7}]}\n{\"a\":1}"},
-		"two names of one line": {func(v *Call) { v.SetRequest([]byte("[]")); v.Keep("b") }, "{\"v\":2,\"bodies\":{\"request\":1,\"kept.b\":1},\"lines\":[{\"size\":2}]}\n[]"},
-		"a fault":               {func(v *Call) { v.Fail(NewFault(Blocked, "no")) }, `{"v":2,"fault":{"code":"blocked","message":"no"},"bodies":{"reply":null}}`},
+		"nothing": {func(*Call) {}, `{"v":2}`},
+		"the same again": {func(v *Call) { v.SetRequest(bytes.Clone(v.Request())); v.Note("k", "<v>") },
+			`{"v":2}`},
+		"state": {func(v *Call) { _ = v.SetState(2) }, `{"v":2,"state":2}`},
+		"notes": {func(v *Call) { v.Note("x", 1); v.Unnote("k") },
+			`{"v":2,"notes":{"x":1},"unset":["k"]}`},
+		"a reply dropped": {func(v *Call) { v.DropReply() }, `{"v":2,"bodies":{"reply":null}}`},
+		"what was kept": {func(v *Call) { v.Restore("b") }, `{"v":2,"bodies":{"request":"kept.b",` +
+			`"reply":null}}`},
+		"a new reply": {func(v *Call) { v.SetReply([]byte(`{ "a":1}`)) },
+			"{\"v\":2,\"bodies\":{\"reply\":1},\"lines\":[{\"size\":7}]}\n{\"a\":1}"},
+		"two names of one line": {func(v *Call) { v.SetRequest([]byte("[]")); v.Keep("b") },
+			"{\"v\":2,\"bodies\":{\"request\":1,\"kept.b\":1},\"lines\":[{\"size\":2}]}\n[]"},
+		"a fault": {func(v *Call) { v.Fail(NewFault(Blocked, "no")) }, `{"v":2,"fault":{"code":"blocked",` +
+			`"message":"no"},"bodies":{"reply":null}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,16 +148,22 @@ func FuzzQuestion(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: nobody trusts a member. Whatever it says is read or refused, and a call to which it was applied is still
+// FuzzAnswer: a member is not trusted. Whatever it says is read or refused, and a call to which it was applied is still
 // one that can be written and read, with bodies that are compact JSON.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{
-		`{"v":2}`, `{"v":2,"verdict":"Again","with":1,"lines":[{"size":2}]}` + "\n{}", `{"v":2,"error":{"text":"x","fault":{"code":"blocked","message":""}}}`,
-		`{"v":2,"bodies":{"request":[{"at":"/messages","append":[2,3]},{"at":"/model","remove":true},{"at":"/new","set":{}}],"reply":null}}`,
-		`{"v":2,"bodies":{"request":"kept.b","kept.b":"reply"},"unset":["k"],"state":[],"notes":{"a":1},"cleared":true}`,
-		`{"v":2,"bodies":{"kept.a":1},"lines":[{"size":1}]}` + "\n1", `{"v":2,"bodies":{"request":[{"at":"/messages/0","set":1}]}}`,
-		`{"v":2,"bodies":{"request":[{"at":"/a\"b","set":1}]}}`, `{"v":2,"bodies":{"request":[{"at":"","set":[]},{"at":"","append":[1]}]}}`,
-		`{"v":2,"bodies":{"reply":1},"lines":[{"size":3,"text":true}]}` + "\n" + `"a"`, `{"v":2,"bodies":{"reply":1},"lines":[{"size":9,"ref":"r"}]}` + "\n",
+		`{"v":2}`, `{"v":2,"verdict":"Again","with":1,"lines":[{"size":2}]}` + "\n{}",
+		`{"v":2,"error":{"text":"x","fault":{"code":"blocked","message":""}}}`,
+		`{"v":2,"bodies":{"request":[{"at":"/messages","append":[2,3]},{"at":"/model","remove":true},{` +
+			`"at":"/new","set":{}}],"reply":null}}`,
+		`{"v":2,"bodies":{"request":"kept.b","kept.b":"reply"},"unset":["k"],"state":[],"notes":{"a":1},` +
+			`"cleared":true}`,
+		`{"v":2,"bodies":{"kept.a":1},"lines":[{"size":1}]}` + "\n1", `{"v":2,"bodies":{"request":[{` +
+			`"at":"/messages/0","set":1}]}}`,
+		`{"v":2,"bodies":{"request":[{"at":"/a\"b","set":1}]}}`, `{"v":2,"bodies":{"request":[{"at":"","set":[` +
+			`]},{"at":"","append":[1]}]}}`,
+		`{"v":2,"bodies":{"reply":1},"lines":[{"size":3,"text":true}]}` + "\n" + `"a"`,
+		`{"v":2,"bodies":{"reply":1},"lines":[{"size":9,"ref":"r"}]}` + "\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -194,7 +207,8 @@ func TestEditsComeToTheSameBytes(t *testing.T) {
 		value := rapid.SampledFrom([]string{`1`, `"é"`, `{"a":[1,{"b":2}],"c/~":3}`, `[]`, `[1,[2,{"a":1}]]`, `{}`, `{"\u00e9":1,"é":2}`, `{"a":1,"a":2}`, `"` + long + `"`})
 		object := func(name string) []byte {
 			out := []byte(`{"p":"` + long + `","q":"` + long + `","r":"` + long + `"`)
-			for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d/~", `\u00e9`, "é", ""}), 0, 5, rapid.ID[string]).Draw(t, name) {
+			for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d/~", `\u00e9`, "é",
+				""}), 0, 5, rapid.ID[string]).Draw(t, name) {
 				out = append(out, `,"`+key+`":`+value.Draw(t, "value")...)
 			}
 			return append(out, '}')

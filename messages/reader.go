@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads line 1 of a wire form strictly: a field that is not known, comes twice or is written in another case is
-// an error, at every depth, and so is null where the writer writes none. The first error stands, and every method does
-// nothing after it. Raw values share memory with the line; strings share one copy of it.
+// reader reads line 1 of a wire form strictly: at every depth, a field that is unknown, repeated or in another case is
+// an error, and so is a null that the writer would not write. After the first error every method does nothing. Raw
+// values share memory with the line; strings share one copy of it.
 type reader struct {
 	lexer
 	line string
@@ -26,14 +26,14 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
-// want passes c, or fails.
+// want takes c, or fails.
 func (r *reader) want(c byte) {
 	if r.err == nil && !r.take(c) {
 		r.fail("%q expected at byte %d", c, r.i)
 	}
 }
 
-// next reports whether another element comes in what began with the last bracket, and passes the comma or the end.
+// next reports whether the open object or list has another element, and takes the comma or the end.
 func (r *reader) next(end byte, first *bool) bool {
 	if r.err != nil || r.take(end) {
 		return false
@@ -45,8 +45,8 @@ func (r *reader) next(end byte, first *bool) bool {
 	return r.err == nil
 }
 
-// object reads an object whose fields are known: field reads the value of the one that it is handed, and reports
-// whether it knows it.
+// object reads an object with known fields: field reads the value of the given key and reports whether it knows the
+// key.
 func (r *reader) object(field func(key string) bool) {
 	var known [32]string
 	seen := known[:0]
@@ -65,14 +65,14 @@ func (r *reader) object(field func(key string) bool) {
 	}
 }
 
-// key reads the name of a field up to its value. It is compared as it is written.
+// key reads the name of a field and the colon. Names are compared as they are written.
 func (r *reader) key() string {
 	from, to := r.quoted()
 	r.want(':')
 	return r.line[from:to]
 }
 
-// each reads an object whose keys are anybody's: value is called for each and reads the value.
+// each reads an object with any keys: value is called for each key and reads its value.
 func (r *reader) each(value func(key string)) {
 	first := true
 	for r.want('{'); r.next('}', &first); {
@@ -93,7 +93,7 @@ func (r *reader) list(element func()) {
 	}
 }
 
-// quoted passes a string and says where its inside is.
+// quoted takes a string and returns where its content begins and ends.
 func (r *reader) quoted() (from, to int) {
 	r.want('"')
 	if r.err != nil {
@@ -139,7 +139,7 @@ func (r *reader) flag() bool {
 	return false
 }
 
-// digits passes a number that is written without fraction and exponent.
+// digits takes a number without a fraction or an exponent.
 func (r *reader) digits() string {
 	if r.err != nil {
 		return ""
@@ -156,7 +156,7 @@ func (r *reader) int64() int64 {
 	s := r.digits()
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		r.fail("%q is no whole number", s)
+		r.fail("%q is not a whole number", s)
 	}
 	return n
 }
@@ -167,7 +167,7 @@ func (r *reader) uint64() uint64 {
 	s := r.digits()
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		r.fail("%q is no whole number", s)
+		r.fail("%q is not a whole number", s)
 	}
 	return n
 }
@@ -183,7 +183,7 @@ func (r *reader) time() (t time.Time) {
 	return t
 }
 
-// raw passes a value and returns it as it is.
+// raw takes any value and returns its bytes.
 func (r *reader) raw() json.RawMessage {
 	if r.err != nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Slip is the route of one call: a snapshot of the stages that were on when it entered, and how far it is. Switching
-// a stage on or off never tears a call in flight, because the slip does not change (HT-6).
+// Slip is the route of one call: a snapshot of the stages that were on when it entered, and how far it has come.
+// Switching a stage on or off does not affect calls in flight, because their slips do not change.
 type Slip struct {
 	Stops []Stop `json:"stops"`
 	// At is the stop whose phase is to run or has just run; len(Stops) is the target, -1 the caller.
@@ -19,11 +19,11 @@ type Slip struct {
 	Scratch json.RawMessage `json:"scratch,omitempty"`
 	// Hops counts the phases that ran, over all attempts; it bounds loops.
 	Hops int `json:"hops,omitempty"`
-	// Tries counts how often the target ran (Shallot-Attempts).
+	// Tries counts how often the target ran (header Shallot-Attempts).
 	Tries int `json:"tries,omitempty"`
-	// Runs is how often the target may run at most, over the attempts of all stages; 0 means that only time ends them.
+	// Runs is how often the target may run, over the attempts of all stages; 0 means that only the deadline limits it.
 	Runs int `json:"runs,omitempty"`
-	// Path is what ran, in order, for people (Shallot-Path).
+	// Path lists what ran, in order, for people (header Shallot-Path).
 	Path []string `json:"path,omitempty"`
 
 	open Opening // what the before that has just run cost; Advance puts it into its frame or its tally
@@ -53,10 +53,11 @@ type Stop struct {
 	Durable   bool   `json:"durable,omitempty"` // its hops are stored checkpoints
 	Skippable bool   `json:"skippable,omitempty"`
 	// Filter and Rewrites tell the model endpoint about streams: a stage that rewrites replies and has no chunk
-	// filter holds the deltas back (contracts 8).
+	// filter holds the deltas back.
 	Filter   bool `json:"filter,omitempty"`
 	Rewrites bool `json:"rewrites,omitempty"`
-	// Tally is what closed frames of this stage add up to; the receiver of the terminal reply folds it (contracts 6).
+	// Tally adds up the closed frames of this stage; the receiver of the terminal reply adds it to the statistics, so
+	// each call counts once.
 	Tally Tally `json:"tally,omitzero"`
 }
 
@@ -69,7 +70,7 @@ type Frame struct {
 	Err     string          `json:"err,omitempty"`
 }
 
-// Tally counts closed frames. One invocation is one frame closed; a redelivery closes none (ST-5, ST-6).
+// Tally counts closed frames. One invocation is one frame closed; a redelivery closes none.
 type Tally struct {
 	Count  int64  `json:"n,omitempty"`
 	Nanos  int64  `json:"ns,omitempty"`
@@ -85,8 +86,8 @@ func (s Slip) Clone() Slip {
 	return s
 }
 
-// Frame returns the open frame of the named stage, if the call is inside it. A chunk filter reads the private state
-// of its stage here.
+// Frame returns the open frame of the named stage, if the call is inside it. Chunk filters read the private state of
+// their stage here.
 func (s Slip) Frame(stage string) (Frame, bool) {
 	for i := len(s.Frames) - 1; i >= 0; i-- {
 		if s.Stops[s.Frames[i].Stop].Name == stage {
@@ -96,10 +97,10 @@ func (s Slip) Frame(stage string) (Frame, bool) {
 	return Frame{}, false
 }
 
-// Spent reports whether the target has run as often as it may.
+// Spent reports whether the target has run as often as Runs allows.
 func (s Slip) Spent() bool { return s.Runs > 0 && s.Tries >= s.Runs }
 
-// AtTarget reports whether the call is to run its target.
+// AtTarget reports whether the target runs next.
 func (s Slip) AtTarget() bool { return !s.Back && s.At >= len(s.Stops) }
 
 // Done reports whether the call has passed its outermost after.
@@ -116,7 +117,7 @@ func (s Slip) Stage() (name string, phase Phase) {
 	return s.Stops[s.At].Name, Before
 }
 
-// Where says in words where the call is, for faults that name where it waited.
+// Where says in words where the call is, for error texts.
 func (s Slip) Where() string {
 	switch name, phase := s.Stage(); {
 	case name != "":

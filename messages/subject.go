@@ -2,8 +2,8 @@ package messages
 
 import "strings"
 
-// Subjects builds every subject of one installation; nobody else writes one. The root is configurable, the version
-// is fixed. The zero value has the root "shallot".
+// Subjects builds every subject of one installation; no other code may. The root is configurable, the version is fixed.
+// The zero value has the root "shallot".
 type Subjects struct{ Root string }
 
 func (s Subjects) at(parts ...string) string {
@@ -22,8 +22,8 @@ func (s Subjects) Hop(kind Kind, phase Phase, stage string) string {
 	return s.at("hop", string(kind), string(phase), Token(stage))
 }
 
-// Entry is where an accepted call is stored (SHALLOT_CALLS). Nested calls, made by stages and agents for other calls,
-// have a class of their own, so that outer calls that wait cannot use up the slots of the inner ones.
+// Entry is where an accepted call is stored (SHALLOT_CALLS). Nested calls, which stages and agents make for other
+// calls, have a queue of their own, so that waiting outer calls cannot use up the slots of the inner ones.
 func (s Subjects) Entry(kind Kind, nested bool) string {
 	if nested {
 		return s.at("call", "entry", "nested-"+string(kind))
@@ -34,7 +34,7 @@ func (s Subjects) Entry(kind Kind, nested bool) string {
 // EntryAll is the subject space of SHALLOT_CALLS.
 func (s Subjects) EntryAll() string { return s.at("call", "entry", ">") }
 
-// Target is the work queue of a target class: a provider, a concurrency group, an executor (contracts 18).
+// Target is the work queue of a target class: a provider, a concurrency group, an executor.
 func (s Subjects) Target(kind Kind, class string) string {
 	return s.at("call", string(kind), Token(class))
 }
@@ -49,13 +49,13 @@ func (s Subjects) Program(kind Kind, stage string) string {
 	return s.at("stage", string(kind), Token(stage))
 }
 
-// Route is where checkpoints after a target and fired schedules land; the entry role pulls it (contracts 26).
+// Route is where checkpoints after a target and fired schedules arrive; the entry role pulls it.
 func (s Subjects) Route(kind Kind) string { return s.at("call", "route", string(kind)) }
 
 // Delay is the schedule of one call: the one subject with an id in it besides cancel and result.
 func (s Subjects) Delay(call string) string { return s.at("delay", Token(call)) }
 
-// HopSpace is the subject space of SHALLOT_HOPS (contracts 26).
+// HopSpace is the subject space of SHALLOT_HOPS.
 func (s Subjects) HopSpace() []string {
 	return []string{
 		s.at("call", "model", ">"), s.at("call", "tool", ">"), s.at("call", "agent", ">"),
@@ -69,8 +69,8 @@ func (s Subjects) Request(kind Kind) string { return s.verb("", kind, "request")
 // Submit is the durable form of Request.
 func (s Subjects) Submit(kind Kind) string { return s.verb("", kind, "submit") }
 
-// TenantRequest and TenantSubmit are the same with the tenant in the subject (contracts 4); "*" as tenant is kept as
-// a wildcard for those who subscribe.
+// TenantRequest is Request with the tenant in the subject, so that NATS permissions decide who may use it. The tenant
+// "*" is kept as a wildcard, to subscribe with.
 func (s Subjects) TenantRequest(tenant string, kind Kind) string {
 	return s.verb(tenant, kind, "request")
 }
@@ -102,7 +102,7 @@ func (s Subjects) ToolRequest(tenant, tool string) string {
 	return s.at("tenant", Token(tenant), "tool", "request", Token(tool))
 }
 
-// Intake is what a request subject says: the verb and, for tenants and tools, whose and which.
+// Intake is a parsed request subject: the verb and, if the subject names them, tenant and tool.
 type Intake struct {
 	Kind   Kind
 	Submit bool
@@ -110,7 +110,7 @@ type Intake struct {
 	Tool   string
 }
 
-// ParseIntake reads a request subject. ok is false for a subject that is none.
+// ParseIntake reads a request subject. ok is false for any other subject.
 func (s Subjects) ParseIntake(subject string) (in Intake, ok bool) {
 	rest, found := strings.CutPrefix(subject, s.at(""))
 	if !found {
@@ -144,10 +144,10 @@ func (s Subjects) ParseIntake(subject string) (in Intake, ok bool) {
 	return in, false
 }
 
-// Cancel tells whoever works on a call that its caller is gone.
+// Cancel is the subject that tells the processes working on a call that its caller is gone.
 func (s Subjects) Cancel(call string) string { return s.at("cancel", Token(call)) }
 
-// GiveUp tells the one who answers one request for a call that nobody waits for that answer any more; the call itself
+// GiveUp is the subject that tells the responder of one request that its answer is no longer wanted; the call itself
 // goes on. Nodes do not listen to it, tools may.
 func (s Subjects) GiveUp(call, request string) string {
 	return s.at("cancel", Token(call), Token(request))
@@ -162,7 +162,7 @@ func (s Subjects) Dead(kind, stage string) string { return s.at("dead", Token(ki
 // Audit is the subject of audit records.
 func (s Subjects) Audit(kind Kind) string { return s.at("audit", string(kind)) }
 
-// Event is fire and forget, for whoever listens; parts are tokens already (no ids).
+// Event is the subject of a fire-and-forget event; parts are tokens already and hold no ids.
 func (s Subjects) Event(parts ...string) string { return s.at(append([]string{"event"}, parts...)...) }
 
 // Control is the subject of a control verb: stats, diagnostics, enable, disable, todo and so on.

@@ -49,13 +49,15 @@ func TestRequestsAreNotInAStream(t *testing.T) {
 	var s messages.Subjects
 	spaces := append(s.HopSpace(), s.EntryAll())
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		for _, subject := range []string{s.Request(kind), s.Submit(kind), s.TenantRequest("t", kind), s.Hop(kind, messages.After, "x")} {
+		for _, subject := range []string{s.Request(kind), s.Submit(kind), s.TenantRequest("t", kind),
+			s.Hop(kind, messages.After, "x")} {
 			for _, space := range spaces {
 				require.False(t, covers(space, subject), "%s is in %s", subject, space)
 			}
 		}
 		require.True(t, covers(s.EntryAll(), s.Entry(kind, true)))
-		for _, subject := range []string{s.Target(kind, "c"), s.Stage(kind, messages.Before, "x"), s.Route(kind), s.Delay("id")} {
+		for _, subject := range []string{s.Target(kind, "c"), s.Stage(kind, messages.Before, "x"), s.Route(kind),
+			s.Delay("id")} {
 			n := 0
 			for _, space := range spaces {
 				if covers(space, subject) {
@@ -99,10 +101,14 @@ func TestParseIntake(t *testing.T) {
 	}
 	for _, subject := range []string{
 		"", "shallot.v1", "shallot.v1.", "shallot.v1.model", "shallot.v1.model.request.x", "shallot.v1.tool.request",
-		"shallot.v1.tool.request.", "shallot.v1.tool.request.=", "shallot.v1.tool.request.a.b", "shallot.v1.tool.request.a=2",
-		"shallot.v1.tool.request.=41", "shallot.v1.model.requests", "shallot.v1.stage.request", "shallot.v2.model.request", "other.v1.model.request",
-		"shallot.v1.tenant.model.request", "shallot.v1.tenant..model.request", "shallot.v1.tenant.=.model.request", "shallot.v1.tenant.*.model.request",
-		"shallot.v1.tenant.a.tenant.b.model.request", "shallot.v1.MODEL.request", "xshallot.v1.model.request", "shallot.v1.cancel.abc",
+		"shallot.v1.tool.request.", "shallot.v1.tool.request.=", "shallot.v1.tool.request.a.b",
+		"shallot.v1.tool.request.a=2",
+		"shallot.v1.tool.request.=41", "shallot.v1.model.requests", "shallot.v1.stage.request",
+		"shallot.v2.model.request", "other.v1.model.request",
+		"shallot.v1.tenant.model.request", "shallot.v1.tenant..model.request", "shallot.v1.tenant.=.model.request",
+		"shallot.v1.tenant.*.model.request",
+		"shallot.v1.tenant.a.tenant.b.model.request", "shallot.v1.MODEL.request", "xshallot.v1.model.request",
+		"shallot.v1.cancel.abc",
 	} {
 		in, ok := s.ParseIntake(subject)
 		require.False(t, ok, "%q read as %+v", subject, in)
@@ -114,7 +120,8 @@ func TestIntakeRoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := messages.Subjects{Root: rapid.SampledFrom([]string{"", "shallot", "a.b"}).Draw(t, "root")}
-		name := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a.b", "*", ">", "tenant", "=", "=2E", "a b", "request"}))
+		name := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a.b", "*", ">", "tenant", "=", "=2E", "a b",
+			"request"}))
 		tenant, tool := name.Draw(t, "tenant"), name.Draw(t, "tool")
 		if tenant == "" || tool == "" {
 			return

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// table is the body table of a message on its way: names point at lines, which follow line 1 in their order. The first
+// table is the body table of a message in its wire form: names point at lines, which follow line 1 in order. The first
 // line has the number 1.
 type table struct {
 	names []tableName
@@ -20,9 +20,8 @@ type tableName struct {
 	line int
 }
 
-// tableOf makes the table of a call's bodies, as far as carry says that a body travels under the name. The request
-// comes first, the reply second and what was kept after, so that a person who looks at a message finds them in that
-// order.
+// tableOf makes the table of the bodies whose names carry accepts. The request comes first, then the reply, then kept
+// requests, so that a person who looks at a message finds them in that order.
 func tableOf(b *bodies, carry func(name string) bool) (t table) {
 	t.names = make([]tableName, 0, len(b.names))
 	for name, i := range b.names {
@@ -49,7 +48,7 @@ func rank(name string) int {
 	return 2
 }
 
-// add gives line i of the bodies a line of the table, if it has none, and returns its number.
+// add adds line i of the bodies to the table, unless it is there, and returns its number.
 func (t *table) add(b *bodies, i int) int {
 	at := slices.Index(t.at, i)
 	if at < 0 {
@@ -145,7 +144,7 @@ func (r *reader) tableLines(t *table) {
 	})
 }
 
-// fill puts what follows line 1 into the lines; what does not fit the table is an error.
+// fill reads the lines after line 1; it is an error if they do not fit the table.
 func (t *table) fill(rest []byte, more bool) error {
 	for i := range t.lines {
 		l := &t.lines[i]

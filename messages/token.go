@@ -12,7 +12,8 @@ const maxToken = 64
 
 // Token makes one subject or key token of any string: [A-Za-z0-9_-] stay, every other byte becomes =HH, the empty
 // string becomes "=", and a result of more than 64 bytes becomes =h and the base32 SHA-256 of the input. Two inputs
-// never give one token (but for a collision of SHA-256). Every token from user input passes here (security.md).
+// never give the same token, except by a collision of SHA-256. Every token made from user input must pass here, so that
+// no input can reach into another subject or key.
 func Token(s string) string {
 	if s == "" {
 		return "="

@@ -8,8 +8,8 @@ import (
 // lineSize is what line 1 of a call has room for before it grows.
 const lineSize = 2048
 
-// Marshal writes the wire form: line 1 the call, then one line for each distinct body that a name points at
-// (contracts 1). A body behind a claim check is an empty line.
+// Marshal writes the wire form: line 1 is the call, then comes one line for each distinct body that a name points at.
+// A body behind a claim check is an empty line.
 func (c *Call) Marshal() ([]byte, error) {
 	t := tableOf(&c.bodies, nil)
 	for _, l := range t.lines {
@@ -74,7 +74,7 @@ func opens(line []byte) error {
 	return nil
 }
 
-// version reads the version of a wire form; another one ends the reading at once.
+// version reads the version of a wire form; an unexpected one ends the reading at once.
 func (r *reader) version(want int) int {
 	raw := r.raw()
 	if r.err == nil && string(raw) != strconv.Itoa(want) {

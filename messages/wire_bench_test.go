@@ -17,11 +17,14 @@ func underway(size int) *messages.Call {
 	c.Role, c.Session, c.RequestID = "caller", "s1", c.ID
 	c.Trace = messages.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	c.Slip = messages.Slip{At: 5, Hops: 5}
-	for i, name := range []string{"audit", "model-fallback", "todo-list", "context-editing", "pii", "sub-agent", "tool-selection",
+	for i, name := range []string{"audit", "model-fallback", "todo-list", "context-editing", "pii", "sub-agent",
+		"tool-selection",
 		"pair-repair", "model-retry", "logging"} {
-		c.Slip.Stops = append(c.Slip.Stops, messages.Stop{Name: name, Order: 10 * i, Before: true, After: true, Keep: i == 1})
+		c.Slip.Stops = append(c.Slip.Stops, messages.Stop{Name: name, Order: 10 * i, Before: true, After: true,
+			Keep: i == 1})
 		if i < 5 {
-			c.Slip.Frames = append(c.Slip.Frames, messages.Frame{Stop: i, Attempt: 1, Nanos: 12345, State: []byte(`{"n":1}`)})
+			c.Slip.Frames = append(c.Slip.Frames, messages.Frame{Stop: i, Attempt: 1, Nanos: 12345,
+				State: []byte(`{"n":1}`)})
 			c.Slip.Path = append(c.Slip.Path, name+".beforeModel")
 		}
 	}
@@ -34,7 +37,8 @@ func chat(size int) string {
 	var b strings.Builder
 	b.WriteString(`{"model":"m1","temperature":0.7,"messages":[{"role":"system","content":"Be kind."}`)
 	for i := 0; b.Len() < size; i++ {
-		fmt.Fprintf(&b, `,{"role":"user","content":"line %d\nthe quick brown fox jumps over \"the\" lazy dog again and again"}`, i)
+		fmt.Fprintf(&b, `,{"role":"user","content":"line %d\nthe quick brown fox jumps over \"the\" lazy dog `+
+			`again and again"}`, i)
 	}
 	b.WriteString(`]}`)
 	return b.String()
@@ -61,7 +65,8 @@ func BenchmarkUnmarshal(b *testing.B) {
 
 func BenchmarkSetRequest(b *testing.B) {
 	for _, size := range []int{2 << 10, 256 << 10} {
-		for name, body := range map[string]string{"compact": chat(size), "spaced": strings.ReplaceAll(chat(size), `,"`, `, "`)} {
+		for name, body := range map[string]string{"compact": chat(size), "spaced": strings.ReplaceAll(chat(size),
+			`,"`, `, "`)} {
 			b.Run(fmt.Sprintf("%dKB-%s", size>>10, name), func(b *testing.B) {
 				require.True(b, json.Valid([]byte(body)))
 				b.SetBytes(int64(len(body)))

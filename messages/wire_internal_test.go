@@ -146,14 +146,16 @@ func TestAnyCallIsWrittenAsEncodingJSONWritesIt(t *testing.T) {
 	})
 }
 
-var drawRaw = rapid.SampledFrom([]string{`null`, `0`, `"<&>"`, `{"a":[1,"x\n",{}]}`, `[1.50,"\u2028"]`, "\"\u2028é\"", `{"a": 1 , "b":	[ ]}`})
+var drawRaw = rapid.SampledFrom([]string{`null`, `0`, `"<&>"`, `{"a":[1,"x\n",{}]}`, `[1.50,"\u2028"]`, "\"\u2028é\"",
+	`{"a": 1 , "b":	[ ]}`})
 
 // drawText draws strings that JSON has to escape, too.
 func drawText(t *rapid.T, name string) string {
 	if rapid.Bool().Draw(t, name+"?") {
 		return ""
 	}
-	return string(rapid.SliceOf(rapid.SampledFrom([]byte("ab \"\\\n\t\b\f\r\x00\x1f\x7f<>&/\xe2\x80\xa8\xa9\xffé{}["))).Draw(t, name))
+	letters := []byte("ab \"\\\n\t\b\f\r\x00\x1f\x7f<>&/\xe2\x80\xa8\xa9\xffé{}[")
+	return string(rapid.SliceOf(rapid.SampledFrom(letters)).Draw(t, name))
 }
 
 func drawTime(t *rapid.T, name string) time.Time {
@@ -179,7 +181,8 @@ func drawFault(t *rapid.T) *Fault {
 	f := NewFault(ProviderLimited, "%s", drawText(t, "message")).From(drawText(t, "origin")).At(drawText(t, "param"))
 	f.Detail = drawText(t, "detail")
 	f.Type, f.OpenAICode, f.Last = drawText(t, "type"), drawText(t, "openai"), Code(drawText(t, "last"))
-	f.Status, f.RetryAfter, f.Unsent = rapid.IntRange(0, 2).Draw(t, "status"), time.Duration(rapid.Int64().Draw(t, "wait")), rapid.Bool().Draw(t, "unsent")
+	f.Status, f.RetryAfter, f.Unsent = rapid.IntRange(0, 2).Draw(t, "status"),
+		time.Duration(rapid.Int64().Draw(t, "wait")), rapid.Bool().Draw(t, "unsent")
 	if rapid.Bool().Draw(t, "headers") {
 		f.Headers = map[string]string{"x": drawText(t, "x"), "a": drawText(t, "a")}
 	}
@@ -190,7 +193,8 @@ func drawFault(t *rapid.T) *Fault {
 func drawSlip(t *rapid.T) (s Slip) {
 	flag := func() bool { return rapid.Bool().Draw(t, "flag") }
 	for range rapid.IntRange(0, 4).Draw(t, "stops") {
-		stop := Stop{Name: drawText(t, "stage"), Order: rapid.IntRange(-1, 100).Draw(t, "order"), Before: flag(), After: flag(), Mandatory: flag(),
+		stop := Stop{Name: drawText(t, "stage"), Order: rapid.IntRange(-1, 100).Draw(t, "order"), Before: flag(),
+			After: flag(), Mandatory: flag(),
 			Keep: flag(), Durable: flag(), Skippable: flag(), Filter: flag(), Rewrites: flag()}
 		if flag() {
 			stop.Tally = Tally{Count: 1, Nanos: rapid.Int64().Draw(t, "ns"), Errors: 2, Err: drawText(t, "err")}
@@ -200,7 +204,8 @@ func drawSlip(t *rapid.T) (s Slip) {
 	s.At, s.Back = rapid.IntRange(0, len(s.Stops)).Draw(t, "at"), flag()
 	s.Back = s.Back && s.At < len(s.Stops)
 	for i := 0; i < s.At || s.Back && i == s.At; i++ {
-		f := Frame{Stop: i, Attempt: rapid.IntRange(1, 3).Draw(t, "attempt"), Nanos: rapid.Int64().Draw(t, "ns"), Err: drawText(t, "err")}
+		f := Frame{Stop: i, Attempt: rapid.IntRange(1, 3).Draw(t, "attempt"), Nanos: rapid.Int64().Draw(t, "ns"),
+			Err: drawText(t, "err")}
 		if flag() {
 			f.State = json.RawMessage(drawRaw.Draw(t, "state"))
 		}
@@ -220,12 +225,15 @@ func drawSlip(t *rapid.T) (s Slip) {
 func drawCall(t *rapid.T) *Call {
 	kind := rapid.SampledFrom([]Kind{Model, Tool, Agent}).Draw(t, "kind")
 	c := &Call{Wire: WireVersion, ID: "id" + drawText(t, "id"), Kind: kind, Tenant: "t" + drawText(t, "tenant")}
-	for _, at := range []*string{&c.Role, &c.Session, &c.Run, &c.User, &c.Agent, &c.Tool, &c.RequestID, &c.IdempotencyKey, &c.Fingerprint,
+	for _, at := range []*string{&c.Role, &c.Session, &c.Run, &c.User, &c.Agent, &c.Tool, &c.RequestID,
+		&c.IdempotencyKey, &c.Fingerprint,
 		&c.Parent, &c.Cache, &c.Return.Inbox, &c.Return.Caller, &c.Trace.Parent, &c.Trace.State} {
 		*at = drawText(t, "text")
 	}
-	c.Stream, c.Explain, c.Return.Record = rapid.Bool().Draw(t, "stream"), rapid.Bool().Draw(t, "explain"), rapid.Bool().Draw(t, "record")
-	c.Accepted, c.Deadline, c.Generation = drawTime(t, "accepted"), drawTime(t, "deadline"), rapid.Uint64().Draw(t, "generation")
+	c.Stream, c.Explain, c.Return.Record = rapid.Bool().Draw(t, "stream"), rapid.Bool().Draw(t, "explain"),
+		rapid.Bool().Draw(t, "record")
+	c.Accepted, c.Deadline, c.Generation = drawTime(t, "accepted"), drawTime(t, "deadline"),
+		rapid.Uint64().Draw(t, "generation")
 	if rapid.Bool().Draw(t, "skip") {
 		c.Skip = []string{drawText(t, "skip1"), "b"}
 	}

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// writer writes line 1 of a wire form by appending. Methods named for a kind of value write a field and leave it out
-// where it is empty, as omitempty does. The text is what encoding/json writes without its HTML escapes.
+// writer writes line 1 of a wire form by appending. A method named after a kind of value writes a field, or nothing
+// where the value is empty, as omitempty does. The text is what encoding/json writes without its HTML escapes.
 type writer struct {
 	b   []byte
 	err error
@@ -22,7 +22,7 @@ func (w *writer) key(key string) {
 	w.b = append(append(append(w.b, '"'), key...), '"', ':')
 }
 
-// comma parts two elements of what is open.
+// comma separates two elements of the open object or list.
 func (w *writer) comma() {
 	if last := w.b[len(w.b)-1]; last != '{' && last != '[' {
 		w.b = append(w.b, ',')
@@ -57,7 +57,7 @@ func (w *writer) number(key string, v int64) {
 	}
 }
 
-// always writes a number, 0 too.
+// always writes a number even if it is 0.
 func (w *writer) always(key string, v int64) {
 	w.key(key)
 	w.b = strconv.AppendInt(w.b, v, 10)
@@ -75,7 +75,7 @@ func (w *writer) texts(key string, list []string) {
 	w.close(']')
 }
 
-// time writes a time, the zero time too.
+// time writes a time, even the zero time.
 func (w *writer) time(key string, t time.Time) {
 	w.key(key)
 	b, err := t.AppendText(append(w.b, '"'))
@@ -149,7 +149,7 @@ func (w *writer) fail(err error) {
 
 const hexDigits = "0123456789abcdef"
 
-// appendQuoted appends s as a JSON string. What is no UTF-8 becomes the replacement character.
+// appendQuoted appends s as a JSON string. Bytes that are not UTF-8 become the replacement character.
 func appendQuoted(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	from := 0

@@ -6,7 +6,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Bounds on one call, so that no verdict loops for ever (peers.md 4.1). Exceeding one ends the call with a fault.
+// Bounds on one call, so that a stage that always says Again cannot loop for ever. A call that exceeds one ends with
+// the fault internal.
 const (
 	MaxAttempts = 100  // of one frame
 	MaxHops     = 2000 // phases over all attempts
@@ -20,7 +21,7 @@ const (
 	ToStage  Where = iota // the phase that the slip names
 	ToTarget              // the target
 	ToReply               // the caller
-	ToHold                // parked until somebody answers
+	ToHold                // parked until it is answered
 )
 
 // Next is the decision of Advance.
@@ -28,7 +29,7 @@ type Next struct {
 	Where Where
 	// Delay is how long the call waits before it goes there.
 	Delay time.Duration
-	// Passed lists the stops that the call passed inward on this step and that keep the request.
+	// Passed lists the stops that the call passed inward in this step and that keep the request.
 	Passed []string
 	// Question is what a Hold asks, Expires how long it may wait for an answer.
 	Question []byte
@@ -44,9 +45,9 @@ func Enter(s messages.Slip) (messages.Slip, Next) {
 }
 
 // Advance makes every routing decision: given where the call is and what the phase there decided, it returns the new
-// slip and the next place. It is pure: it changes nothing that it was handed, and knows neither stages nor bodies.
+// slip and the next place. It is pure: it does not change its arguments, and it knows neither stages nor bodies.
 //
-// At the target the verdict is Continue, whatever the target's outcome: replies and faults go back alike.
+// At the target the verdict is Continue, whatever the target's outcome: replies and faults take the same way back.
 func Advance(s messages.Slip, v Verdict) (messages.Slip, Next) {
 	s = s.Clone()
 	s.Hops++
@@ -71,7 +72,8 @@ func advanceBefore(s messages.Slip, v Verdict) (messages.Slip, Next) {
 		return s, Next{Where: ToHold}
 	case goOn:
 		o := s.TakeOpening()
-		s.Frames = append(s.Frames, messages.Frame{Stop: s.At, Attempt: 1, State: s.Scratch, Nanos: o.Nanos, Err: o.Err})
+		s.Frames = append(s.Frames, messages.Frame{Stop: s.At, Attempt: 1, State: s.Scratch, Nanos: o.Nanos,
+			Err: o.Err})
 		s.Scratch = nil
 		passed := s.At
 		out, next := forward(s, s.At+1)
@@ -79,7 +81,7 @@ func advanceBefore(s messages.Slip, v Verdict) (messages.Slip, Next) {
 			next.Passed = append([]string{s.Stops[passed].Name}, next.Passed...)
 		}
 		return out, next
-	default: // answer, stop, error: turn round; the own after does not run
+	default: // answer, stop, error: turn round; this stage's own after does not run
 		o := s.TakeOpening()
 		tally(&s.Stops[s.At], messages.Frame{Nanos: o.Nanos, Err: o.Err})
 		s.Scratch = nil
@@ -90,7 +92,7 @@ func advanceBefore(s messages.Slip, v Verdict) (messages.Slip, Next) {
 func advanceAfter(s messages.Slip, v Verdict) (messages.Slip, Next) {
 	i := len(s.Frames) - 1
 	if i < 0 || s.Frames[i].Stop != s.At {
-		return backward(s) // no frame of this stage: nothing of it to close
+		return backward(s) // this stage has no frame to close
 	}
 	switch v.kind {
 	case hold:
@@ -104,7 +106,7 @@ func advanceAfter(s messages.Slip, v Verdict) (messages.Slip, Next) {
 			return out, next
 		}
 		f := s.Frames[i]
-		tally(&s.Stops[s.At], f) // Again closes this invocation and opens the next (contracts 6)
+		tally(&s.Stops[s.At], f) // Again closes this invocation and opens the next
 		s.Frames[i] = messages.Frame{Stop: f.Stop, Attempt: f.Attempt + 1, State: f.State}
 		s.Back = false
 		out, next := forward(s, s.At+1)

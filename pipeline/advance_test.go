@@ -53,7 +53,8 @@ func frames(s messages.Slip) string {
 
 func TestAdvanceEveryVerdictAtEveryPlace(t *testing.T) {
 	t.Parallel()
-	// The places in the order of a plain call: 0 A.before, 1 C.before, 2 target, 3 C.after, 4 B.after, 5 A.after, 6 reply.
+	// The places in the order of a plain call: 0 A.before, 1 C.before, 2 target, 3 C.after, 4 B.after, 5 A.after, 6
+	// reply.
 	v := map[string]pipeline.Verdict{
 		"Continue": pipeline.Continue(), "Answer": pipeline.Answer(), "Stop": pipeline.Stop(),
 		"Again": pipeline.Again(time.Second), "Hold": pipeline.Hold(nil), "Jump": pipeline.Jump("end"), "unknown": {},
@@ -73,11 +74,16 @@ func TestAdvanceEveryVerdictAtEveryPlace(t *testing.T) {
 	}{
 		{"A.before", turn("reply", "C.before", "A1B1")},
 		{"C.before", turn("B.after", "target", "A1B1C1")},
-		{"target", map[string][2]string{"Continue": {"C.after", "A1B1C1"}, "Stop": {"C.after", "A1B1C1"}, "Again": {"C.after", "A1B1C1"}, "unknown": {"C.after", "A1B1C1"}}},
-		{"C.after", map[string][2]string{"Continue": {"B.after", "A1B1"}, "Hold": {"hold", "A1B1C1"}, "unknown": {"B.after", "A1B1"},
-			"Stop": {"B.after", "A1B1"}, "Answer": {"B.after", "A1B1"}, "Jump": {"B.after", "A1B1"}, "Again": {"target", "A1B1C2"}}},
-		{"B.after", map[string][2]string{"Continue": {"A.after", "A1"}, "Hold": {"hold", "A1B1"}, "unknown": {"A.after", "A1"},
-			"Stop": {"A.after", "A1"}, "Answer": {"A.after", "A1"}, "Jump": {"A.after", "A1"}, "Again": {"C.before", "A1B2"}}},
+		{"target", map[string][2]string{"Continue": {"C.after", "A1B1C1"}, "Stop": {"C.after", "A1B1C1"},
+			"Again": {"C.after", "A1B1C1"}, "unknown": {"C.after", "A1B1C1"}}},
+		{"C.after", map[string][2]string{"Continue": {"B.after", "A1B1"}, "Hold": {"hold", "A1B1C1"},
+			"unknown": {"B.after", "A1B1"},
+			"Stop":    {"B.after", "A1B1"}, "Answer": {"B.after", "A1B1"}, "Jump": {"B.after", "A1B1"},
+			"Again": {"target", "A1B1C2"}}},
+		{"B.after", map[string][2]string{"Continue": {"A.after", "A1"}, "Hold": {"hold", "A1B1"},
+			"unknown": {"A.after", "A1"},
+			"Stop":    {"A.after", "A1"}, "Answer": {"A.after", "A1"}, "Jump": {"A.after", "A1"},
+			"Again": {"C.before", "A1B2"}}},
 		{"A.after", map[string][2]string{"Continue": {"reply", ""}, "Hold": {"hold", "A1"}, "unknown": {"reply", ""},
 			"Stop": {"reply", ""}, "Answer": {"reply", ""}, "Jump": {"reply", ""}, "Again": {"C.before", "A2B1"}}},
 		{"reply", map[string][2]string{"Continue": {"reply", ""}, "Again": {"reply", ""}, "unknown": {"reply", ""}}},
@@ -162,9 +168,11 @@ func FuzzAdvance(f *testing.F) {
 			if i == 12 {
 				break
 			}
-			s.Stops = append(s.Stops, messages.Stop{Name: fmt.Sprint("s", i), Before: b&1 != 0, After: b&2 != 0, Keep: b&4 != 0})
+			s.Stops = append(s.Stops, messages.Stop{Name: fmt.Sprint("s", i), Before: b&1 != 0, After: b&2 != 0,
+				Keep: b&4 != 0})
 		}
-		all := []pipeline.Verdict{{}, pipeline.Continue(), pipeline.Answer(), pipeline.Stop(), pipeline.Again(1), pipeline.Jump("end")}
+		all := []pipeline.Verdict{{}, pipeline.Continue(), pipeline.Answer(), pipeline.Stop(), pipeline.Again(1),
+			pipeline.Jump("end")}
 		passed := map[int]bool{} // stops whose before passed on and whose frame is open
 		s, next := pipeline.Enter(s)
 		for n := 0; next.Where != pipeline.ToReply; n++ {

@@ -7,8 +7,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Request is a call as a caller brings it, before it has an id, a slip and a lease. Metadata follows contracts T3;
-// whoever fills it (an HTTP face, the NATS face, the agent loop) has already decided tenant and role.
+// Request is a call as it comes from a caller, before it has an id, a slip and a lease. The API that fills it has
+// already decided tenant and role.
 type Request struct {
 	Kind           messages.Kind
 	Tool           string // for kind tool
@@ -24,16 +24,16 @@ type Request struct {
 	IdempotencyKey string
 	Deadline       time.Time // zero: the configured maximum of the kind; later ones are cut to it
 	Only           []string  // nil: all stages
-	Skip           []string  // stages that must not see the call, for calls made by stages
+	Skip           []string  // stages that must not see the call, for calls that stages make
 	Parent         string    // the call that this one is made for
 	Cache          string
 	Explain        bool
 	Stream         bool // the caller reads deltas
-	Submit         bool // nobody waits: the end is recorded
-	Keep           bool // the end is recorded although somebody waits: he may stop waiting and ask for the result later
-	// MaxTime, if longer than the configured maximum of the kind, stands in its place.
+	Submit         bool // the caller does not wait: the result is recorded
+	Keep           bool // the result is recorded although the caller waits: they may leave and ask for it later
+	// MaxTime replaces the configured maximum of the kind if it is longer.
 	MaxTime time.Duration
-	// Notes are in the shared context from the start (an MCP face's progress token and answers).
+	// Notes are set from the start, such as the progress token of an MCP caller.
 	Notes       messages.Notes
 	CallerInbox string
 	Trace       messages.Trace
@@ -42,29 +42,29 @@ type Request struct {
 // Entry is where calls enter. It is safe for concurrent use.
 type Entry interface {
 	// Accept stores the call and returns a handle on it. When it returns without an error, the call is accepted: it
-	// will end in exactly one terminal reply, whatever dies. A refused call is a *messages.Fault and left no trace.
-	// A repeated idempotency key with the same body attaches to the call that is there already.
+	// will end in exactly one terminal reply, even if processes die. The error of a refused call is a *messages.Fault,
+	// and nothing was stored. A repeated idempotency key with the same body attaches to the existing call.
 	Accept(ctx context.Context, r Request) (Pending, error)
-	// Result waits for the end of a call by its id, as far as the tenant may see it; for calls that were submitted,
-	// or whose connection was lost. It returns a not_found fault for another tenant's call (security.md), and a nil
-	// call when ctx ends while the call is still under way.
+	// Result waits for the end of a call by its id, for calls that were submitted or whose connection was lost. For
+	// another tenant's call it returns the fault not_found, so that ids cannot be probed. It returns a nil call when
+	// ctx ends before the call does.
 	Result(ctx context.Context, tenant, id string) (*messages.Call, error)
 }
 
-// Pending is an accepted call.
+// Pending is the handle on an accepted call.
 type Pending interface {
 	ID() string
 	// Wait returns the finished call, with reply or fault set. onDelta, if not nil, is called in order for each delta
-	// that arrives before; it is not called after Wait returned. The error is ctx's.
+	// that arrives before, and never after Wait has returned. The error is that of ctx.
 	Wait(ctx context.Context, onDelta func(Delta)) (*messages.Call, error)
-	// Leave says that the caller is gone. Work that runs for the call is cancelled, unless an idempotency key lets
-	// the caller come back for the answer. It may be called at any time and more than once.
+	// Leave says that the caller is gone. Work for the call is cancelled, unless an idempotency key lets the caller
+	// come back for the answer. It may be called at any time and more than once.
 	Leave()
 }
 
 // Delta is one chunk of a streamed reply on its way from the target to the process that accepted the call.
 type Delta struct {
-	// Source tells apart two runs of the target for one call: the lease sequence and its delivery count.
+	// Source identifies one run of the target: the lease sequence and its delivery count.
 	Source string
 	// N counts the deltas of one source from 1.
 	N     int

@@ -40,7 +40,8 @@ func TestOpenAndClosedErrors(t *testing.T) {
 				s.After = f
 			}
 			var report pipeline.Report
-			l := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			l := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call,
+				_ pipeline.Emit) error {
 				c.SetReply([]byte(`{}`))
 				return nil
 			}))

@@ -37,7 +37,8 @@ type goPackage struct {
 // simply not there.
 func ours(t *testing.T) map[string]goPackage {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Dir,Deps,Imports,GoFiles,TestGoFiles,XTestGoFiles", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e",
+		"-json=ImportPath,Dir,Deps,Imports,GoFiles,TestGoFiles,XTestGoFiles", "./...")
 	cmd.Dir = ".."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -78,9 +79,11 @@ var arrows = []arrow{
 		"pipeline/texts"}},
 	{[]string{"pipeline/model"}, []string{"messages", "pipeline!", "pipeline/stream"}},
 	{[]string{"pipeline/toolbox"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
-	{[]string{"pipeline/bus", "pipeline/spine"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/protocol", "pipeline/bus/jet"}},
+	{[]string{"pipeline/bus", "pipeline/spine"}, []string{"messages", "pipeline!", "pipeline/stream",
+		"pipeline/protocol", "pipeline/bus/jet"}},
 	{[]string{"pipeline/api/httpapi", "pipeline/api/mcpapi", "pipeline/api/natsapi", "pipeline/api"},
-		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/api!", "pipeline/api/inflight"}},
+		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/api!",
+			"pipeline/api/inflight"}},
 	{[]string{"pipeline/config"}, []string{"messages"}},
 }
 
@@ -110,21 +113,29 @@ func TestImportsRunOneWay(t *testing.T) {
 	for rel, p := range ours(t) {
 		t.Run("package "+rel, func(t *testing.T) {
 			t.Parallel()
-			row := slices.IndexFunc(arrows, func(a arrow) bool { return in(rel, a.rooms...) && !inside(rel, "pipeline/api/apitest") })
+			row := slices.IndexFunc(arrows, func(a arrow) bool {
+				return in(rel, a.rooms...) &&
+					!inside(rel, "pipeline/api/apitest")
+			})
 			for _, d := range p.Deps {
-				if own, ok := strings.CutPrefix(d, module+"/"); ok && row >= 0 && !inside(own, rel) && !inside(rel, own) {
-					require.True(t, in(own, arrows[row].may...) || sameRoom(rel, own), "%s reaches %s; it may reach %v", rel, own, arrows[row].may)
+				if own, ok := strings.CutPrefix(d, module+"/"); ok && row >= 0 && !inside(own, rel) &&
+					!inside(rel, own) {
+					require.True(t, in(own, arrows[row].may...) || sameRoom(rel, own),
+						"%s reaches %s; it may reach %v", rel, own, arrows[row].may)
 				}
-				if in(rel, knowNoTransport...) && !(rel == "pipeline/pipelinetest" && inside(d, "net/http")) { // testify brings it
+				// testify brings it
+				if in(rel, knowNoTransport...) && !(rel == "pipeline/pipelinetest" && inside(d, "net/http")) {
 					require.False(t, inside(d, transports...), "%s reaches %s: it must know no transport", rel, d)
 				}
 			}
 			for _, d := range p.Imports {
 				if inside(d, transports[:2]...) {
-					require.True(t, in(rel, knowNATS...), "%s imports %s: NATS and watermill are known in %v only", rel, d, knowNATS)
+					require.True(t, in(rel, knowNATS...), "%s imports %s: NATS and watermill are known in %v only",
+						rel, d, knowNATS)
 				}
 				if own, ok := strings.CutPrefix(d, module+"/"); ok && inside(rel, "cmd") {
-					require.True(t, in(own, commandsImport...), "%s imports %s: commands are flags and wiring", rel, own)
+					require.True(t, in(own, commandsImport...), "%s imports %s: commands are flags and wiring", rel,
+						own)
 				}
 			}
 		})
@@ -133,7 +144,8 @@ func TestImportsRunOneWay(t *testing.T) {
 
 // sameRoom lets the parts of one room know each other; the faces are siblings that do not.
 func sameRoom(a, b string) bool {
-	for _, room := range []string{"messages", "stages", "pipeline/tool", "pipeline/toolbox", "pipeline/bus", "pipeline/spine", "pipeline/remotestage"} {
+	for _, room := range []string{"messages", "stages", "pipeline/tool", "pipeline/toolbox", "pipeline/bus",
+		"pipeline/spine", "pipeline/remotestage"} {
 		if inside(a, room) && inside(b, room) {
 			return true
 		}
@@ -157,8 +169,10 @@ func TestHouseRules(t *testing.T) {
 				if !isTest && !ast.IsGenerated(parse(t, path, src)) {
 					require.LessOrEqual(t, bytes.Count(src, []byte("\n")), 400, "files stay under 400 lines: split it")
 				}
-				if inside(strings.TrimPrefix(p.ImportPath, module+"/"), "stages") && !isTest && hasConstructor(parse(t, path, src)) {
-					require.Contains(t, tests, strings.TrimSuffix(name, ".go")+"_test.go", "a stage has a test beside it")
+				if inside(strings.TrimPrefix(p.ImportPath, module+"/"), "stages") && !isTest &&
+					hasConstructor(parse(t, path, src)) {
+					require.Contains(t, tests, strings.TrimSuffix(name, ".go")+"_test.go",
+						"a stage has a test beside it")
 				}
 				checkCalls(t, strings.TrimPrefix(p.ImportPath, module+"/"), isTest, parse(t, path, src))
 				if isTest && !imports(parse(t, path, src), "testing/synctest") {
@@ -206,7 +220,8 @@ func checkWaits(t *testing.T, src []byte) {
 	t.Helper()
 	for _, line := range realWait.FindAll(src, -1) {
 		if !simulated.Match(line) {
-			t.Errorf("no waits on the clock in tests: wait for the event, or use testing/synctest: %s", bytes.TrimSpace(line))
+			t.Errorf("no waits on the clock in tests: wait for the event, or use testing/synctest: %s",
+				bytes.TrimSpace(line))
 		}
 	}
 }
@@ -220,7 +235,8 @@ func checkCalls(t *testing.T, pkg string, isTest bool, f *ast.File) {
 				t.Error("no init(): what a package needs is made where it is used")
 			}
 		case *ast.CallExpr:
-			if pkg != "messages" && !isTest && isCall(n, "fmt", "Sprintf") && len(n.Args) > 0 && looksLikeSubject(n.Args[0]) {
+			if pkg != "messages" && !isTest && isCall(n, "fmt", "Sprintf") && len(n.Args) > 0 &&
+				looksLikeSubject(n.Args[0]) {
 				t.Error("subjects are built by messages.Subjects only, so that no input reaches into another token")
 			}
 		case *ast.BinaryExpr:
@@ -248,13 +264,15 @@ func looksLikeSubject(e ast.Expr) bool {
 		return false
 	}
 	s, err := strconv.Unquote(l.Value)
-	return err == nil && (strings.HasPrefix(s, "shallot.v1.") || strings.HasPrefix(s, "%s.v1.") || strings.HasPrefix(s, ".v1."))
+	return err == nil && (strings.HasPrefix(s, "shallot.v1.") || strings.HasPrefix(s, "%s.v1.") ||
+		strings.HasPrefix(s, ".v1."))
 }
 
 // The top level holds what a person expects to find, and nothing else.
 func TestTopLevel(t *testing.T) {
 	t.Parallel()
-	expected := []string{"go.mod", "go.sum", "cmd", "pipeline", "stages", "messages", "docker-compose.yml", "README.md", "docs",
+	expected := []string{"go.mod", "go.sum", "cmd", "pipeline", "stages", "messages", "docker-compose.yml",
+		"README.md", "docs",
 		"examples", "deploy", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "Dockerfile"}
 	cmd := exec.CommandContext(t.Context(), "git", "ls-files")
 	cmd.Dir = ".."

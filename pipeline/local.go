@@ -10,7 +10,7 @@ import (
 )
 
 // Local runs a whole call in this process, with the same Step as the bus: for tests, for embedding, and as the
-// reference that the bus is compared with. It is safe for concurrent use; it makes no copy of the call.
+// reference that the bus is compared with. It is safe for concurrent use; each call is changed in place.
 type Local struct {
 	Stages []Stage // already in the order of the chain
 	Target Target
@@ -22,12 +22,11 @@ type Local struct {
 
 var _ Caller = Local{}
 
-// Chain is S1's chainModelInterceptors and chainToolInterceptors: stages[0] is outermost, and no stages give the
-// target as it is (S1-CHAIN-1, S1-CHAIN-2).
+// Chain puts stages round a target: stages[0] is outermost. Without stages the target runs alone.
 func Chain(stages []Stage, target Target) Local { return Local{Stages: stages, Target: target} }
 
-// Call runs the call to its end. If the call has no slip, it gets one of all stages of its kind (CH-20). The error is non-nil only when
-// the call is held or the slip names a stage that is not here.
+// Call runs the call to its end and returns it with reply or fault set. A call without a slip gets one of all stages of
+// its kind. The error is [ErrHeld] if the call is held, or says that the slip names a stage that is not in Stages.
 func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	if c.Slip.Stops == nil {
 		for _, s := range l.Stages {
@@ -89,7 +88,7 @@ func (l Local) find(kind messages.Kind, name string) (Stage, bool) {
 	return Stage{}, false
 }
 
-// wait is the in-process stand-in for the server's schedule; only Local waits.
+// wait waits for a delay in this process. Only Local does; on the bus the server keeps the delayed call.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -107,7 +106,9 @@ func wait(ctx context.Context, d time.Duration) error {
 // endFault is the fault of a call whose context ended between two steps; it names where the call was.
 func endFault(ctx context.Context, c *messages.Call) *messages.Fault {
 	if context.Cause(ctx) == ErrCancelled || ctx.Err() == context.Canceled {
-		return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s", c.Slip.Where()).From("caller")
+		return messages.NewFault(messages.Cancelled, "the caller cancelled while the call was at %s",
+			c.Slip.Where()).From("caller")
 	}
-	return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", c.Slip.Where()).From("deadline")
+	return messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s",
+		c.Slip.Where()).From("deadline")
 }

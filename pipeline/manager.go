@@ -12,10 +12,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Manager holds the stages of one process with their switches and counters, and builds chains of those that are on.
-// Reads are snapshots without a lock; writes copy and swap (S0-MGR-2). It is safe for concurrent use.
+// Manager holds the stages of one process with their switches and counters, and builds chains of those that are on. The
+// zero value is ready. It is safe for concurrent use: readers take a snapshot without a lock, writers copy and swap.
 type Manager struct {
-	// MaxRuns is how often the target of a call may run at most, by kind; none: no bound. Set it before the first Build.
+	// MaxRuns is how often the target of one call may run, by kind; a missing kind has no bound. Set it before the
+	// first Build.
 	MaxRuns map[messages.Kind]int
 
 	write   sync.Mutex
@@ -24,10 +25,10 @@ type Manager struct {
 	buildNs atomic.Int64
 }
 
-// Managed is a stage with its switch and its counters (S0-MGR-1).
+// Managed is a stage with its switch and its counters.
 type Managed struct {
 	Stage
-	Seq         int // registration sequence, the tie-break of equal orders (X-49)
+	Seq         int // registration sequence, the tie-break of equal orders
 	enabled     atomic.Bool
 	invocations atomic.Int64
 	nanos       atomic.Int64
@@ -35,11 +36,11 @@ type Managed struct {
 	lastError   atomic.Pointer[string]
 }
 
-// Enabled reports whether new chains hold the stage.
+// Enabled reports whether the stage's switch is on.
 func (m *Managed) Enabled() bool { return m.enabled.Load() }
 
-// Register adds a stage. It refuses a stage that could not run and a second one of the same kind and name. A stage
-// without an order gets DefaultOrder (S0-CHAIN-2, CH-3); order 0 belongs to mandatory stages.
+// Register adds a stage. It refuses a stage that could not run, and a second stage of the same kind and name. A stage
+// without an order gets DefaultOrder; order 0 belongs to mandatory stages.
 func (m *Manager) Register(s Stage, enabled bool) error {
 	if s.Order == 0 && s.Tier != Mandatory {
 		s.Order = DefaultOrder
@@ -83,7 +84,7 @@ func (m *Manager) Stages(kind messages.Kind) []*Managed {
 	return out
 }
 
-// Find returns the stages that a name means: the stage's own name or the documents' class name, in every kind.
+// Find returns the stages of every kind whose name or alias is the given name.
 func (m *Manager) Find(name string) []*Managed {
 	var out []*Managed
 	for _, s := range m.snapshot() {
@@ -104,8 +105,8 @@ func (m *Manager) Get(kind messages.Kind, name string) (*Managed, bool) {
 	return nil, false
 }
 
-// Switch turns a stage on or off for chains built from now on; calls in flight keep their slip (S0-MGR-5). It reports
-// whether there is such a stage. Switching to the state it has is no error (HT-5).
+// Switch turns a stage on or off for chains built from now on; calls in flight keep their slips. It reports whether the
+// stage exists. Switching to the current state is allowed.
 func (m *Manager) Switch(kind messages.Kind, name string, on bool) bool {
 	s, ok := m.Get(kind, name)
 	if ok {
@@ -119,17 +120,18 @@ type Route struct {
 	Kind messages.Kind
 	// Apply is the class of the call: ApplyAgent, ApplySession or ApplyBare.
 	Apply string
-	// Only names the stages to take, for debugging and tests; mandatory and fixed ones stay (X-48). Nil means all.
+	// Only names the stages to take, for debugging and tests; mandatory and fixed stages are always taken. Nil means
+	// all.
 	Only []string
-	// Skip names stages to leave out whatever else: a summary call does not pass the stage that made it.
+	// Skip names stages to leave out in any case: a summary call must not pass the stage that made it.
 	Skip []string
-	// ToolStages are the stages that the call's tool names for itself. Its mandatory ones stay whatever Only says.
+	// ToolStages are the stages that the call's tool names for itself. Its mandatory ones are taken whatever Only says.
 	ToolStages ToolStages
 }
 
-// Build makes a fresh slip of the stages that are on, in the order of the chain: order first, registration second.
-// A name in Only that no stage has is a fault invalid_request; a disabled one is simply not taken (CH-19). One in ToolStages
-// is the fault misconfigured.
+// Build makes a fresh slip of the stages that are on, in the order of the chain: order first, registration second. Each
+// call of Build returns a new slip. A name in Only that no stage has is the fault invalid_request; a stage that is off
+// is simply not taken. An unknown name in ToolStages is the fault misconfigured.
 func (m *Manager) Build(r Route) (messages.Slip, error) {
 	begin := time.Now()
 	defer func() {
@@ -142,7 +144,8 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })
 		if i < 0 {
 			return messages.Slip{}, messages.NewFault(messages.InvalidRequest,
-				"only: no %s stage %q; known: %s", r.Kind, name, strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")
+				"only: no %s stage %q; known: %s", r.Kind, name,
+				strings.Join(names(stages), ", ")).At("Shallot-Only").From("entry")
 		}
 		only[stages[i].Name] = true
 	}
@@ -182,7 +185,8 @@ func names(stages []*Managed) []string {
 	return out
 }
 
-// Fold adds a finished call's slip to the counters. The receiver of the terminal reply calls it, once for each call.
+// Fold adds a finished call's slip to the counters. The receiver of the terminal reply calls it exactly once for each
+// call.
 func (m *Manager) Fold(kind messages.Kind, slip messages.Slip) {
 	for _, stop := range slip.Stops {
 		if stop.Tally.Count == 0 {
@@ -202,10 +206,10 @@ func (m *Manager) Fold(kind messages.Kind, slip messages.Slip) {
 	}
 }
 
-// Stat is one stage's row in the statistics (S0-API-2).
+// Stat is one stage's row in the statistics.
 type Stat struct {
-	Name        string        `json:"name"`  // the documents' class name where one exists (contracts 22)
-	Stage       string        `json:"stage"` // ours
+	Name        string        `json:"name"`  // the alias, where there is one
+	Stage       string        `json:"stage"` // the name
 	Order       int           `json:"order"`
 	Type        messages.Kind `json:"type"`
 	Tier        string        `json:"tier"`
@@ -216,7 +220,7 @@ type Stat struct {
 	LastError   *string       `json:"lastError"`
 }
 
-// AvgMs is the mean duration in milliseconds, 0 before any call (ST-1).
+// AvgMs is the mean duration in milliseconds, 0 before any call.
 func (s Stat) AvgMs() float64 {
 	if s.Invocations == 0 {
 		return 0
@@ -235,27 +239,28 @@ func (m *Manager) Stats() []Stat {
 			}
 			out = append(out, Stat{
 				Name: name, Stage: s.Name, Order: s.Order, Type: kind, Tier: s.Tier.String(), Enabled: s.enabled.Load(),
-				Invocations: s.invocations.Load(), Nanos: s.nanos.Load(), Errors: s.errors.Load(), LastError: s.lastError.Load(),
+				Invocations: s.invocations.Load(), Nanos: s.nanos.Load(), Errors: s.errors.Load(),
+				LastError: s.lastError.Load(),
 			})
 		}
 	}
 	return out
 }
 
-// Builds returns how many chains were built and how long the last one took (ST-3).
+// Builds returns how many chains were built and how long the last one took.
 func (m *Manager) Builds() (count int64, last time.Duration) {
 	return m.builds.Load(), time.Duration(m.buildNs.Load())
 }
 
-// OrderConflict is a set of stages of one kind with equal order (S0-MGR-6).
+// OrderConflict is a set of stages of one kind with equal order.
 type OrderConflict struct {
 	Type  messages.Kind `json:"type"`
 	Order int           `json:"order"`
 	Names []string      `json:"names"`
 }
 
-// Conflicts finds stages of one kind with equal order, registered, on or off. They still run in a fixed order, that
-// of registration (X-49); the advice is never to share an order within a kind (S0-MGR-7).
+// Conflicts finds stages of one kind with equal order, on or off. They run in the order of registration, which is easy
+// to change by accident; give each stage of a kind its own order.
 func (m *Manager) Conflicts() []OrderConflict {
 	out := []OrderConflict{}
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {

@@ -22,7 +22,7 @@ type memEntry struct {
 
 var _ Store = (*Memory)(nil)
 
-// Get returns the entry, or ErrNotFound. An entry whose age is its ttl is gone (CA-6).
+// Get returns the entry, or ErrNotFound. An entry expires exactly when its age reaches its ttl.
 func (m *Memory) Get(_ context.Context, key string) (StoreEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

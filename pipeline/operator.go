@@ -10,23 +10,23 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Control is the operator's side of an installation: statistics, switches, diagnostics (S0-API-1..4). The bus
+// Control is what operators can do with an installation: read statistics, switch stages, read diagnostics. The bus
 // implements it for all processes, [LocalControl] for one. It is safe for concurrent use; its errors are faults.
 type Control interface {
 	// Stats returns the rows of all stages, added up over the processes that host them.
 	Stats(ctx context.Context) (Stats, error)
-	// Switch turns every stage that the name means on or off, for calls that enter from now on. The name is the
-	// stage's own or the documents' class name; it may mean a stage of more than one kind. An unknown name is the
-	// fault not_found and changes nothing (HT-4). Turning a mandatory or fixed stage off needs confirm to be that
-	// name, else the fault is conflict (none given) or invalid_request (another one), contracts 2. Switching to the
-	// state that a stage has is no error (HT-5). by says who asked, for the audit.
+	// Switch turns every stage that the name means on or off, for calls that enter from now on. The name is a stage's
+	// name or alias, and may mean a stage in more than one kind. An unknown name is the fault not_found and changes
+	// nothing. To turn a mandatory or fixed stage off, confirm must repeat the name: the fault is conflict if confirm
+	// is empty, and invalid_request if it is another name. Switching to the current state is allowed. by says who
+	// asked, for the audit.
 	Switch(ctx context.Context, name string, on bool, confirm, by string) (Switched, error)
-	// Diagnostics returns all that is known, as a value that marshals to a JSON object (S0-API-4).
+	// Diagnostics returns everything that is known about the stages, as a value that marshals to a JSON object.
 	Diagnostics(ctx context.Context) (any, error)
 }
 
-// Stats is the union of the documents' two forms of the statistics body (S0-API-1, S0-API-2, X-23, ST-4). Every list
-// is present, if empty.
+// Stats is the body of the statistics. It has two forms in one: A lists the chains and selected counters, B has a row
+// for each stage. Every list is present, even if empty.
 type Stats struct {
 	ModelInterceptors []StageOrder    `json:"modelInterceptors"` // form A: the chain as it is built now
 	ToolInterceptors  []StageOrder    `json:"toolInterceptors"`
@@ -39,7 +39,7 @@ type Stats struct {
 	LastBuildTimeMs   float64         `json:"lastBuildTimeMs"`
 }
 
-// StageOrder is a stage's place in a chain. Name is the documents' class name where one exists, stage is ours.
+// StageOrder is a stage's place in a chain. Name is the stage's alias where there is one, Stage is its name.
 type StageOrder struct {
 	Name  string `json:"name"`
 	Stage string `json:"stage"`
@@ -49,7 +49,7 @@ type StageOrder struct {
 // StageStats is one row of form B.
 type StageStats struct {
 	Stat
-	AvgDurationMs float64        `json:"avgDurationMs"` // mean over all invocations, 0 before the first (ST-1)
+	AvgDurationMs float64        `json:"avgDurationMs"` // mean over all invocations, 0 before the first
 	Details       map[string]any `json:"details,omitempty"`
 }
 
@@ -69,15 +69,16 @@ type SwitchedStage struct {
 	Enabled bool          `json:"enabled"`
 }
 
-// Names of the stages whose details are the documents' cacheStats and retryStats.
+// Names of the stages whose details are shown as cacheStats and retryStats.
 const (
 	cacheStage = "tool-cache"
 	retryStage = "tool-retry"
 )
 
-// NewStats joins the rows of stages to the documents' body. details holds the counters of stages' own by kind/name;
-// builds and last are the chain builds.
-func NewStats(rows []Stat, details map[string]map[string]any, conflicts []OrderConflict, builds int64, last time.Duration) Stats {
+// NewStats makes the body of the statistics. details holds the stages' own counters by "kind/name"; builds counts the
+// chains that were built, and last is how long the last one took.
+func NewStats(rows []Stat, details map[string]map[string]any, conflicts []OrderConflict, builds int64,
+	last time.Duration) Stats {
 	s := Stats{
 		ModelInterceptors: []StageOrder{}, ToolInterceptors: []StageOrder{}, AgentInterceptors: []StageOrder{},
 		Interceptors: make([]StageStats, 0, len(rows)), OrderConflicts: conflicts,
@@ -134,7 +135,8 @@ func (l LocalControl) Stats(ctx context.Context) (Stats, error) {
 func (l LocalControl) Switch(_ context.Context, name string, on bool, confirm, by string) (Switched, error) {
 	found := l.Manager.Find(name)
 	if len(found) == 0 {
-		return Switched{}, messages.NewFault(messages.NotFound, "no stage %q; known: %s", name, strings.Join(l.known(), ", ")).From("entry")
+		return Switched{}, messages.NewFault(messages.NotFound, "no stage %q; known: %s", name,
+			strings.Join(l.known(), ", ")).From("entry")
 	}
 	for _, m := range found {
 		if err := MaySwitch(m.Stage, name, on, confirm); err != nil {
@@ -149,8 +151,8 @@ func (l LocalControl) Switch(_ context.Context, name string, on bool, confirm, b
 	return out, nil
 }
 
-// MaySwitch refuses to turn off a mandatory or fixed stage unless confirm repeats the name asked for, the stage's
-// own name or its class (contracts 2). It returns nil or a *messages.Fault.
+// MaySwitch refuses to turn off a mandatory or fixed stage unless confirm repeats the name that was asked for. The
+// error is nil or a *messages.Fault.
 func MaySwitch(s Stage, name string, on bool, confirm string) error {
 	if on || s.Tier == Optional {
 		return nil
@@ -158,12 +160,14 @@ func MaySwitch(s Stage, name string, on bool, confirm string) error {
 	switch confirm {
 	case "":
 		return messages.NewFault(messages.Conflict,
-			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier, name).At("confirm").From("entry")
+			"stage %s is %s; to turn it off all the same, confirm its name: ?confirm=%s", s.Name, s.Tier,
+			name).At("confirm").From("entry")
 	case name, s.Name, s.Alias:
 		return nil
 	}
 	return messages.NewFault(messages.InvalidRequest,
-		"confirm is %q, but the stage to turn off is %s; repeat that name or leave it on", confirm, name).At("confirm").From("entry")
+		"confirm is %q, but the stage to turn off is %s; repeat that name or leave it on", confirm,
+		name).At("confirm").From("entry")
 }
 
 func (l LocalControl) known() []string {
@@ -186,11 +190,11 @@ func (l LocalControl) Diagnostics(ctx context.Context) (any, error) {
 	return NewDiagnostics(stats, l.Manager.Stages("")), nil
 }
 
-// Diagnostics is the body of S0-API-4: the statistics, the declarations of the stages, and advice.
+// Diagnostics is the body of the diagnostics: the statistics, the declarations of the stages, and advice.
 type Diagnostics struct {
 	Stats
 	Stages []StageFacts `json:"stages"`
-	Route  []Finding    `json:"routeFindings"` // of the route checker (contracts 24)
+	Route  []Finding    `json:"routeFindings"` // see CheckRoute
 	Advice []string     `json:"advice"`
 }
 
@@ -215,7 +219,8 @@ type StageFacts struct {
 
 // NewDiagnostics joins statistics and declarations.
 func NewDiagnostics(stats Stats, stages []*Managed) Diagnostics {
-	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages), Advice: []string{}}
+	d := Diagnostics{Stats: stats, Stages: make([]StageFacts, 0, len(stages)), Route: checkManaged(stages),
+		Advice: []string{}}
 	for _, m := range stages {
 		d.Stages = append(d.Stages, factsOf(m))
 	}

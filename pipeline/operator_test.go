@@ -35,12 +35,13 @@ func TestLocalControlSwitch(t *testing.T) {
 		on            bool
 		want          messages.Code
 	}{
-		"HT-1 off":                            {name: "tool-cache"},
-		"HT-3 on by class name":               {name: "LoggingModelInterceptor", on: true},
-		"HT-4 unknown":                        {name: "nope", want: messages.NotFound},
-		"HT-5 off when off":                   {name: "logging"},
-		"fixed, no confirmation":              {name: "timeout", want: messages.Conflict},
-		"fixed, wrong confirmation":           {name: "timeout", confirm: "audit", want: messages.InvalidRequest},
+		"a stage is switched off (HT-1)":                 {name: "tool-cache"},
+		"a class name switches a stage on (HT-3)":        {name: "LoggingModelInterceptor", on: true},
+		"an unknown name is not found (HT-4)":            {name: "nope", want: messages.NotFound},
+		"a stage that is off may be switched off (HT-5)": {name: "logging"},
+		"fixed, no confirmation":                         {name: "timeout", want: messages.Conflict},
+		"fixed, wrong confirmation": {name: "timeout", confirm: "audit",
+			want: messages.InvalidRequest},
 		"fixed, confirmed":                    {name: "timeout", confirm: "timeout"},
 		"mandatory, no confirmation":          {name: "audit", want: messages.Conflict},
 		"mandatory, on needs no confirmation": {name: "audit", on: true},
@@ -79,11 +80,12 @@ func TestStatsHasTheFieldsOfBothForms(t *testing.T) {
 	require.NoError(t, err)
 	var body map[string]any
 	require.NoError(t, json.Unmarshal(raw, &body))
-	for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", // ST-4, form A
+	for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", // form A (ST-4)
 		"interceptors", "orderConflicts", "chainBuildCount", "lastBuildTimeMs"} { // form B
 		require.Contains(t, body, key)
 	}
-	for _, key := range []string{"name", "stage", "order", "type", "enabled", "invocationCount", "avgDurationMs", "lastError"} {
+	for _, key := range []string{"name", "stage", "order", "type", "enabled", "invocationCount", "avgDurationMs",
+		"lastError"} {
 		require.Contains(t, body["interceptors"].([]any)[0], key)
 	}
 	for _, key := range []string{"cacheSize", "cacheHits", "cacheMisses", "hitRate", "ttlMs"} {
@@ -93,7 +95,7 @@ func TestStatsHasTheFieldsOfBothForms(t *testing.T) {
 	for _, key := range []string{"maxRetries", "baseDelayMs", "totalRetries", "retriesExhausted"} {
 		require.Contains(t, body["retryStats"], key)
 	}
-	require.EqualValues(t, 1, body["chainBuildCount"], "ST-3")
+	require.EqualValues(t, 1, body["chainBuildCount"], "chains are counted (ST-3)")
 	require.Len(t, stats.ModelInterceptors, 1, "form A shows the chain as it would be built: logging is off")
 	require.Equal(t, "CachingToolInterceptor", stats.ToolInterceptors[0].Name)
 	require.Len(t, stats.OrderConflicts, 1)

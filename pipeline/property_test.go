@@ -30,14 +30,17 @@ func TestAnyScriptObeysTheLawOfTheOnion(t *testing.T) {
 		script := pipelinetest.RandomScript(shapes, rapid.Uint64().Draw(t, "script"))
 		want := pipelinetest.Expect(shapes, script)
 		stages := pipelinetest.Stages(messages.Model, shapes...)
-		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script", rawjson.Encode(script)))
+		call := pipelinetest.NewCall(messages.Model, rawjson.SetField([]byte(`{"model":"m1"}`), "script",
+			rawjson.Encode(script)))
 
-		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(), call.Clone())
+		wired, err := pipelinetest.CallOverWire(context.Background(), stages, pipelinetest.ScriptedTarget(),
+			call.Clone())
 		require.NoError(t, err)
 		pipelinetest.RequireWant(t, want, wired)
 
 		steps := 0
-		local := pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget(), Observe: func(c *messages.Call, r pipeline.Report) {
+		local := pipeline.Local{Stages: stages, Target: pipelinetest.ScriptedTarget(), Observe: func(c *messages.Call,
+			r pipeline.Report) {
 			steps++
 			name, _ := c.Slip.Stage()
 			require.True(t, r.Stage != "" && (name != "" || c.Slip.AtTarget() || c.Slip.Done()))
@@ -65,7 +68,10 @@ func TestStepReports(t *testing.T) {
 	}
 	t.Run("a panic is in the report with its stack", func(t *testing.T) {
 		t.Parallel()
-		c, _, r := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict, error) { panic("boom") })
+		c, _, r := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict,
+			error) {
+			panic("boom")
+		})
 		require.Contains(t, r.Stack, "property_test.go")
 		require.Equal(t, messages.StageError, c.Fault.Code)
 		require.Equal(t, "stage s: panic: boom", c.Fault.Message)
@@ -78,7 +84,7 @@ func TestStepReports(t *testing.T) {
 		})
 		require.Equal(t, pipeline.ToHold, next.Where)
 		require.JSONEq(t, `{"q":1}`, string(r.Question))
-		require.Nil(t, c.Fault, "a hold is no fault")
+		require.Nil(t, c.Fault, "a hold is not a fault")
 		name, phase := c.Slip.Stage()
 		require.Equal(t, "s before", fmt.Sprint(name, " ", phase), "it resumes where it was held")
 	})
@@ -115,9 +121,9 @@ func TestStepReports(t *testing.T) {
 			}
 		}
 		require.Equal(t, 2, holds)
-		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "ST-5: one invocation, however often it was parked")
+		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "one invocation, however often it was parked (ST-5)")
 	})
-	t.Run("contracts 15 jump to model needs the agent loop", func(t *testing.T) {
+	t.Run("jump to model needs the agent loop (contracts 15)", func(t *testing.T) {
 		t.Parallel()
 		jump := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Jump("model"), nil }
 		c, _, _ := run(messages.Model, jump, "model")
@@ -127,7 +133,7 @@ func TestStepReports(t *testing.T) {
 		require.Nil(t, c.Fault)
 		require.Equal(t, "Jump", r.Verdict.String())
 	})
-	t.Run("contracts 15 jump to end with a reply is an answer", func(t *testing.T) {
+	t.Run("jump to end with a reply is an answer (contracts 15)", func(t *testing.T) {
 		t.Parallel()
 		c, _, r := run(messages.Tool, func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.SetReply([]byte(`"r"`))
@@ -136,7 +142,7 @@ func TestStepReports(t *testing.T) {
 		require.Equal(t, "Answer", r.Verdict.String())
 		require.Equal(t, `"r"`, string(c.Reply()))
 	})
-	t.Run("contracts 7 the fault of a stage's own call is no failure of the target", func(t *testing.T) {
+	t.Run("the fault of a stage's own call is not a failure of the target (contracts 7)", func(t *testing.T) {
 		t.Parallel()
 		c, _, _ := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			inner := messages.NewFault(messages.ProviderError, "summary failed").From(messages.TargetOrigin)
@@ -155,10 +161,11 @@ func TestStepReports(t *testing.T) {
 			require.Equal(t, "stage s: broke", c.Fault.Message)
 		}
 	})
-	t.Run("CH-20 Local takes stages of the call's kind only, and not those to skip", func(t *testing.T) {
+	t.Run("Local takes stages of the call's kind only, and not those to skip (CH-20)", func(t *testing.T) {
 		t.Parallel()
 		stages := append(pipelinetest.Stages(messages.Tool, pipelinetest.Shape{Name: "alpha", Order: 10, Before: true}),
-			pipelinetest.Stages(messages.Model, pipelinetest.Shape{Name: "alpha", Order: 10, After: true}, pipelinetest.Shape{Name: "beta", Order: 20, Before: true})...)
+			pipelinetest.Stages(messages.Model, pipelinetest.Shape{Name: "alpha", Order: 10, After: true},
+				pipelinetest.Shape{Name: "beta", Order: 20, Before: true})...)
 		c := pipelinetest.NewCall(messages.Model, []byte(`{}`))
 		c.Skip = []string{"beta"}
 		c, err := pipeline.Chain(stages, pipelinetest.ScriptedTarget()).Call(t.Context(), c)

@@ -10,20 +10,19 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// A step whose phase runs in another process is Ask, Run and Apply: the owner of the call asks, a member runs the phase
-// on what the question shows of the call, and the owner judges the answer and moves the call on. The three come to what
-// Step would have done, as long as the stage declares in Reads what it looks at.
+// If a phase runs in another process, Ask, Run and Apply replace Step: the owner of the call asks, a member runs the
+// phase on the part of the call that the question shows, and the owner judges the answer and moves the call on. The
+// result is that of Step, as long as Reads declares everything that the stage reads.
 
 // Reads that are not fields of a body.
 const (
-	// ReadCall is the route with what ran and what it took: Slip.Stops, Slip.Path, tallies.
+	// ReadCall is the route with what ran and how long it took: Slip.Stops, Slip.Path, tallies.
 	ReadCall = "call"
-	// ReadKept is the request as it was when the stage passed it.
+	// ReadKept is the request as it was when the call passed the stage.
 	ReadKept = "kept"
 )
 
-// carry is what the stage's question for a phase takes along. A stage that declares a part of a body gets the whole
-// body.
+// carry says what the question for a phase contains. A stage that declares a part of a body gets the whole body.
 func (s Stage) carry(phase messages.Phase) messages.Carry {
 	if s.Blind {
 		return messages.Carry{}
@@ -41,15 +40,16 @@ func (s Stage) carry(phase messages.Phase) messages.Carry {
 	}
 }
 
-// Ask writes the question for the phase that the call's slip names; s is the stage that it names, as the owner knows
-// it. Nobody waits for an answer after until; the zero time says that there is no such time. Ask changes nothing.
+// Ask writes the question for the phase that the call's slip names; s is that stage, as the owner knows it. The owner
+// stops waiting at until; the zero time means never. Ask does not change the call.
 func Ask(s Stage, c *messages.Call, until time.Time) ([]byte, error) {
 	_, phase := c.Slip.Stage()
 	return c.Ask(s.carry(phase), until)
 }
 
-// Run runs the phase that a question asks for, on the question's call, and returns what to answer. member names this
-// process. It is the member's half of [Step]: it judges nothing, and a panic becomes an error like any other.
+// Run runs the phase that a question asks for, on the question's call, and returns the answer. member names this
+// process. It is the member's half of [Step]: it does not judge the verdict, and a panic becomes an error like any
+// other.
 func Run(ctx context.Context, s Stage, q *messages.Question, member string) *messages.Answer {
 	p := perform(ctx, s, q.Call)
 	if raw := p.verdict.question; p.err == nil && raw != nil && !json.Valid(raw) {
@@ -69,7 +69,7 @@ func Run(ctx context.Context, s Stage, q *messages.Question, member string) *mes
 	return a
 }
 
-// thrown is the error of a phase as it travels; nil if there is none.
+// thrown returns the error of a phase in the form in which it travels; nil if there is none.
 func thrown(p performed) *messages.Thrown {
 	if p.err == nil {
 		return nil
@@ -87,7 +87,7 @@ func thrown(p performed) *messages.Thrown {
 	return t
 }
 
-// told is an error that a member told of. It has the text that it had there and unwraps to what the owner asks for.
+// told is an error from a member. It has the same text as there, and unwraps to the errors that the owner checks for.
 type told struct {
 	text  string
 	cause error
@@ -97,7 +97,7 @@ func (t *told) Error() string { return t.text }
 
 func (t *told) Unwrap() error { return t.cause }
 
-// thrownAgain is the error of an answer, as the phase would have returned it here.
+// thrownAgain makes the error of an answer look as if the phase had returned it in this process.
 func thrownAgain(stage string, t *messages.Thrown) error {
 	e := &told{text: t.Text}
 	switch {
@@ -115,9 +115,9 @@ func thrownAgain(stage string, t *messages.Thrown) error {
 	return e
 }
 
-// Apply does what an answer says to the call that the question was about, and which nobody has touched since: it judges
-// the verdict and moves the call on, as [Step] does. An answer that does not fit the call fails the stage.
-// The error of a member whose phase is absent is in the report, as from Step.
+// Apply applies an answer to the call that the question was about: it judges the verdict and moves the call on, as
+// [Step] does. The call must not have changed since Ask. An answer that does not fit the call fails the stage. The
+// error of a member whose phase is absent is in the report, as from Step.
 func Apply(s Stage, c *messages.Call, a *messages.Answer) (Next, Report) {
 	was := outcome(c)
 	p := performed{took: max(a.Took, 0)}
@@ -134,7 +134,7 @@ func Apply(s Stage, c *messages.Call, a *messages.Answer) (Next, Report) {
 	return finish(s, c, was, p)
 }
 
-// verdictOf is the verdict that an answer names; the zero verdict, which judge refuses, if there is none of that name.
+// verdictOf returns the verdict that an answer names; for an unknown name the zero verdict, which judge refuses.
 func verdictOf(a *messages.Answer) (v Verdict) {
 	kind := verdictKind(max(0, slices.Index(verdictNames[:], a.Verdict)))
 	if kind == failed {

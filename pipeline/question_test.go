@@ -70,11 +70,12 @@ func TestTheMembersTimeIsTheSteps(t *testing.T) {
 	})
 }
 
-// Whatever a member answers that does not fit, the call gets an end: the stage has failed, whether it fails closed or not.
+// Whatever a member answers that does not fit, the call gets an end: the stage has failed, whether it fails closed or
+// not.
 func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
 	t.Parallel()
 	for name, wire := range map[string]string{
-		"another stage's body":  "{\"v\":2,\"verdict\":\"Continue\",\"bodies\":{\"kept.other\":1},\"lines\":[{\"size\":1}]}\n1",
+		"another stage's body":  `{"v":2,"verdict":"Continue","bodies":{"kept.other":1},"lines":[{"size":1}]}` + "\n1",
 		"a body that is not":    `{"v":2,"verdict":"Continue","bodies":{"request":"reply"}}`,
 		"an edit of nothing":    `{"v":2,"verdict":"Continue","bodies":{"request":[{"at":"/a/b","set":1}]}}`,
 		"no verdict":            `{"v":2}`,
@@ -84,9 +85,10 @@ func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-				return pipeline.Continue(), nil
-			}}
+			s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10,
+				After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+					return pipeline.Continue(), nil
+				}}
 			c := pipelinetest.NewCall(messages.Model, []byte(`{"a":1}`))
 			c.Slip.Stops = []messages.Stop{s.Stop()}
 			pipeline.Start(c)
@@ -161,9 +163,12 @@ func sight(c *messages.Call) string {
 	maps.DeleteFunc(sizes, func(name string, _ int) bool {
 		return strings.HasPrefix(name, messages.KeptPrefix) && name != messages.KeptPrefix+stage
 	})
-	return fmt.Sprintf("%+v", []any{c.ID, c.Kind, c.Tenant, c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool, c.RequestID, c.Parent,
-		c.Stream, c.Cache, c.Explain, c.Accepted, c.Deadline, c.Generation, c.Trace, stage, phase, c.Attempt(), attempts,
-		c.Slip.Hops, c.Slip.Tries, c.Slip.Stops[c.Slip.At].Mandatory, string(state), fmt.Sprintf("%q", c.Notes), fmt.Sprintf("%+v", c.Fault),
+	return fmt.Sprintf("%+v", []any{c.ID, c.Kind, c.Tenant, c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool,
+		c.RequestID, c.Parent,
+		c.Stream, c.Cache, c.Explain, c.Accepted, c.Deadline, c.Generation, c.Trace, stage, phase, c.Attempt(),
+		attempts,
+		c.Slip.Hops, c.Slip.Tries, c.Slip.Stops[c.Slip.At].Mandatory, string(state), fmt.Sprintf("%q", c.Notes),
+		fmt.Sprintf("%+v", c.Fault),
 		string(c.Request()), request, isText, string(c.Reply()), reply, isTextToo, out, outText, ok, c.HasReply(),
 		string(c.Kept(stage)), sizes})
 }
@@ -172,15 +177,19 @@ func drawFlag(t *rapid.T, name string) bool { return rapid.Bool().Draw(t, name) 
 
 func drawStage(t *rapid.T) pipeline.Stage {
 	return pipeline.Stage{
-		Name: "own", Kind: rapid.SampledFrom([]messages.Kind{messages.Model, messages.Tool, messages.Agent}).Draw(t, "kind"),
+		Name: "own", Kind: rapid.SampledFrom([]messages.Kind{messages.Model, messages.Tool, messages.Agent}).Draw(t,
+			"kind"),
 		Order: 50, Keep: drawFlag(t, "keep"), FailClosed: drawFlag(t, "closed"),
-		Jumps: rapid.SampledFrom([][]string{nil, {"end"}, {"model", "end"}}).Draw(t, "jumps"), Rewrites: drawFlag(t, "rewrites"),
-		Reads: append([]string{"request", "reply.text", "kept"}, rapid.SampledFrom([][]string{nil, {"call"}}).Draw(t, "route")...),
+		Jumps:    rapid.SampledFrom([][]string{nil, {"end"}, {"model", "end"}}).Draw(t, "jumps"),
+		Rewrites: drawFlag(t, "rewrites"),
+		Reads: append([]string{"request", "reply.text", "kept"},
+			rapid.SampledFrom([][]string{nil, {"call"}}).Draw(t, "route")...),
 	}
 }
 
 var drawBody = rapid.OneOf(
-	rapid.SampledFrom([]string{`{}`, `null`, `"text"`, `{"a": [1, {"b":"x y"}], "c":null}`, `[1.50,true]`, "no json\n", "", `{"a":1,"a":2}`}),
+	rapid.SampledFrom([]string{`{}`, `null`, `"text"`, `{"a": [1, {"b":"x y"}], "c":null}`, `[1.50,true]`,
+		"no json\n", "", `{"a":1,"a":2}`}),
 	rapid.Custom(func(t *rapid.T) string { // large enough for edits
 		var b strings.Builder
 		b.WriteString(`{"model":"m","messages":[`)
@@ -193,7 +202,8 @@ var drawBody = rapid.OneOf(
 )
 
 func drawFault(t *rapid.T) *messages.Fault {
-	code := rapid.SampledFrom([]messages.Code{messages.Blocked, messages.ProviderLimited, messages.StageError}).Draw(t, "code")
+	code := rapid.SampledFrom([]messages.Code{messages.Blocked, messages.ProviderLimited,
+		messages.StageError}).Draw(t, "code")
 	f := messages.NewFault(code, "%s", rapid.SampledFrom([]string{"slow <b>", "é\n\"x\""}).Draw(t, "message"))
 	f.Origin = rapid.SampledFrom([]string{"", messages.TargetOrigin, "other"}).Draw(t, "origin")
 	if drawFlag(t, "headers") {
@@ -205,7 +215,8 @@ func drawFault(t *rapid.T) *messages.Fault {
 // drawAt draws a call that is at one of the phases of the stage "own", somewhere in a chain.
 func drawAt(t *rapid.T, s pipeline.Stage) *messages.Call {
 	c := messages.NewCall(s.Kind, "acme", []byte(drawBody.Draw(t, "request")))
-	c.Role, c.Session, c.Tool, c.Parent, c.Cache = "caller", "s<1>", "echo", "p", rapid.SampledFrom([]string{"", "use"}).Draw(t, "cache")
+	c.Role, c.Session, c.Tool, c.Parent, c.Cache = "caller", "s<1>", "echo", "p",
+		rapid.SampledFrom([]string{"", "use"}).Draw(t, "cache")
 	c.IdempotencyKey, c.Fingerprint, c.Skip, c.Return = "k", "f", []string{"x"}, messages.Return{Inbox: "_INBOX.a"}
 	c.Stream, c.Explain, c.Deadline = drawFlag(t, "stream"), drawFlag(t, "explain"), c.Accepted.Add(time.Minute)
 	c.Trace = messages.Trace{Parent: "00-a-b-01"}
@@ -213,7 +224,8 @@ func drawAt(t *rapid.T, s pipeline.Stage) *messages.Call {
 	back := drawFlag(t, "after")
 	c.Slip.At, c.Slip.Back = outer, back
 	for i := range outer + 1 + inner {
-		stop := messages.Stop{Name: fmt.Sprint("stage-", i), Order: i, Before: drawFlag(t, "before"), After: drawFlag(t, "after"), Keep: drawFlag(t, "keeps")}
+		stop := messages.Stop{Name: fmt.Sprint("stage-", i), Order: i, Before: drawFlag(t, "before"),
+			After: drawFlag(t, "after"), Keep: drawFlag(t, "keeps")}
 		attempt := 1
 		if stop.Keep && i <= outer {
 			attempt = rapid.IntRange(1, 3).Draw(t, "attempt")
@@ -254,7 +266,8 @@ func drawAt(t *rapid.T, s pipeline.Stage) *messages.Call {
 	case 2:
 		c.Fail(drawFault(t))
 	}
-	c.Slip.Hops, c.Slip.Tries, c.Slip.Path = rapid.SampledFrom([]int{0, 4, pipeline.MaxHops}).Draw(t, "hops"), 1, []string{"model"}
+	c.Slip.Hops, c.Slip.Tries, c.Slip.Path = rapid.SampledFrom([]int{0, 4, pipeline.MaxHops}).Draw(t, "hops"), 1,
+		[]string{"model"}
 	return c
 }
 
@@ -335,8 +348,10 @@ func drawDeeds(t *rapid.T) pipeline.Func {
 func drawVerdict(t *rapid.T) pipeline.Verdict {
 	with := []byte(drawBody.Draw(t, "with"))
 	return rapid.SampledFrom([]pipeline.Verdict{
-		pipeline.Continue(), pipeline.Continue(), pipeline.Answer(), pipeline.Stop(), pipeline.Again(0), pipeline.Again(time.Second),
-		pipeline.Again(-1), pipeline.AgainWith(time.Minute, with), pipeline.Hold(nil), pipeline.Hold([]byte(`{"q":"<a & b>"}`)),
+		pipeline.Continue(), pipeline.Continue(), pipeline.Answer(), pipeline.Stop(), pipeline.Again(0),
+		pipeline.Again(time.Second),
+		pipeline.Again(-1), pipeline.AgainWith(time.Minute, with), pipeline.Hold(nil),
+		pipeline.Hold([]byte(`{"q":"<a & b>"}`)),
 		pipeline.HoldFor([]byte(`1`), time.Hour), pipeline.Jump("end"), pipeline.Jump("model"), pipeline.Jump(""), {},
 	}).Draw(t, "verdict")
 }
@@ -347,8 +362,10 @@ func drawError(t *rapid.T) func(context.Context) error {
 	one := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
 	absent := &pipeline.Absent{Stage: "own", Subject: "shallot.v1.x"}
 	return rapid.SampledFrom([]func(context.Context) error{
-		none, none, none, one(errors.New("broke <it>")), one(errors.New("stage own: broke")), one(f), one(fmt.Errorf("inner: %w", f)),
-		one(pipeline.Open(errors.New("open"))), one(pipeline.Closed(errors.New("closed"))), one(pipeline.Open(f)), one(pipeline.Closed(f)),
+		none, none, none, one(errors.New("broke <it>")), one(errors.New("stage own: broke")), one(f),
+		one(fmt.Errorf("inner: %w", f)),
+		one(pipeline.Open(errors.New("open"))), one(pipeline.Closed(errors.New("closed"))), one(pipeline.Open(f)),
+		one(pipeline.Closed(f)),
 		one(absent), one(fmt.Errorf("no: %w", absent)), one(context.Canceled), one(context.DeadlineExceeded),
 		func(ctx context.Context) error { return ctx.Err() },
 		func(ctx context.Context) error {

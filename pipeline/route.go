@@ -9,11 +9,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Role says what a stage is to the route checker, where its place relative to another decides whether the route is
-// right. Most stages have none.
+// Role says what a stage does, for rules of the route checker about the place of one stage relative to another. Most
+// stages have none.
 type Role string
 
-// The roles that the rules of contracts 24 speak of.
+// The roles that the rules know.
 const (
 	RoleCache     Role = "cache"     // answers from stored replies
 	RoleRedact    Role = "redact"    // takes personal data out
@@ -30,7 +30,7 @@ const (
 	LevelWarning = "warning" // it starts and says so
 )
 
-// Finding is one thing that is wrong, or may be, with the order of a chain.
+// Finding is one thing that is wrong, or may be wrong, with the order of a chain.
 type Finding struct {
 	Rule   string        `json:"rule"`
 	Level  string        `json:"level"`
@@ -39,14 +39,14 @@ type Finding struct {
 	Text   string        `json:"text"` // what is wrong, why, and what to do
 }
 
-// String is the finding in one line.
+// String returns the finding in one line.
 func (f Finding) String() string {
 	return fmt.Sprintf("%s chain, rule %s: %s", f.Type, f.Rule, f.Text)
 }
 
-// CheckRoute judges the chains that the stages make, by what the stages declare (contracts 24). The stages are in
-// registration order, which breaks ties of order; those that are off are left out by the caller. It changes nothing;
-// the findings come in the order of the rules, errors and warnings mixed.
+// CheckRoute judges the chains that the stages make, by what the stages declare. The stages must be in registration
+// order, which breaks ties of order; the caller leaves out those that are off. Findings come in the order of the rules,
+// errors and warnings mixed.
 func CheckRoute(stages []Stage) []Finding {
 	out := []Finding{}
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
@@ -73,7 +73,7 @@ func CheckRoute(stages []Stage) []Finding {
 	return out
 }
 
-// meet reports whether one call can have both stages on its route.
+// meet reports whether a call can have both stages on its route.
 func meet(a, b Stage) bool {
 	if len(a.ApplyTo) == 0 || len(b.ApplyTo) == 0 {
 		return true
@@ -101,45 +101,55 @@ func (c *routeCheck) pair(outer, inner Stage) {
 	switch {
 	case outer.Role == RoleCache && inner.Role == RoleRedact && writesPart(inner, "request"):
 		c.add("cache-outer-to-pii", LevelError, both,
-			"%s is outer to %s, so it keys and stores what has not been redacted; give the cache an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so it keys and stores what has not been redacted; give the cache an order above %d",
+			o, i, inner.Order)
 	case outer.Role == RoleEvict && inner.Role == RoleCache:
 		c.add("eviction-not-inner-to-cache", LevelError, both,
-			"%s is outer to %s, so the cache stores whole results and each hit is evicted again; give the eviction an order of %d or more, registered after the cache", o, i, inner.Order)
+			"%s is outer to %s, so the cache stores whole results and each hit is evicted again; give the "+
+				"eviction an order of %d or more, registered after the cache", o, i, inner.Order)
 	case outer.Role == RoleApprove && inner.Role == RoleArguments:
 		c.add("approval-outer-to-arguments", LevelError, both,
-			"%s is outer to %s, so people approve arguments that are changed afterwards; give the approval an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so people approve arguments that are changed afterwards; give the approval an "+
+				"order above %d", o, i, inner.Order)
 	case outer.Role == RoleRetry && inner.Role == RoleFallback:
 		c.add("retry-outer-to-fallback", LevelWarning, both,
-			"%s is outer to %s, so each new attempt tries every standby again (FB-15); give the retry an order above %d", o, i, inner.Order)
+			"%s is outer to %s, so each new attempt tries every standby again; give the retry an order above %d", o,
+			i, inner.Order)
 	}
 	if inner.Tier == Mandatory && outer.Tier != Mandatory && outer.Before != nil {
 		c.add("mandatory-inner-to-optional", LevelError, both,
-			"%s is %s and may Answer or Stop before the mandatory %s has seen the call; mandatory stages come first (contracts 2)", o, outer.Tier, i)
+			"%s is %s and may Answer or Stop before the mandatory %s has seen the call; mandatory stages come first",
+			o, outer.Tier, i)
 	}
 	if outer.Order == inner.Order {
 		if field, ok := bothWrite(outer, inner); ok {
 			c.add("two-writers", LevelError, both,
-				"%s and %s share an order and both write %s, so only the order of registration decides what it holds; give each an order of its own", o, i, field)
+				"%s and %s share an order and both write %s, so only the order of registration decides what it "+
+					"holds; give each an order of its own", o, i, field)
 		}
 	}
 	if outer.Keep && inner.Durable && !inner.Idempotent {
 		c.add("again-outer-to-durable", LevelError, both,
-			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not declare that it may; "+
-				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i, outer.Order)
+			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not "+
+				"declare that it may; "+
+				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i,
+			outer.Order)
 	}
 	for _, t := range outer.Tools {
 		if slices.ContainsFunc(inner.Tools, func(u Tool) bool { return u.Name == t.Name }) {
-			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or switch one of them off", o, i, t.Name)
+			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or "+
+				"switch one of them off", o, i, t.Name)
 		}
 	}
 }
 
-// alone judges one stage.
+// alone judges one stage by itself.
 func (c *routeCheck) alone(s Stage) {
 	rewrites := s.rewrites() || s.After != nil && slices.Contains(s.Writes, "reply.text")
 	if c.kind != messages.Agent && rewrites && s.Filter == nil {
 		c.add("no-chunk-filter", LevelWarning, []Stage{s},
-			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole", at(s))
+			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole",
+			at(s))
 	}
 }
 
@@ -150,14 +160,14 @@ func writesPart(s Stage, field string) bool {
 	return slices.ContainsFunc(s.Writes, func(w string) bool { return within(w, field) })
 }
 
-// within reports whether field is whole or a part of it: request.messages is within request.
+// within reports whether field equals whole or is a part of it: request.messages is within request.
 func within(field, whole string) bool {
 	return field == whole || strings.HasPrefix(field, whole+".")
 }
 
-// bothWrite finds a field that both stages write in the same phase. A stage that writes the reply only to answer has
-// no after that edits it, and nothing further in sees its answer: a cache and a stage that edits results may stand at
-// one order, as the documents have them (X-3).
+// bothWrite finds a field that both stages write in the same phase. A stage that writes the reply only to answer does
+// not edit it in its after, and no inner stage sees its answer. So a cache and a stage that edits results may share an
+// order.
 func bothWrite(a, b Stage) (field string, ok bool) {
 	for _, v := range a.Writes {
 		for _, w := range b.Writes {
@@ -178,8 +188,8 @@ func bothWrite(a, b Stage) (field string, ok bool) {
 
 func isReply(field string) bool { return within(field, "reply") || within(field, "result") }
 
-// Check judges the chains of the stages that are registered. What concerns a stage that is off is a warning, whatever
-// its level: it would hold once the stage is switched on.
+// Check judges the chains of the stages that are registered. Findings about a stage that is off are warnings, whatever
+// their level: they apply once the stage is switched on.
 func (m *Manager) Check() []Finding { return checkManaged(m.Stages("")) }
 
 func checkManaged(stages []*Managed) []Finding {
@@ -192,7 +202,8 @@ func checkManaged(stages []*Managed) []Finding {
 	}
 	out := CheckRoute(on)
 	for _, f := range CheckRoute(all) {
-		if !slices.ContainsFunc(out, func(o Finding) bool { return o.Type == f.Type && o.String() == f.String() }) && f.Level == LevelError {
+		if !slices.ContainsFunc(out, func(o Finding) bool { return o.Type == f.Type && o.String() == f.String() }) &&
+			f.Level == LevelError {
 			f.Level, f.Text = LevelWarning, "if it is switched on: "+f.Text
 			out = append(out, f)
 		}

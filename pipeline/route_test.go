@@ -22,7 +22,9 @@ func TestCheckRoute(t *testing.T) {
 	}
 	role := func(r pipeline.Role, writes ...string) func(*pipeline.Stage) {
 		return func(s *pipeline.Stage) { // with a filter: what a stage without one means has a row of its own
-			s.Role, s.Writes, s.Filter = r, writes, func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, nil }
+			s.Role, s.Writes, s.Filter = r, writes, func(*messages.Call) (pipeline.ChunkFilter, error) {
+				return nil, nil
+			}
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -30,33 +32,53 @@ func TestCheckRoute(t *testing.T) {
 		bad, good   []pipeline.Stage
 	}{
 		"cache outer to PII input": {"cache-outer-to-pii", pipeline.LevelError,
-			[]pipeline.Stage{stage("redact", 40, role(pipeline.RoleRedact, "request.messages")), stage("store", 30, role(pipeline.RoleCache, "reply"))},
-			[]pipeline.Stage{stage("redact", 30, role(pipeline.RoleRedact, "request.messages")), stage("store", 40, role(pipeline.RoleCache, "reply"))}},
+			[]pipeline.Stage{stage("redact", 40, role(pipeline.RoleRedact, "request.messages")),
+				stage("store", 30, role(pipeline.RoleCache, "reply"))},
+			[]pipeline.Stage{stage("redact", 30, role(pipeline.RoleRedact, "request.messages")),
+				stage("store", 40, role(pipeline.RoleCache, "reply"))}},
 		"cache outer to PII output is as it should be": {"", "",
-			[]pipeline.Stage{stage("store", 20, role(pipeline.RoleCache, "reply")), stage("redact", 48, role(pipeline.RoleRedact, "reply"))}, nil},
+			[]pipeline.Stage{stage("store", 20, role(pipeline.RoleCache, "reply")),
+				stage("redact", 48, role(pipeline.RoleRedact, "reply"))}, nil},
 		"eviction not inner to cache": {"eviction-not-inner-to-cache", pipeline.LevelError,
-			[]pipeline.Stage{stage("evict", 20, role(pipeline.RoleEvict, "reply")), stage("store", 20, role(pipeline.RoleCache, "reply"))},
-			[]pipeline.Stage{stage("store", 20, role(pipeline.RoleCache, "reply")), stage("evict", 20, role(pipeline.RoleEvict, "reply"))}},
+			[]pipeline.Stage{stage("evict", 20, role(pipeline.RoleEvict, "reply")),
+				stage("store", 20, role(pipeline.RoleCache, "reply"))},
+			[]pipeline.Stage{stage("store", 20, role(pipeline.RoleCache, "reply")),
+				stage("evict", 20, role(pipeline.RoleEvict, "reply"))}},
 		"approval outer to arguments": {"approval-outer-to-arguments", pipeline.LevelError,
-			[]pipeline.Stage{stage("ask", 12, role(pipeline.RoleApprove)), stage("read", 14, role(pipeline.RoleArguments, "request"))},
-			[]pipeline.Stage{stage("ask", 16, role(pipeline.RoleApprove)), stage("read", 14, role(pipeline.RoleArguments, "request"))}},
-		"FB-15 retry outer to fallback": {"retry-outer-to-fallback", pipeline.LevelWarning,
-			[]pipeline.Stage{stage("again", 12, role(pipeline.RoleRetry)), stage("standby", 14, role(pipeline.RoleFallback))},
-			[]pipeline.Stage{stage("again", 14, role(pipeline.RoleRetry)), stage("standby", 12, role(pipeline.RoleFallback))}},
+			[]pipeline.Stage{stage("ask", 12, role(pipeline.RoleApprove)),
+				stage("read", 14, role(pipeline.RoleArguments, "request"))},
+			[]pipeline.Stage{stage("ask", 16, role(pipeline.RoleApprove)),
+				stage("read", 14, role(pipeline.RoleArguments, "request"))}},
+		"a retry outside the fallback is a warning (FB-15)": {"retry-outer-to-fallback", pipeline.LevelWarning,
+			[]pipeline.Stage{stage("again", 12, role(pipeline.RoleRetry)),
+				stage("standby", 14, role(pipeline.RoleFallback))},
+			[]pipeline.Stage{stage("again", 14, role(pipeline.RoleRetry)),
+				stage("standby", 12, role(pipeline.RoleFallback))}},
 		"mandatory inner to optional": {"mandatory-inner-to-optional", pipeline.LevelError,
-			[]pipeline.Stage{stage("may-answer", 3, nil), stage("must", 4, func(s *pipeline.Stage) { s.Tier = pipeline.Mandatory })},
-			[]pipeline.Stage{stage("may-not", 3, func(s *pipeline.Stage) { s.Before = nil }), stage("must", 4, func(s *pipeline.Stage) { s.Tier = pipeline.Mandatory })}},
+			[]pipeline.Stage{stage("may-answer", 3, nil),
+				stage("must", 4, func(s *pipeline.Stage) { s.Tier = pipeline.Mandatory })},
+			[]pipeline.Stage{stage("may-not", 3, func(s *pipeline.Stage) { s.Before = nil }),
+				stage("must", 4, func(s *pipeline.Stage) { s.Tier = pipeline.Mandatory })}},
 		"two writers of one field at one order": {"two-writers", pipeline.LevelError,
 			[]pipeline.Stage{stage("one", 30, role("", "request.messages")), stage("two", 30, role("", "request"))},
-			[]pipeline.Stage{stage("one", 30, role("", "request.messages")), stage("two", 30, role("", "request.system"))}},
+			[]pipeline.Stage{stage("one", 30, role("", "request.messages")),
+				stage("two", 30, role("", "request.system"))}},
 		"two writers that never meet": {"", "",
 			[]pipeline.Stage{
-				stage("one", 30, func(s *pipeline.Stage) { s.Writes, s.ApplyTo = []string{"request"}, []string{pipeline.ApplyAgent} }),
-				stage("two", 30, func(s *pipeline.Stage) { s.Writes, s.ApplyTo = []string{"request"}, []string{pipeline.ApplyBare} }),
+				stage("one", 30, func(s *pipeline.Stage) {
+					s.Writes, s.ApplyTo = []string{"request"},
+						[]string{pipeline.ApplyAgent}
+				}),
+				stage("two", 30, func(s *pipeline.Stage) {
+					s.Writes, s.ApplyTo = []string{"request"},
+						[]string{pipeline.ApplyBare}
+				}),
 			}, nil},
 		"Again outer to a durable stage": {"again-outer-to-durable", pipeline.LevelError,
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }), stage("pay", 40, func(s *pipeline.Stage) { s.Durable = true })},
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }), stage("look", 40, func(s *pipeline.Stage) { s.Durable, s.Idempotent = true, true })}},
+			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
+				stage("pay", 40, func(s *pipeline.Stage) { s.Durable = true })},
+			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
+				stage("look", 40, func(s *pipeline.Stage) { s.Durable, s.Idempotent = true, true })}},
 		"a reply writer without a chunk filter": {"no-chunk-filter", pipeline.LevelWarning,
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) { s.Kind, s.Rewrites = messages.Model, true })},
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
@@ -65,8 +87,11 @@ func TestCheckRoute(t *testing.T) {
 			})}},
 		"a writer of tool results without a chunk filter": {"no-chunk-filter", pipeline.LevelWarning,
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) { s.Writes = []string{"reply"} })},
-			[]pipeline.Stage{stage("store", 30, func(s *pipeline.Stage) { s.Role, s.Writes = pipeline.RoleCache, []string{"reply"} })}},
-		"S1-IF-3 one tool of two stages": {"one-tool-twice", pipeline.LevelError,
+			[]pipeline.Stage{stage("store", 30, func(s *pipeline.Stage) {
+				s.Role, s.Writes = pipeline.RoleCache,
+					[]string{"reply"}
+			})}},
+		"one tool may not come from two stages (S1-IF-3)": {"one-tool-twice", pipeline.LevelError,
 			[]pipeline.Stage{
 				stage("a", 30, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),
 				stage("b", 31, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),
@@ -95,8 +120,10 @@ func TestCheckOfStagesThatAreOff(t *testing.T) {
 	t.Parallel()
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 	m := &pipeline.Manager{}
-	require.NoError(t, m.Register(pipeline.Stage{Name: "read", Kind: messages.Tool, Order: 14, Before: pass, Role: pipeline.RoleArguments}, true))
-	require.NoError(t, m.Register(pipeline.Stage{Name: "ask", Kind: messages.Tool, Order: 12, Before: pass, Role: pipeline.RoleApprove}, false))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "read", Kind: messages.Tool, Order: 14, Before: pass,
+		Role: pipeline.RoleArguments}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "ask", Kind: messages.Tool, Order: 12, Before: pass,
+		Role: pipeline.RoleApprove}, false))
 	found := m.Check()
 	require.Len(t, found, 1)
 	require.Equal(t, pipeline.LevelWarning, found[0].Level)

@@ -21,15 +21,15 @@ func Start(c *messages.Call) Next {
 	return next
 }
 
-// Step runs the phase that the call's slip names and moves the call on. The stage must be the one that the slip
-// names. A panic becomes a stage_error like any other error, so no stage can take its process down; the stack is in
-// the returned report. Step changes c and is not to be called for one call by two goroutines.
+// Step runs the phase that the call's slip names and moves the call on. The stage must be the one that the slip names.
+// A panic becomes a stage_error like any other error, so no stage can take its process down; the stack is in the
+// returned report. Step changes c; only one goroutine at a time may call it for one call.
 func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	was := outcome(c)
 	return finish(s, c, was, perform(ctx, s, c))
 }
 
-// outcome is what the call has come to before an after, to which it goes back if the after fails.
+// outcome takes a snapshot of the call's outcome before an after, to restore it if the after fails.
 func outcome(c *messages.Call) (was messages.Outcome) {
 	if c.Slip.Back {
 		was = c.Outcome()
@@ -37,11 +37,11 @@ func outcome(c *messages.Call) (was messages.Outcome) {
 	return was
 }
 
-// performed is what came of running a phase, before anybody judged it.
+// performed is the result of running a phase, before it is judged.
 type performed struct {
 	verdict Verdict
 	err     error
-	// over is the code of an err that says no more than that the call's time was over or that it was cancelled.
+	// over is set where err says only that the call ran out of time or was cancelled: it is the code for that.
 	over  messages.Code
 	took  time.Duration
 	stack string // of a panic
@@ -60,8 +60,8 @@ func perform(ctx context.Context, s Stage, c *messages.Call) (p performed) {
 	return p
 }
 
-// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a
-// step that the owner does; was is the call's outcome before the phase.
+// finish judges the result of a phase, applies it to the call and moves the call on. It is the half of a step that the
+// owner does; was is the call's outcome before the phase.
 func finish(s Stage, c *messages.Call, was messages.Outcome, p performed) (Next, Report) {
 	name, phase := c.Slip.Stage()
 	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt(), Took: p.took, Stack: p.stack}
@@ -106,7 +106,7 @@ type Report struct {
 	Question []byte // of a Hold
 }
 
-// pathName writes a hop as contracts 15 shows it: model hops with the Model suffix, the others bare.
+// pathName is a hop's name in Slip.Path: model hops end in beforeModel or afterModel, others in before or after.
 func pathName(kind messages.Kind, stage string, phase messages.Phase) string {
 	switch kind {
 	case messages.Model:
@@ -131,7 +131,7 @@ func guard(ctx context.Context, run Func, c *messages.Call) (v Verdict, stack st
 	return v, "", err
 }
 
-// judge refuses verdicts that the phase cannot give, and turns a Jump of a bare call into what it means there.
+// judge refuses verdicts that the phase may not return, and turns a Jump of a bare call into Answer or Stop.
 func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error) (Verdict, error) {
 	if err != nil {
 		return Verdict{kind: failed}, err
@@ -147,7 +147,8 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 		case c.Kind == messages.Agent:
 			return v, nil
 		case v.target != "end":
-			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target, c.Kind)
+			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target,
+				c.Kind)
 		case phase == messages.After:
 			return Continue(), nil
 		case c.HasReply():
@@ -172,10 +173,10 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 		}
 	case again:
 		if phase == messages.After && s.Keep && c.Flag(messages.NoteStreamShown) {
-			return Continue(), nil // his caller has read a part of this result: nothing runs again for it (contracts 8)
+			return Continue(), nil // the caller has seen a part of this result: it must not be made again
 		}
 		if phase == messages.After && s.Keep && c.Slip.Spent() {
-			return Continue(), nil // the target has run often enough: what the last run gave is the end
+			return Continue(), nil // the target has run as often as it may: its last result stands
 		}
 		if phase == messages.After && s.Keep {
 			return v, nil
@@ -188,11 +189,12 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 }
 
 func refuse(s Stage, format string, args ...any) (Verdict, error) {
-	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format, args...).From(s.Name)
+	return Verdict{kind: failed}, messages.NewFault(messages.StageError, "stage "+s.Name+": "+format,
+		args...).From(s.Name)
 }
 
-// applyVerdict writes what the verdict means for fault, reply and notes. f is the fault of the phase's error, if there was
-// one; refused says that the error is judge's, not the stage's.
+// applyVerdict writes what the verdict means for fault, reply and notes. f is the fault of the phase's error, if there
+// was one; refused says that the error comes from judge, not from the stage.
 func applyVerdict(s Stage, phase messages.Phase, c *messages.Call, v Verdict, f *messages.Fault, refused bool) {
 	switch {
 	case f != nil && phase == messages.Before:
@@ -210,15 +212,15 @@ func applyVerdict(s Stage, phase messages.Phase, c *messages.Call, v Verdict, f 
 		c.Note(messages.NoteStopper, s.Name)
 	case v.kind == again:
 		c.Restore(s.Name)
-		c.Unnote(messages.NoteStopper) // who ended the last attempt did not end this one
+		c.Unnote(messages.NoteStopper) // the stage that ended the last attempt did not end this one
 		if v.request != nil {
 			c.SetRequest(v.request)
 		}
 	}
 }
 
-// stageFault is the fault of a stage's error; nil if there is none. Its origin is the stage, whatever made the error: the
-// fault of a call that a stage made for itself is no failure of this call's target (contracts 7).
+// stageFault is the fault of a stage's error; nil if there is none. Its origin is the stage, whatever caused the error:
+// if a stage's own nested call failed, this call's target has not failed.
 func stageFault(stage string, phase messages.Phase, err error, over messages.Code) *messages.Fault {
 	switch {
 	case err == nil:
@@ -231,7 +233,7 @@ func stageFault(stage string, phase messages.Phase, err error, over messages.Cod
 	return f
 }
 
-// over is the code of an err that is nothing but the end of the call's own context; empty for any other.
+// over returns the code of an err that only reports the end of the call's own context; empty for any other.
 func over(ctx context.Context, err error) messages.Code {
 	if err == nil || ctx.Err() == nil {
 		return ""
@@ -248,7 +250,7 @@ func over(ctx context.Context, err error) messages.Code {
 	return messages.Cancelled
 }
 
-// overFault is the fault of a call that ended so at the given place.
+// overFault makes the fault of a call that ran out of time or was cancelled at the given place.
 func overFault(code messages.Code, where string) *messages.Fault {
 	if code == messages.DeadlineExceeded {
 		return messages.NewFault(code, "the call's time was over at %s", where).From("deadline")
@@ -262,12 +264,13 @@ func move(c *messages.Call, v Verdict) Next {
 	keep(c, next)
 	for _, stop := range c.Slip.Stops {
 		if _, open := c.Slip.Frame(stop.Name); stop.Keep && !open {
-			c.Forget(stop.Name) // nobody can say Again any more: the body need not travel on
+			c.Forget(stop.Name) // the stage can no longer say Again, so the body need not travel on
 		}
 	}
 	if next.Loop {
 		c.Fail(messages.NewFault(messages.Internal, "the call passed a bound (%d attempts of one stage, %d hops); "+
-			"it ends here: some stage asks for another attempt whatever comes back", MaxAttempts, MaxHops).From("pipeline"))
+			"it ends here: some stage asks for another attempt whatever comes back", MaxAttempts,
+			MaxHops).From("pipeline"))
 	}
 	return next
 }
@@ -278,8 +281,8 @@ func keep(c *messages.Call, next Next) {
 	}
 }
 
-// RunTarget runs the target for a call that is there and turns the call round. Faults of the target carry the origin
-// "target"; a panic is the fault internal.
+// RunTarget runs the target of a call that is at its target, and turns the call round. Faults of the target carry the
+// origin "target"; a panic is the fault internal.
 func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next {
 	c.Note(messages.NoteExecutorReached, true)
 	c.Slip.Tries++
@@ -289,18 +292,20 @@ func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next 
 	} else if c.Fault != nil && c.Fault.Origin == "" {
 		c.Fault.Origin = messages.TargetOrigin
 	} else if !c.HasReply() && c.Fault == nil {
-		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault", c.Kind).From(messages.TargetOrigin))
+		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault",
+			c.Kind).From(messages.TargetOrigin))
 	}
 	return move(c, Continue())
 }
 
-// TurnBack turns a call that is at its target round without running it: the fault is why.
+// TurnBack turns a call round at its target without running it; f says why.
 func TurnBack(c *messages.Call, f *messages.Fault) Next {
 	c.Fail(f)
 	return move(c, Continue())
 }
 
-// FailHold ends the hold of a call that nobody answered: it goes on as if the phase that held it had failed with f.
+// FailHold ends the hold of a call that was not answered: the call goes on as if the phase that held it had failed with
+// f.
 func FailHold(c *messages.Call, f *messages.Fault) Next {
 	name, phase := c.Slip.Stage()
 	if f.Origin == "" {
@@ -328,7 +333,8 @@ func targetFault(ctx context.Context, c *messages.Call, err error) *messages.Fau
 	case errors.Is(context.Cause(ctx), ErrCancelled):
 		return messages.NewFault(messages.Cancelled, "the caller cancelled while the %s ran", c.Kind).From("caller")
 	case errors.Is(err, context.DeadlineExceeded):
-		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over while the %s ran", c.Kind).From("deadline")
+		return messages.NewFault(messages.DeadlineExceeded, "the call's time was over while the %s ran",
+			c.Kind).From("deadline")
 	}
 	return messages.NewFault(messages.Internal, "%s: %v", c.Kind, err).From(messages.TargetOrigin)
 }
@@ -345,7 +351,7 @@ func guardTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) (er
 	return t.Do(ctx, c, emit)
 }
 
-// Resume reads from its slip where a stored call goes next. It moves nothing.
+// Resume reads from the slip where a stored call goes next. It does not change the call.
 func Resume(c *messages.Call) Next {
 	switch {
 	case c.Slip.Done():
@@ -357,8 +363,8 @@ func Resume(c *messages.Call) Next {
 	}
 }
 
-// Skip passes the stage whose phase is next without running it, for stages that nobody serves and that may be
-// skipped. Neither of its phases runs for this call.
+// Skip passes the next stage without running it, for stages that no process serves and that may be skipped. Neither of
+// its phases runs for this call.
 func Skip(c *messages.Call) Next {
 	name, phase := c.Slip.Stage()
 	if name == "" {

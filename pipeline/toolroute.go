@@ -10,27 +10,27 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// ToolStages are the stages that one tool names for itself (S2-CHAIN-4, S2-DEF-1), by their name or their class name. The
-// mandatory ones stand at orders 1 to 9 in the order written, outer to whatever may answer; the optional ones at 51 to
-// 59, next to the tool. They are on the route of the tool's calls whether their switch is on or off; one that is on the
-// route of all calls anyway is moved, not doubled. A stage of the tiers fixed and mandatory keeps its place.
+// ToolStages are the stages that one tool names for itself, by name or alias. The mandatory ones get orders 1 to 9 in
+// the order written, outside all stages that may answer; the optional ones get 51 to 59, next to the tool. They are on
+// the route of the tool's calls whether their switch is on or off; a stage that is on the route of all calls anyway is
+// moved, not doubled. A stage of the tiers fixed and mandatory keeps its place.
 type ToolStages struct {
 	Mandatory []string
 	Optional  []string
-	// Demand names the stages that are there on demand ([Stage.OnDemand]) and that the call must pass, at their own
-	// place; a tool that names one in its lists demands it too.
+	// Demand names the on-demand stages ([Stage.OnDemand]) that the call must pass, at their usual place; a tool that
+	// names one in its lists demands it too.
 	Demand []string
 }
 
-// demands reports whether the call must pass a stage that is there on demand.
+// demands reports whether the call must pass an on-demand stage.
 func (o ToolStages) demands(s *Managed) bool {
 	return slices.ContainsFunc(slices.Concat(o.Demand, o.Mandatory, o.Optional), s.named)
 }
 
-// Empty reports whether the tool names none.
+// Empty reports whether the tool names no stages.
 func (o ToolStages) Empty() bool { return len(o.Mandatory)+len(o.Optional) == 0 }
 
-// The orders of a tool's own stages (contracts T1).
+// The orders of a tool's own stages.
 const (
 	firstToolMandatory = 1
 	firstToolOptional  = 51
@@ -59,7 +59,8 @@ func (m *Manager) places(kind messages.Kind, o ToolStages) (map[string]toolPlace
 			at := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })
 			switch {
 			case at < 0:
-				faults = append(faults, fmt.Errorf("stages.%s: there is no %s stage %q; known: %s", list, kind, name, strings.Join(names(stages), ", ")))
+				faults = append(faults, fmt.Errorf("stages.%s: there is no %s stage %q; known: %s", list, kind, name,
+					strings.Join(names(stages), ", ")))
 				continue
 			case stages[at].Tier != Optional:
 				continue
@@ -75,13 +76,14 @@ func (m *Manager) places(kind messages.Kind, o ToolStages) (map[string]toolPlace
 	place("mandatory", o.Mandatory, firstToolMandatory, Mandatory)
 	place("optional", o.Optional, firstToolOptional, Optional)
 	if err := errors.Join(faults...); err != nil {
-		return nil, messages.NewFault(messages.Misconfigured, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")).From("entry")
+		return nil, messages.NewFault(messages.Misconfigured, "%s", strings.ReplaceAll(err.Error(), "\n",
+			"; ")).From("entry")
 	}
 	return out, nil
 }
 
-// CheckToolStages judges the lists of a tool: names that no stage of the kind has, one named twice, more than nine, and an
-// order that the route checker refuses are the fault misconfigured.
+// CheckToolStages checks the lists of a tool. The error is the fault misconfigured if a list names an unknown stage,
+// one stage twice or more than nine stages, or if the route checker refuses the order.
 func (m *Manager) CheckToolStages(kind messages.Kind, o ToolStages) error {
 	own, err := m.places(kind, o)
 	if err != nil || len(own) == 0 {
@@ -117,14 +119,14 @@ func (m *Manager) CheckToolStages(kind messages.Kind, o ToolStages) error {
 	return nil
 }
 
-// stop is the entry on the slip of a stage that the tool names.
+// stop returns the slip's entry for a stage that the tool names.
 func (p toolPlace) stop(s *Managed) messages.Stop {
 	moved := s.Stage
 	moved.Order, moved.Tier = p.order, p.tier
 	return moved.Stop()
 }
 
-// sortStops puts moved stops where their order says; equal orders keep that of registration.
+// sortStops sorts stops by order; stops of equal order keep the order of registration.
 func sortStops(stops []messages.Stop) {
 	slices.SortStableFunc(stops, func(a, b messages.Stop) int { return cmp.Compare(a.Order, b.Order) })
 }

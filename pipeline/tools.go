@@ -8,13 +8,13 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// AddTools adds the tools of the stages to a model call's request, in the order of the stages (S1-IF-3). A name that
-// the request has already is the request's own: the stage's tool is left out and reported as a clash, so a second run
-// for one call changes nothing. The note stageTools says which tool is whose.
+// AddTools adds the tools of the stages to a model call's request, in the order of the stages. If the request already
+// has a tool of that name, the request's tool wins: the stage's tool is left out and reported as a clash, so a second
+// run for one call changes nothing. The note stageTools says which tool is whose.
 //
-// Each added tool needs somebody who executes it: its own Do, or the tool registry, which serves asks (nil: unknown,
-// so only Do counts). A tool that nobody executes is the fault misconfigured, before the model is called (CH-22); the
-// request is not changed then.
+// Each added tool must be executable: by its own Do, or by the tool registry, which serves asks (nil: only Do counts).
+// Otherwise the error is the fault misconfigured, and the request is not changed: a model must never be offered a tool
+// that cannot be run.
 func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (clashes []string, err error) {
 	raw, _ := rawjson.Field(c.Request(), "tools")
 	elems := rawjson.Elements(raw)
@@ -51,8 +51,8 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 	return clashes, nil
 }
 
-// ContributedTool finds the tool that one of the stages added to this call under the name. ok is false for the
-// caller's own tools, also where a stage has one of the same name.
+// ContributedTool finds the tool that one of the stages added to this call under the name. ok is false for the caller's
+// own tools, even if a stage has one of the same name.
 func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, stage string, ok bool) {
 	var owners map[string]string
 	c.Noted(messages.NoteStageTools, &owners)
@@ -71,8 +71,8 @@ func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, 
 	return Tool{}, "", false
 }
 
-// CheckAddedTools compares the tools of a request before and after a stage's before and refuses a tool that the stage
-// wrote in by itself and nobody executes (CH-22). Call it for stages that write request.tools.
+// CheckAddedTools compares the tools of a request before and after a stage's before. It refuses a tool that the stage
+// wrote into the request and that cannot be executed. Call it for stages that write request.tools.
 func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string) bool) error {
 	had := map[string]bool{}
 	raw, _ := rawjson.Field(before, "tools")
@@ -96,8 +96,8 @@ func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string)
 	return nil
 }
 
-// GuardTools is the stage with [CheckAddedTools] after its before, if it says that it writes the request or its tools
-// (CH-22): a tool that nobody executes is the fault misconfigured, before the model is called.
+// GuardTools returns the stage with [CheckAddedTools] after its before, if it declares that it writes the request or
+// its tools. A tool that cannot be executed is the fault misconfigured, before the model is called.
 func GuardTools(s Stage, serves func(tool string) bool) Stage {
 	if s.Kind != messages.Model || s.Before == nil ||
 		!slices.ContainsFunc(s.Writes, func(f string) bool { return f == "request" || within(f, "request.tools") }) {
@@ -123,7 +123,8 @@ func executable(s Stage, t Tool, serves func(string) bool) error {
 		return nil
 	}
 	return messages.NewFault(messages.Misconfigured,
-		"stage %s: it adds the tool %q, which nobody executes; register the tool or switch the stage off", s.Name, t.Name).From(s.Name)
+		"stage %s: it adds the tool %q, which nobody executes; register the tool or switch the stage off", s.Name,
+		t.Name).From(s.Name)
 }
 
 func toolName(e []byte) string {
@@ -137,7 +138,7 @@ func toolName(e []byte) string {
 	return name
 }
 
-// definition is the tool as an element of an OpenAI tools array.
+// definition returns the tool as an element of an OpenAI tools array.
 func (t Tool) definition() []byte {
 	f := rawjson.Encode(struct {
 		Name        string `json:"name"`

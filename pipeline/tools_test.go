@@ -15,7 +15,8 @@ func TestStageTools(t *testing.T) {
 	t.Parallel()
 	do := func(context.Context, *messages.Call, json.RawMessage) ([]byte, error) { return []byte(`"done"`), nil }
 	w := pipeline.Stage{Name: "w", Tools: []pipeline.Tool{
-		{Name: "write_todos", Description: "d", Parameters: json.RawMessage(`{"type":"object"}`), Do: do}, {Name: "own", Do: do},
+		{Name: "write_todos", Description: "d", Parameters: json.RawMessage(`{"type":"object"}`), Do: do},
+		{Name: "own", Do: do},
 	}}
 	v := pipeline.Stage{Name: "v", Tools: []pipeline.Tool{{Name: "write_todos", Do: do}}}
 	list := []pipeline.Stage{w, v}
@@ -24,9 +25,11 @@ func TestStageTools(t *testing.T) {
 
 	clashes, err := pipeline.AddTools(c, list, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"own", "write_todos"}, clashes, "S1-IF-3 the request's own wins, then the outer stage's")
+	require.Equal(t, []string{"own", "write_todos"}, clashes, "the request's own wins, then the outer stage's "+
+		"(S1-IF-3)")
 	require.Equal(t, `{"model":"m","tools":[{"type":"function","function":{"name":"own","x":1.0}},`+
-		`{"type":"function","function":{"name":"write_todos","description":"d","parameters":{"type":"object"}}}]}`, string(c.Request()))
+		`{"type":"function","function":{"name":"write_todos","description":"d","parameters":{"type":"object"}}}]}`,
+		string(c.Request()))
 	once := string(c.Request())
 	_, err = pipeline.AddTools(c, list, nil)
 	require.NoError(t, err)
@@ -41,7 +44,7 @@ func TestStageTools(t *testing.T) {
 	_, _, ok = pipeline.ContributedTool(c, list, "own")
 	require.False(t, ok, "the caller's own tool is not the stage's")
 
-	t.Run("CH-22 nobody executes it", func(t *testing.T) {
+	t.Run("a tool that cannot be executed is refused (CH-22)", func(t *testing.T) {
 		t.Parallel()
 		bad := pipeline.Stage{Name: "w", Tools: []pipeline.Tool{{Name: "ghost"}}}
 		c := messages.NewCall(messages.Model, "t", []byte(`{"model":"m"}`))
@@ -55,13 +58,16 @@ func TestStageTools(t *testing.T) {
 		_, err = pipeline.AddTools(c, []pipeline.Stage{bad}, func(name string) bool { return name == "ghost" })
 		require.NoError(t, err)
 	})
-	t.Run("CH-22 a tool that a before wrote in", func(t *testing.T) {
+	t.Run("so is one that a before wrote into the request (CH-22)", func(t *testing.T) {
 		t.Parallel()
 		before := []byte(`{"model":"m"}`)
 		after := []byte(`{"model":"m","tools":[{"type":"function","function":{"name":"ghost"}}]}`)
 		require.Error(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, nil))
 		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, after, after, nil))
-		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, func(string) bool { return true }))
-		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w", Tools: []pipeline.Tool{{Name: "ghost", Do: do}}}, before, after, nil))
+		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w"}, before, after, func(string) bool {
+			return true
+		}))
+		require.NoError(t, pipeline.CheckAddedTools(pipeline.Stage{Name: "w",
+			Tools: []pipeline.Tool{{Name: "ghost", Do: do}}}, before, after, nil))
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// flags are the command line, already applied over file and environment.
+// flags holds the command line; loaded already has its values over those of file and environment.
 type flags struct {
 	loaded       *config.Loaded
 	insecureOpen bool
@@ -21,7 +21,8 @@ func readFlags(args []string, out io.Writer) (flags, error) {
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway mcp|key|config|load|version\n\nWithout --nats or --context an embedded NATS server is started and everything runs in this process.\n\n")
+		fmt.Fprint(out, "Usage: gateway [flags]\n       gateway mcp|key|config|load|version\n\nWithout --nats "+
+			"or --context an embedded NATS server is started and everything runs in this process.\n\n")
 		fs.PrintDefaults()
 	}
 	var (
@@ -36,7 +37,8 @@ func readFlags(args []string, out io.Writer) (flags, error) {
 		return flags{}, err
 	}
 	if fs.NArg() > 0 {
-		return flags{}, fmt.Errorf("unknown command %q; known: mcp, key, config, version, or flags only (see --help)", fs.Arg(0))
+		return flags{}, fmt.Errorf("unknown command %q; known: mcp, key, config, version, or flags only (see --help)",
+			fs.Arg(0))
 	}
 	set := map[string]string{}
 	if *httpAt != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 )
 
-// runKey is the command "gateway key": it prints a new key, which is stored nowhere, and its record for the file.
+// runKey is the command "gateway key": it prints a new key, which is not stored, and its record for the keys file.
 func runKey(args []string, pepper string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway key", flag.ContinueOnError)
 	fs.SetOutput(out)
@@ -43,6 +43,7 @@ func runKey(args []string, pepper string, out io.Writer) error {
 	if _, err := httpapi.ParseKeys([]byte(`{"keys":[`+string(line)+`]}`), pepper); err != nil {
 		return fmt.Errorf("gateway key: %w", err)
 	}
-	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under keys:\n  - %s\n", key, line)
+	_, err = fmt.Fprintf(out, "key (shown once, stored nowhere): %s\nrecord for http.keys-file, under "+
+		"keys:\n  - %s\n", key, line)
 	return err
 }

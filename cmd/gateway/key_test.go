@@ -17,7 +17,8 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 	t.Parallel()
 	for _, pepper := range []string{"", "p"} {
 		var out bytes.Buffer
-		require.NoError(t, runKey([]string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"}, pepper, &out))
+		require.NoError(t, runKey([]string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"},
+			pepper, &out))
 		lines := strings.Split(out.String(), "\n")
 		_, key, _ := strings.Cut(lines[0], ": ")
 		require.Regexp(t, `^sk-shallot-[\w-]{43}$`, key)
@@ -27,7 +28,8 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 		require.NoError(t, err)
 		id, ok := k.Find(key)
 		require.True(t, ok)
-		require.Equal(t, api.Identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}}, id)
+		require.Equal(t, api.Identity{KeyID: "ci", Tenant: "t1", Role: api.RoleOperator, Models: []string{"a", "b*"}},
+			id)
 		require.NotContains(t, lines[2], key)
 	}
 	require.ErrorContains(t, runKey(nil, "", &bytes.Buffer{}), "--id")

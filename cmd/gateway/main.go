@@ -1,5 +1,5 @@
-// Command gateway serves Shallot's faces: the OpenAI API over HTTP, plain requests over NATS, health and the control
-// surfaces. Without a NATS server it starts an embedded one and runs everything in this process.
+// Command gateway serves Shallot's APIs: the OpenAI API over HTTP, MCP, plain requests over NATS, health, and the APIs
+// for operators. Without a NATS server it starts an embedded one and runs everything in this process.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 
 func main() { cli.Main("gateway", run) }
 
-// run is the whole command, without the process around it.
+// run is the whole command, without the process around it; see cli.Run.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if len(args) > 0 {
 		switch args[0] {
@@ -50,11 +50,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	return serveAll(ctx, o, out, log)
 }
 
-// listeners are bound before anything starts, so that a taken port is the first thing to be said.
+// listen binds a listener. It runs before anything starts, so that a port in use is reported first.
 func listen(addr, what, flagName string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; another process listens there, choose another address with --%s", what, err, flagName)
+		return nil, fmt.Errorf("%s: %w; another process listens there, choose another address with --%s", what, err,
+			flagName)
 	}
 	return l, nil
 }
@@ -68,7 +69,8 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	embedded := o.loaded.NATS.URL == "" && o.loaded.NATS.Context == ""
 	srv, err := httpapi.New(httpapi.Config{
 		Addr: o.loaded.HTTP.Addr, Admin: o.loaded.HTTP.Admin, BodyLimit: int64(o.loaded.HTTP.BodyLimit),
-		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded, Grace: 5 * time.Second,
+		AllowedOrigins: o.loaded.HTTP.AllowedOrigins, InsecureOpen: o.insecureOpen, Embedded: embedded,
+		Grace: 5 * time.Second,
 	}, httpapi.Deps{
 		Keys: keys, Log: log,
 	})
@@ -105,8 +107,9 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer mcp.Close()
-	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their standing streams would hold up the stop
-	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
+	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their open streams would delay the stop
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp",
+		Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
 	go func() { failed <- srv.ServeOn(main, srv.Handler()) }()
 	servers := 1
@@ -192,11 +195,12 @@ func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
 	}
 }
 
-// banner says what runs and what to try.
+// banner prints what runs and what to try.
 func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	where := "server at " + h.URL
 	if h.Embedded {
-		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see docs/operations.md)"
+		where = h.URL + "  (embedded; data in " + h.Config.NATS.Embedded.Data + "; for power cuts see " +
+			"docs/operations.md)"
 	}
 	page := "http://" + addr + "/ui/"
 	switch {
@@ -212,7 +216,7 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	case h.Embedded && h.Config.NATS.Embedded.Port == 0:
 		where = "in this process only, because nats.embedded.port is 0  (data in " + h.Config.NATS.Embedded.Data + ")"
 	default:
-		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command asks port 4222 unless told
+		if h.Embedded && !strings.HasSuffix(h.URL, ":4222") { // the nats command uses port 4222 by default
 			server = " -s " + h.URL
 		}
 		if h.Embedded && h.Config.HTTP.KeysFile != "" {
@@ -261,7 +265,8 @@ func runConfig(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := host.CheckConfig(context.Background(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
+		if err := host.CheckConfig(context.Background(),
+			host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(out, "the configuration is well formed")

@@ -43,14 +43,17 @@ func command(t *testing.T, args ...string) (httpURL, natsURL string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &output{}
 	done := make(chan error, 1)
-	args = append([]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats-port", "-1", "--data", t.TempDir()}, args...)
+	args = append([]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats-port", "-1", "--data", t.TempDir()},
+		args...)
 	go func() { done <- run(ctx, args, out, io.Discard) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-done, "a stop by signal is no failure")
+		require.NoError(t, <-done, "a stop by signal is not a failure")
 	})
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "ready in") }, 20*time.Second, 10*time.Millisecond, "%s", out)
-	return regexp.MustCompile(`http://[0-9.:]+`).FindString(out.String()), regexp.MustCompile(`nats://[0-9.:]+`).FindString(out.String())
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "ready in") }, 20*time.Second,
+		10*time.Millisecond, "%s", out)
+	return regexp.MustCompile(`http://[0-9.:]+`).FindString(out.String()),
+		regexp.MustCompile(`nats://[0-9.:]+`).FindString(out.String())
 }
 
 const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
@@ -103,12 +106,15 @@ func TestLoad(t *testing.T) {
 	httpURL, natsURL := command(t)
 	for _, args := range [][]string{{"--url", httpURL + "/v1/chat/completions"}, {"--nats", natsURL}} {
 		out := &output{}
-		require.NoError(t, run(t.Context(), append([]string{"load", "--for", "200ms", "--callers", "1,4"}, args...), out, io.Discard))
+		require.NoError(t, run(t.Context(), append([]string{"load", "--for", "200ms", "--callers", "1,4"}, args...),
+			out, io.Discard))
 		require.Len(t, strings.Split(strings.TrimSpace(out.String()), "\n"), 3, "%s", out)
 	}
-	require.ErrorContains(t, run(t.Context(), []string{"load", "--for", "50ms", "--callers", "1", "--url", httpURL + "/v1/chat/completions", "--body", "{}"},
+	require.ErrorContains(t, run(t.Context(), []string{"load", "--for", "50ms", "--callers", "1", "--url",
+		httpURL + "/v1/chat/completions", "--body", "{}"},
 		io.Discard, io.Discard), "model is missing")
-	require.ErrorContains(t, run(t.Context(), []string{"load", "--callers", "many"}, io.Discard, io.Discard), "--callers")
+	require.ErrorContains(t, run(t.Context(), []string{"load", "--callers", "many"}, io.Discard, io.Discard),
+		"--callers")
 }
 
 func TestTakenPortNamesTheFlag(t *testing.T) {
@@ -137,8 +143,9 @@ func TestBadCommandLines(t *testing.T) {
 		"unknown command":     {[]string{"serve"}, "unknown command"},
 		"public without keys": {[]string{"--http", "0.0.0.0:0", "--nats-port", "-1"}, "keys-file"},
 		"missing file":        {[]string{"--config", "/nonexistent.yaml"}, "/nonexistent.yaml"},
-		"no server there":     {[]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats", "nats://127.0.0.1:1"}, "is nats-server running there"},
-		"config verb":         {[]string{"config", "explode"}, "schema"},
+		"no server there": {[]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats", "nats://127.0.0.1:1"},
+			"is nats-server running there"},
+		"config verb": {[]string{"config", "explode"}, "schema"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,7 +160,8 @@ func TestBannerNamesOnlyWhatListens(t *testing.T) {
 		l, err := host.Load("", nil, map[string]string{"nats.embedded.port": port})
 		require.NoError(t, err)
 		var out strings.Builder
-		banner(&out, &host.Host{Config: l.Config, Embedded: true, URL: "nats://127.0.0.1:4222"}, "127.0.0.1:8080", time.Second)
+		banner(&out, &host.Host{Config: l.Config, Embedded: true, URL: "nats://127.0.0.1:4222"}, "127.0.0.1:8080",
+			time.Second)
 		require.Contains(t, out.String(), want)
 		require.Equal(t, port != "0", strings.Contains(out.String(), ":4222"))
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // runMCP is "gateway mcp": the same tools for one client over stdin and stdout, without HTTP. With --nats the calls run
-// on the workers of that server. Without, everything runs in this process; unless --data names a directory, what the
-// embedded server stores goes when the process ends, because a client starts as many of these as it likes.
+// on the workers of that server. Otherwise everything runs in this process, and what the embedded server stores is
+// deleted when the process ends, unless --data names a directory: a client may start many of these processes.
 func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCloser, errOut io.Writer) error {
 	scratch := ""
 	if !slices.ContainsFunc(args, func(a string) bool {
@@ -56,7 +56,8 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	}
 	server, err := mcpapi.New(mcpapi.Options{
 		Entry: h.Entry(), Source: h, Approvals: h, // the person at the client started this process
-		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator}, Alone: true,
+		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator},
+		Alone:   true,
 		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Log: log,
 	})
 	if err == nil {
@@ -68,5 +69,6 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	return errors.Join(err, h.Stop(stop))
 }
 
-// isErrorOverMCP is what tool.fallback.graceful-is-error says for MCP (contracts 13).
+// isErrorOverMCP reports whether MCP marks graceful errors as errors: only an explicit false turns it off, so auto
+// means yes.
 func isErrorOverMCP(l *config.Loaded) bool { return l.Tool.Fallback.GracefulIsError != "false" }

@@ -40,7 +40,8 @@ func TestMCPStdio(t *testing.T) {
 	go func() { done <- runMCP(t.Context(), nil, inR, outW, t.Output()) }()
 	s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 	apitest.Offered(t, s, "add")
-	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, apitest.Invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
+	require.Equal(t, `{"sum":9007199254740994}`,
+		apitest.TextOf(t, apitest.Invoke(t, s, "add", `{"a":9007199254740993,"b":"1"}`)))
 	_ = s.Close()
 	select {
 	case err := <-done:

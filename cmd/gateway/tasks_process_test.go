@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process is a gateway of its own on somebody's NATS server.
+// process is a gateway in a process of its own, on the given NATS server.
 type process struct {
 	cmd  *exec.Cmd
 	url  string
@@ -49,7 +49,8 @@ type process struct {
 func gatewayProcess(t *testing.T, natsURL, config string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
-	p.cmd.Env = append(os.Environ(), "SHALLOT_TEST_GATEWAY="+strings.Join([]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats", natsURL, "--config", config}, "\n"))
+	p.cmd.Env = append(os.Environ(), "SHALLOT_TEST_GATEWAY="+strings.Join([]string{"--http", "127.0.0.1:0", "--admin",
+		"none", "--nats", natsURL, "--config", config}, "\n"))
 	var err error
 	p.stop, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -85,14 +86,15 @@ func (p *process) kill() {
 	}
 }
 
-// Nothing of a task is in a gateway's memory: killed between the handle and tasks/get, between two answers, and before a
-// cancel, the others go on with it.
+// Nothing of a task is in a gateway's memory: killed between the handle and tasks/get, between two answers, and before
+// a cancel, the others go on with it.
 func TestMCPTaskOutlivesItsGateway(t *testing.T) {
 	t.Parallel()
 	x := apitest.NewTaskTools(t, "")
 	workerURL, natsURL := command(t, "--config", x.Config) // runs the tools, and has the server
 	one, two := gatewayProcess(t, natsURL, x.Config), gatewayProcess(t, natsURL, x.Config)
-	a, b := apitest.TaskClient{URL: one.url, Caps: apitest.WithForms}.Ready(t, "ask"), apitest.TaskClient{URL: two.url, Caps: apitest.WithForms}.Ready(t, "ask")
+	a, b := apitest.TaskClient{URL: one.url, Caps: apitest.WithForms}.Ready(t, "ask"),
+		apitest.TaskClient{URL: two.url, Caps: apitest.WithForms}.Ready(t, "ask")
 
 	slow, stop, asks := a.Task(t, "slow", `{"n":1}`), a.Task(t, "slow", `{"n":2}`), a.Task(t, "ask", `{"file":"f"}`)
 	began := []string{x.Began(t), x.Began(t)}
@@ -108,7 +110,8 @@ func TestMCPTaskOutlivesItsGateway(t *testing.T) {
 	b.Until(t, asks, "input_required")
 	two.kill()
 
-	c := apitest.TaskClient{URL: gatewayProcess(t, natsURL, x.Config).url, Caps: apitest.WithForms} // begun after the tasks
+	// begun after the tasks
+	c := apitest.TaskClient{URL: gatewayProcess(t, natsURL, x.Config).url, Caps: apitest.WithForms}
 	require.Equal(t, "really?", c.Get(t, asks).Get(`inputRequests.2\.a.params.message`).Str)
 	c.Ack(t, "tasks/update", `{"taskId":"`+asks+`","inputResponses":{"2.a":{"action":"accept"}}}`)
 	require.Equal(t, `done {"file":"f"}`, c.Until(t, asks, "completed").Get("result.content.0.text").Str)
@@ -142,17 +145,20 @@ func TestMCPTaskOfAGatewayThatStops(t *testing.T) {
 	id := a.Get("result.taskId").Str
 	require.NotEmpty(t, id, a.Raw)
 	x.End(t, `{"ok":true}`)
-	require.True(t, apitest.TaskClient{URL: workerURL}.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
+	require.True(t, apitest.TaskClient{URL: workerURL}.Until(t, id,
+		"completed").Get("result.structuredContent.ok").Bool())
 }
 
 // A call that waits for a person is a task that waits: who may decide is asked by tasks/get.
 func TestMCPTaskHeld(t *testing.T) {
 	t.Parallel()
-	x := apitest.NewTaskTools(t, "agent:\n  interceptor:\n    approval:\n      policies: [{tool: slow, decisions: [approve, edit, reject]}, {tool: lazy, decisions: [approve, reject]}]\n")
+	x := apitest.NewTaskTools(t, "agent:\n  interceptor:\n    approval:\n      policies: [{tool: slow, "+
+		"decisions: [approve, edit, reject]}, {tool: lazy, decisions: [approve, reject]}]\n")
 	url, _ := command(t, "--config", x.Config)
 	c := apitest.TaskClient{URL: url, Caps: apitest.WithForms}.Ready(t, "slow") // loopback without keys: the operator
 	say := func(id, name, content string) {
-		c.Ack(t, "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+`":{"action":"accept","content":`+content+`}}}`)
+		c.Ack(t, "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+`":{"action":"accept","content":`+
+			content+`}}}`)
 	}
 	question := func(r gjson.Result) (name, text string) {
 		require.Len(t, r.Get("inputRequests").Map(), 1, r.Raw)
@@ -179,11 +185,12 @@ func TestMCPTaskHeld(t *testing.T) {
 	x.End(t, `{"ok":true}`)
 	require.True(t, c.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
 
-	// Who cannot show a form is told to wait; a call that nobody decides can be cancelled.
+	// A client that cannot show a form is told to wait; an undecided call can be cancelled.
 	id = c.Task(t, "lazy", `{}`) // a call that is held is one that takes long
 	blind := apitest.TaskClient{URL: url}
 	r = blind.Get(t, id)
-	require.Equal(t, []string{"working", "the call waits for a person's approval"}, []string{r.Get("status").Str, r.Get("statusMessage").Str})
+	require.Equal(t, []string{"working", "the call waits for a person's approval"},
+		[]string{r.Get("status").Str, r.Get("statusMessage").Str})
 	c.Ack(t, "tasks/cancel", `{"taskId":"`+id+`"}`)
 	c.Until(t, id, "cancelled")
 	require.Empty(t, x.Begun)
@@ -197,7 +204,8 @@ func TestMCPTaskStdio(t *testing.T) {
 		name string
 		args []string
 		want bool
-	}{{"alone", nil, false}, {"alone, with a directory", []string{"--nats-port", "-1", "--data", t.TempDir()}, true}, {"on a server", []string{"--nats", natsURL}, true}} {
+	}{{"alone", nil, false}, {"alone, with a directory", []string{"--nats-port", "-1", "--data", t.TempDir()}, true},
+		{"on a server", []string{"--nats", natsURL}, true}} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			inR, inW := io.Pipe()

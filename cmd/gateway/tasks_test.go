@@ -35,7 +35,8 @@ func TestMCPTaskLifecycle(t *testing.T) {
 	before := time.Now().Add(-time.Second)
 	h := c.Call(t, "slow", `{"n":1}`)
 	require.Equal(t, "task", h.Get("resultType").Str, h.Raw)
-	for _, field := range []string{"task", "result", "error", "inputRequests", "requestState", "content", "ttl", "pollInterval"} {
+	for _, field := range []string{"task", "result", "error", "inputRequests", "requestState", "content", "ttl",
+		"pollInterval"} {
 		require.False(t, h.Get(field).Exists(), "%s: %s", field, h.Raw)
 	}
 	created, err := time.Parse(time.RFC3339, h.Get("createdAt").Str)
@@ -51,7 +52,8 @@ func TestMCPTaskLifecycle(t *testing.T) {
 	require.Equal(t, `{"n":1}`, x.Began(t))
 	until, err := time.Parse(time.RFC3339, apitest.Receive(t, x.Until))
 	require.NoError(t, err)
-	require.Greater(t, time.Until(until), 2*time.Minute, "a task has its tool's time, not that of a call that is waited for")
+	require.Greater(t, time.Until(until), 2*time.Minute, "a task has its tool's time, not that of a call that "+
+		"is waited for")
 	require.Equal(t, "working", c.Get(t, id).Get("status").Str)
 	require.False(t, c.Get(t, id).Get("result").Exists())
 	x.End(t, `{"big":9007199254740993,"z":"<a>"}`)
@@ -72,7 +74,8 @@ func TestMCPTaskLifecycle(t *testing.T) {
 		require.NotEmpty(t, r.Get("result.content.0.text").Str)
 	})
 	t.Run("an end before the first look", func(t *testing.T) {
-		require.Equal(t, "9007199254740993", c.Until(t, c.Task(t, "at_once", `{}`), "completed").Get("result.structuredContent.n").Raw)
+		require.Equal(t, "9007199254740993", c.Until(t, c.Task(t, "at_once", `{}`),
+			"completed").Get("result.structuredContent.n").Raw)
 	})
 	t.Run("who does not declare it", func(t *testing.T) {
 		without := apitest.TaskClient{URL: url, Without: true}
@@ -80,13 +83,15 @@ func TestMCPTaskLifecycle(t *testing.T) {
 			a := without.Do(t, method, `{"taskId":"`+id+`","inputResponses":{}}`)
 			require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 			require.Equal(t, 400, a.Status)
-			require.True(t, a.Get(`error.data.requiredCapabilities.extensions.io\.modelcontextprotocol/tasks`).IsObject(), a.Raw)
+			required := a.Get(`error.data.requiredCapabilities.extensions.io\.modelcontextprotocol/tasks`)
+			require.True(t, required.IsObject(), a.Raw)
 		}
 		a := without.Do(t, "tools/call", `{"name":"must","arguments":{}}`)
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 		require.Equal(t, "complete", without.Call(t, "at_once", `{}`).Get("resultType").Str)
 		without.Caps = `"tasks":{},`
-		require.Equal(t, "complete", without.Call(t, "at_once", `{}`).Get("resultType").Str, "the capability of 2025-11-25 is another one")
+		require.Equal(t, "complete", without.Call(t, "at_once", `{}`).Get("resultType").Str,
+			"the capability of 2025-11-25 is another one")
 	})
 	t.Run("an idempotency key is one call, with a handle for each time", func(t *testing.T) {
 		again := func() string {
@@ -128,30 +133,39 @@ func TestMCPTaskLifecycle(t *testing.T) {
 			code           int64
 			says           string
 		}{
-			"unknown":              {"tasks/get", `{"taskId":"nix"}`, nil, 400, -32602, "no task"},
-			"unknown to cancel":    {"tasks/cancel", `{"taskId":"nix"}`, nil, 400, -32602, "no task"},
-			"unknown to update":    {"tasks/update", `{"taskId":"nix","inputResponses":{}}`, nil, 400, -32602, "no task"},
-			"strange":              {"tasks/get", `{"taskId":"*.> ` + strings.Repeat("x", 300) + `"}`, []string{"Mcp-Name: *.> " + strings.Repeat("x", 300)}, 400, -32602, "no task"},
-			"number":               {"tasks/get", `{"taskId":7}`, []string{"Mcp-Name: 7"}, 400, -32602, "taskId"},
-			"none":                 {"tasks/get", `{}`, []string{"Mcp-Name: 7"}, 400, -32602, "taskId"},
-			"no Mcp-Name":          {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Name: "}, 400, -32020, "Mcp-Name"},
-			"another Mcp-Name":     {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Name: x"}, 400, -32020, "Mcp-Name"},
-			"another Mcp-Method":   {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Method: tasks/cancel"}, 400, -32020, "Mcp-Method"},
-			"no responses":         {"tasks/update", `{"taskId":"` + id + `"}`, nil, 400, -32602, "inputResponses"},
-			"a response no answer": {"tasks/update", `{"taskId":"` + id + `","inputResponses":{"a":1}}`, nil, 400, -32602, "inputResponses"},
-			"tasks/list":           {"tasks/list", `{}`, nil, 404, -32601, "tasks/list"},
-			"tasks/result":         {"tasks/result", `{"taskId":"` + id + `"}`, nil, 404, -32601, "tasks/result"},
+			"unknown":           {"tasks/get", `{"taskId":"nix"}`, nil, 400, -32602, "no task"},
+			"unknown to cancel": {"tasks/cancel", `{"taskId":"nix"}`, nil, 400, -32602, "no task"},
+			"unknown to update": {"tasks/update", `{"taskId":"nix","inputResponses":{}}`, nil, 400, -32602,
+				"no task"},
+			"strange": {"tasks/get", `{"taskId":"*.> ` + strings.Repeat("x", 300) + `"}`,
+				[]string{"Mcp-Name: *.> " + strings.Repeat("x", 300)}, 400, -32602, "no task"},
+			"number": {"tasks/get", `{"taskId":7}`, []string{"Mcp-Name: 7"}, 400, -32602, "taskId"},
+			"none":   {"tasks/get", `{}`, []string{"Mcp-Name: 7"}, 400, -32602, "taskId"},
+			"no Mcp-Name": {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Name: "}, 400, -32020,
+				"Mcp-Name"},
+			"another Mcp-Name": {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Name: x"}, 400, -32020,
+				"Mcp-Name"},
+			"another Mcp-Method": {"tasks/get", `{"taskId":"` + id + `"}`, []string{"Mcp-Method: tasks/cancel"},
+				400, -32020, "Mcp-Method"},
+			"no responses": {"tasks/update", `{"taskId":"` + id + `"}`, nil, 400, -32602, "inputResponses"},
+			"a response no answer": {"tasks/update", `{"taskId":"` + id + `","inputResponses":{"a":1}}`, nil, 400,
+				-32602, "inputResponses"},
+			"tasks/list":   {"tasks/list", `{}`, nil, 404, -32601, "tasks/list"},
+			"tasks/result": {"tasks/result", `{"taskId":"` + id + `"}`, nil, 404, -32601, "tasks/result"},
 		} {
 			a := c.Do(t, row.method, row.params, row.headers...)
 			require.Equal(t, row.status, a.Status, "%s: %s", name, a.Raw)
 			require.Equal(t, row.code, a.Get("error.code").Int(), "%s: %s", name, a.Raw)
 			require.Contains(t, a.Get("error.message").Str, row.says, name)
 		}
-		a := apitest.TaskClient{URL: url, Without: true}.Do(t, "subscriptions/listen", `{"notifications":{"taskIds":["`+id+`"]}}`)
+		a := apitest.TaskClient{URL: url, Without: true}.Do(t, "subscriptions/listen",
+			`{"notifications":{"taskIds":["`+id+`"]}}`)
 		require.EqualValues(t, -32021, a.Get("error.code").Int(), a.Raw)
 	})
 	t.Run("older revisions know nothing of it", func(t *testing.T) {
-		s := apitest.DialMCP(t, url, "", "2025-11-25", &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: map[string]any{mcpapi.TasksExtension: map[string]any{}}}})
+		tasks := map[string]any{mcpapi.TasksExtension: map[string]any{}}
+		s := apitest.DialMCP(t, url, "", "2025-11-25",
+			&mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Extensions: tasks}})
 		require.Empty(t, s.InitializeResult().Capabilities.Extensions)
 		go func() { <-x.Begun; x.Release <- `{"sync":1}` }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "must"})
@@ -176,7 +190,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	c.Ack(t, "tasks/cancel", `{"taskId":"`+id+`"}`)
 	require.Equal(t, r.Raw, c.Get(t, id).Raw)
 
-	// A caller who goes before he has a handle leaves nobody who could ask for the result.
+	// A caller who leaves before they have a handle can never ask for the result.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := c.Ask(ctx, "tools/call", `{"name":"lazy","arguments":{}}`); gone <- err }()
@@ -185,7 +199,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	require.Error(t, apitest.Receive(t, gone))
 	apitest.Receive(t, x.Stopped)
 
-	// One who has his handle may go.
+	// A caller who has a handle may leave.
 	ctx, cancel = context.WithCancel(t.Context())
 	a, err := c.Ask(ctx, "tools/call", `{"name":"lazy","arguments":{}}`)
 	require.NoError(t, err)
@@ -196,7 +210,7 @@ func TestMCPTaskCancel(t *testing.T) {
 	require.Empty(t, x.Stopped)
 }
 
-// A task is its key's: of the same tenant another key, and of another tenant everybody, is told that there is none.
+// A task belongs to its key: another key of the tenant, and any key of another tenant, is told that it does not exist.
 func TestMCPTaskOfAnother(t *testing.T) {
 	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys.yaml")
@@ -204,7 +218,8 @@ func TestMCPTaskOfAnother(t *testing.T) {
 	record := func(id, tenant, more string) string {
 		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: %s%s}\n", id, httpapi.HashKey("key-"+id, nil), tenant, more)
 	}
-	require.NoError(t, os.WriteFile(keys, []byte("keys:\n"+record("a", "ta", "")+record("a2", "ta", "")+record("b", "tb", "")+record("op", "ops", ", role: operator")), 0o600))
+	require.NoError(t, os.WriteFile(keys, []byte("keys:\n"+record("a", "ta", "")+record("a2", "ta", "")+
+		record("b", "tb", "")+record("op", "ops", ", role: operator")), 0o600))
 	url, _ := command(t, "--config", x.Config)
 	a := apitest.TaskClient{URL: url, Key: "key-a", Caps: apitest.WithForms}.Ready(t, "ask")
 	id := a.Task(t, "slow", `{}`)
@@ -215,17 +230,18 @@ func TestMCPTaskOfAnother(t *testing.T) {
 		other := apitest.TaskClient{URL: url, Key: key, Caps: apitest.WithForms}
 		for _, task := range []string{id, asks} {
 			for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
-				params := `{"taskId":"` + task + `","inputResponses":{"1.a":{"action":"accept"},"1.b":{"action":"accept"}}}`
+				params := `{"taskId":"` + task + `","inputResponses":{"1.a":{"action":"accept"},"1.b":{` +
+					`"action":"accept"}}}`
 				r := other.Do(t, method, params)
 				require.EqualValues(t, -32602, r.Get("error.code").Int(), "%s %s: %s", key, method, r.Raw)
 				none := other.Do(t, method, strings.ReplaceAll(params, task, "NONE"))
-				require.Equal(t, strings.ReplaceAll(r.Raw, task, "NONE"), none.Raw, "as one that there is not")
+				require.Equal(t, strings.ReplaceAll(r.Raw, task, "NONE"), none.Raw, "like a task that does not exist")
 			}
 		}
 	}
 	x.End(t, `{"ok":true}`)
 	require.True(t, a.Until(t, id, "completed").Get("result.structuredContent.ok").Bool())
-	require.Len(t, a.Get(t, asks).Get("inputRequests").Map(), 2, "nobody answered for him")
+	require.Len(t, a.Get(t, asks).Get("inputRequests").Map(), 2, "no other caller answered for them")
 }
 
 func TestMCPTaskInput(t *testing.T) {
@@ -246,15 +262,19 @@ func TestMCPTaskInput(t *testing.T) {
 	say(id, `{"1.b":{"action":"accept","content":{"v":"B"}}}`)
 	r = c.Get(t, id)
 	require.Equal(t, "input_required", r.Get("status").Str)
-	require.Equal(t, []bool{true, false}, []bool{r.Get(`inputRequests.1\.a`).Exists(), r.Get(`inputRequests.1\.b`).Exists()}, r.Raw)
+	require.Equal(t, []bool{true, false}, []bool{r.Get(`inputRequests.1\.a`).Exists(),
+		r.Get(`inputRequests.1\.b`).Exists()}, r.Raw)
 	say(id, `{"1.b":{"action":"accept","content":{"v":"changed"}},"2.a":{"action":"accept"}}`)
-	require.Equal(t, "input_required", c.Get(t, id).Get("status").Str, "what is answered, or not asked yet, is left out")
+	require.Equal(t, "input_required", c.Get(t, id).Get("status").Str, "what is answered, or not asked yet, is "+
+		"left out")
 	say(id, `{"1.a":{"action":"decline"}}`)
 	told := apitest.Receive(t, x.Asked)
 	require.True(t, strings.HasSuffix(told, "one"), told)
-	require.Equal(t, []string{"decline", "accept", "B"}, []string{gjson.Get(told, "a.action").Str, gjson.Get(told, "b.action").Str, gjson.Get(told, "b.content.v").Str}, told)
+	require.Equal(t, []string{"decline", "accept", "B"}, []string{gjson.Get(told, "a.action").Str,
+		gjson.Get(told, "b.action").Str, gjson.Get(told, "b.content.v").Str}, told)
 	r = c.Until(t, id, "input_required")
-	require.Equal(t, "really?", r.Get(`inputRequests.2\.a.params.message`).Str, "the tool asks a by the same name again; the task has another for it: %s", r.Raw)
+	require.Equal(t, "really?", r.Get(`inputRequests.2\.a.params.message`).Str, "the tool asks a by the same "+
+		"name again; the task has another for it: %s", r.Raw)
 
 	// The gateway that took the last answer dies before it calls the tool again: any other goes on with it.
 	nc, err := nats.Connect(natsURL)
@@ -292,7 +312,8 @@ func TestMCPTaskInput(t *testing.T) {
 		for i := range 16 {
 			go func() {
 				name := []string{"1.a", "1.b"}[i%2]
-				_, err := c.Ask(t.Context(), "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+`":{"action":"accept","content":{"v":"v"}}}}`)
+				_, err := c.Ask(t.Context(), "tasks/update", `{"taskId":"`+id+`","inputResponses":{"`+name+
+					`":{"action":"accept","content":{"v":"v"}}}}`)
 				done <- err
 			}()
 		}

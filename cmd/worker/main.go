@@ -1,5 +1,5 @@
 // Command worker runs parts of a Shallot installation on a NATS server: stages, the entry, the model endpoint, tools.
-// Each part scales on its own; start as many workers as there is work.
+// Each part scales on its own: start as many workers as you need.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() { cli.Main("worker", run) }
 
-// run is the whole command, without the process around it.
+// run is the whole command, without the process around it; see cli.Run.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if len(args) > 0 && args[0] == "version" {
 		return cli.Version(out)
@@ -30,7 +30,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		return err
 	}
 	log := host.NewLog(errOut, os.Getenv)
-	h, err := host.Start(ctx, host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles), Log: log, Drain: 5 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles),
+		Log: log, Drain: 5 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,8 @@ func readFlags(args []string, out io.Writer) (*config.Loaded, host.Roles, error)
 	fs := flag.NewFlagSet("worker", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: worker --nats URL [flags]\n\nWithout --stages and --serve everything is hosted; with one of them, just what is named.\n\n")
+		fmt.Fprint(out, "Usage: worker --nats URL [flags]\n\nWithout --stages and --serve everything is hosted; "+
+			"with one of them, just what is named.\n\n")
 		fs.PrintDefaults()
 	}
 	var (
@@ -87,7 +89,8 @@ func readFlags(args []string, out io.Writer) (*config.Loaded, host.Roles, error)
 		return nil, roles, err
 	}
 	if l.NATS.URL == "" && l.NATS.Context == "" {
-		return nil, roles, errors.New("a worker needs a NATS server: name it with --nats nats://127.0.0.1:4222, --context, NATS_URL, or nats.url in the configuration; \"gateway\" alone starts an embedded one")
+		return nil, roles, errors.New("a worker needs a NATS server: name it with --nats nats://127.0.0.1:4222, " +
+			"--context, NATS_URL, or nats.url in the configuration; \"gateway\" alone starts an embedded one")
 	}
 	return l, roles, nil
 }

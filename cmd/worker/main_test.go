@@ -43,7 +43,7 @@ func TestNeedsAServer(t *testing.T) {
 		want string
 	}{
 		"no server":           {nil, "--nats"},
-		"nobody there":        {[]string{"--nats", "nats://127.0.0.1:1"}, "is nats-server running there"},
+		"no server there":     {[]string{"--nats", "nats://127.0.0.1:1"}, "is nats-server running there"},
 		"no bare argument":    {[]string{"audit"}, "unknown argument"},
 		"no such nats scheme": {[]string{"--nats", "ftp://x"}, "nats.url"},
 	} {

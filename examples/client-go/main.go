@@ -1,5 +1,5 @@
-// Command client-go asks a model and a tool over NATS: an OpenAI body in, an OpenAI reply out. Nothing of Shallot is
-// imported. Run a gateway, then: go run ./examples/client-go
+// Command client-go asks a model and a tool over NATS: an OpenAI body in, an OpenAI reply out. It imports nothing of
+// Shallot. Run a gateway, then: go run ./examples/client-go
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 
 	ask(nc, "shallot.v1.model.request", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`)
 	ask(nc, "shallot.v1.tool.request.add", `{"a":1,"b":2}`)
-	ask(nc, "shallot.v1.tool.request.add", `{"a":1}`) // a fault, to show how one looks
+	ask(nc, "shallot.v1.tool.request.add", `{"a":1}`) // a fault, to show what it looks like
 }
 
 func ask(nc *nats.Conn, subject, body string) {

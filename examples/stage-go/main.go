@@ -1,5 +1,5 @@
-// Command stage-go is a stage for Shallot as a program of its own: it writes a line for each call of the tools that name
-// it, cache hits and refusals among them. docs/writing-a-stage.md has the wire. The configuration names it:
+// Command stage-go is a stage for Shallot as a program of its own: it writes a line for each call of the tools that
+// name it, cache hits and refusals among them. docs/writing-a-stage.md describes the wire format. The configuration:
 //
 //	stages:
 //	  - {name: tool-diary, kind: tool, enabled: false, reads: [call]}
@@ -20,10 +20,10 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// question is what of a question this stage looks at. It reads no bodies, so none are sent.
+// question has the parts of a question that this stage reads. It declares no bodies, so none are sent.
 type question struct {
 	Phase string
-	Key   string // the same if this question was put before
+	Key   string // the same if this question was asked before
 	Call  struct {
 		ID, Tenant, User, Tool string
 		Notes                  struct{ ExecutorReached bool }
@@ -55,7 +55,8 @@ func run(ctx context.Context) error {
 				_ = r.Error("400", err.Error(), nil) // the stage's error
 				return
 			}
-			line := []any{"key", q.Key, "tenant", q.Call.Tenant, "user", q.Call.User, "tool", q.Call.Tool, "ran", q.Call.Notes.ExecutorReached}
+			line := []any{"key", q.Key, "tenant", q.Call.Tenant, "user", q.Call.User, "tool", q.Call.Tool, "ran",
+				q.Call.Notes.ExecutorReached}
 			if q.Fault != nil {
 				line = append(line, "fault", q.Fault.Code)
 			}

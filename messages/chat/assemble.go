@@ -11,10 +11,10 @@ import (
 // ErrNoChunks says that a stream held no choice, so that there is no reply to assemble.
 var ErrNoChunks = errors.New("the stream holds no choice")
 
-// Assemble builds the chat reply that a stream of chunks adds up to (contracts 8). Nothing is decoded into numbers or
-// re-ordered: texts are joined, tool calls are put together by index, log probabilities are appended, and every other
-// field, known or not, is kept as it came, the newest value that is not null counting. Id, created and model are those
-// of the first chunk that has them. The error is ErrNoChunks.
+// Assemble builds the chat reply that a stream of chunks adds up to. Texts are joined, tool calls are assembled by
+// index, and log probabilities are appended. Every other field, known or not, keeps its bytes; of several values the
+// newest that is not null counts. Id, created and model are those of the first chunk that has them. The error is
+// ErrNoChunks.
 func Assemble(chunks [][]byte) ([]byte, error) {
 	var top fields
 	var choices []*choiceParts
@@ -176,11 +176,11 @@ func (c *choiceParts) raw() []byte {
 	return out.raw()
 }
 
-// maxSlots bounds the tool calls of one choice: an upstream that writes index 2000000000 must not take our memory.
+// maxSlots bounds the tool calls of one choice: an upstream that sends index 2000000000 must not use up our memory.
 const maxSlots = 512
 
-// ToolSlots tells which tool call of a choice a delta belongs to, as its position in the final reply. Calls are told
-// apart by index, not by id; a delta without an index belongs to the call with its id, or to the last one.
+// ToolSlots finds the tool call that a delta belongs to, as its position in the final reply. The index identifies a
+// call, not its id; a delta without an index belongs to the call with its id, or to the last one.
 type ToolSlots struct {
 	indexes []int64
 	ids     []string
@@ -266,7 +266,7 @@ func (f *fields) raw() []byte {
 	return append(out, '}')
 }
 
-// parts is an object whose texts and arrays grow by pieces.
+// parts is an object whose texts and arrays arrive in pieces.
 type parts struct {
 	fields
 	texts  map[string]*strings.Builder
@@ -274,7 +274,7 @@ type parts struct {
 	nested map[string]*parts
 }
 
-// once are fields that come whole, in one chunk or again in each.
+// once lists fields that come whole, in one chunk or repeated in each.
 var once = map[string]bool{"role": true, "name": true, "id": true, "type": true, "format": true}
 
 func (p *parts) add(key string, raw []byte) {
@@ -311,8 +311,9 @@ func (p *parts) add(key string, raw []byte) {
 	}
 }
 
-// value is what a key adds up to; nil if it never came. A field whose kind changes between chunks keeps its texts
-// first, then its list, then its object: some providers send content as text in one chunk and as parts in the next.
+// value returns the assembled value of a key; nil if it never came. A field whose kind changes between chunks keeps its
+// texts first, then its list, then its object: some providers send content as text in one chunk and as parts in the
+// next.
 func (p *parts) value(key string) []byte {
 	i := slices.Index(p.keys, key)
 	if i < 0 {

@@ -7,8 +7,8 @@ import (
 )
 
 // Says reports whether a chunk of a stream says something: text, a tool call or a refusal (or audio, or a legacy
-// function call) in any choice. The first such chunk is the first that a caller may see: while only roles and
-// thoughts came, an empty or failed model can still be replaced by its standby (contracts 8, FB-9).
+// function call) in any choice. Once the caller has seen such a chunk, no standby can take over; while only roles and
+// thoughts have come, one still can.
 func Says(chunk []byte) bool {
 	raw, _ := rawjson.Field(chunk, "choices")
 	return slices.ContainsFunc(rawjson.Elements(raw), func(c []byte) bool {
@@ -53,10 +53,10 @@ func WantsUsage(request []byte) bool {
 	return string(v) == "true"
 }
 
-// Replay turns a whole chat reply into the chunks of a stream that adds up to it, for replies that were never
-// streamed: cache hits, answers of stages, streams that were held back. For each choice the role comes first, then
-// what else the message says, its text, its refusal, its tool calls, and the finish reason. The usage chunk comes
-// last and only if it is asked for. A reply without choices gives no chunks.
+// Replay turns a whole chat reply into the chunks of a stream that adds up to it, for replies that were never streamed:
+// cache hits, answers of stages, streams that were held back. For each choice the role comes first, then what else the
+// message says, its text, its refusal, its tool calls, and the finish reason. The usage chunk comes last, and only if
+// usage is true. A reply without choices gives no chunks.
 func Replay(reply []byte, usage bool) [][]byte {
 	top := envelope(reply)
 	var out [][]byte

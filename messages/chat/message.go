@@ -1,5 +1,5 @@
-// Package chat is light views over OpenAI bodies: the messages of a request, the choices of a reply, the chunks of a
-// stream and the reply that they add up to. Every view is the raw bytes; an edit touches only its own field.
+// Package chat reads and edits OpenAI bodies: the messages of a request, the choices of a reply, the chunks of a stream
+// and the reply that they add up to. Every view holds the raw bytes; an edit changes only its own field.
 package chat
 
 import (
@@ -9,8 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// The model views read and edit chat bodies in place. They are light: a view decodes only the field that is asked
-// for, and an edit touches only the field edited.
+// The views are light: they decode only the field that is asked for.
 
 // Msg is one message of a chat as it came.
 type Msg struct{ Raw []byte }
@@ -49,8 +48,8 @@ func (m Msg) Role() string { s, _ := rawjson.FieldString(m.Raw, "role"); return 
 // System reports whether the message instructs: role system or developer.
 func (m Msg) System() bool { r := m.Role(); return r == "system" || r == "developer" }
 
-// Text returns what the message says: its string content, or its text parts joined by a newline. Other parts
-// (images, audio, files) say nothing.
+// Text returns what the message says: its string content, or its text parts joined by a newline. Other parts (images,
+// audio, files) are left out.
 func (m Msg) Text() string {
 	raw, _ := rawjson.Field(m.Raw, "content")
 	return contentText(raw)
@@ -71,7 +70,7 @@ func contentText(raw []byte) string {
 }
 
 // MapText returns the message with each of its texts (string content, or each text part) replaced by edit's result.
-// Parts that are no text, and everything else, stay as they are. changed reports whether any text differs.
+// Everything else stays as it is. changed reports whether any text differs.
 func (m Msg) MapText(edit func(string) string) (out Msg, changed bool) {
 	raw, ok := rawjson.Field(m.Raw, "content")
 	if !ok {
@@ -101,7 +100,7 @@ func (m Msg) MapText(edit func(string) string) (out Msg, changed bool) {
 	return Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(elems))}, true
 }
 
-// WithText returns the message with string content in place of whatever content it had.
+// WithText returns the message with the text as its content.
 func (m Msg) WithText(text string) Msg {
 	return Msg{Raw: rawjson.SetFieldString(m.Raw, "content", text)}
 }
@@ -189,7 +188,7 @@ func NewestUser(msgs []Msg) int {
 }
 
 // AppendSystem returns the request with text at the end of its system prompt. The prompt is the last of the leading
-// system or developer messages; where there is none, one is made with the text alone (SA-10).
+// system or developer messages; where there is none, a system message with the text is added.
 func AppendSystem(request []byte, text string) []byte {
 	msgs := Messages(request)
 	at := -1
@@ -266,7 +265,8 @@ func (c Choice) WithMessage(m Msg) Choice {
 }
 
 // EmptyReply reports whether a chat reply says nothing: each choice ended by itself (finish reason stop, or none) and
-// has no content of any kind. A reply that was cut short, filtered or spent on thoughts is an answer.
+// has no content of any kind. A reply that was cut short, was filtered, or holds only thoughts is not empty: it is an
+// answer.
 func EmptyReply(reply []byte) bool {
 	for _, c := range Choices(reply) {
 		finish, _ := rawjson.Field(c.Raw, "finish_reason")
@@ -280,12 +280,12 @@ func EmptyReply(reply []byte) bool {
 	return true
 }
 
-// thoughts are the fields in which providers write what a model thinks.
+// thoughts lists the fields in which providers send the model's reasoning.
 var thoughts = []string{
 	"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts",
 }
 
-// contents are the fields of a message that hold some of what the model made, besides content and thoughts.
+// contents lists the other fields of a message that hold output of the model.
 var contents = []string{
 	"tool_calls", "function_call", "refusal", "audio", "image", "images", "video", "videos", "file", "files",
 	"annotations", "citations", "parsed", "executed_tools",

@@ -17,15 +17,18 @@ func TestAppendSystem(t *testing.T) {
 	require.Equal(t, "be kind\n\nhint", chat.SystemText(chat.AppendSystem(req, "hint")))
 	req = []byte(`{"messages":[{"role":"user","content":"hi"}]}`)
 	require.Equal(t, "hint", chat.SystemText(chat.AppendSystem(req, "hint")))
-	req = []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"p","cache_control":{"type":"e"}}]}]}`)
+	req = []byte(`{"messages":[{"role":"developer","content":[{"type":"text","text":"p","cache_control":{` +
+		`"type":"e"}}]}]}`)
 	out := chat.AppendSystem(req, "hint")
 	require.Contains(t, string(out), `"cache_control":{"type":"e"}`)
 	require.Equal(t, "p\nhint", chat.SystemText(out))
 }
 
 func FuzzViews(f *testing.F) {
-	for _, s := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`, `{"choices":[{"message":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}`,
-		`{"messages":{}}`, `{"messages":[1,null,"x",[]]}`, `{"choices":[null]}`, `[]`, ``, `{"messages":[{"content":7,"tool_calls":3}]}`, `[{}`, `{"a`} {
+	for _, s := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`,
+		`{"choices":[{"message":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}`,
+		`{"messages":{}}`, `{"messages":[1,null,"x",[]]}`, `{"choices":[null]}`, `[]`, ``,
+		`{"messages":[{"content":7,"tool_calls":3}]}`, `[{}`, `{"a`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

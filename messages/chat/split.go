@@ -6,10 +6,10 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// SplitChunk cuts a chunk of a stream that is longer than most bytes into several that say the same one after
-// another, because NATS has a largest message. It cuts the longest text of the delta, or the arguments of its only tool
-// call; a chunk with more than one choice, or one whose length is elsewhere, comes back whole. The finish reason and
-// the usage stay with the last piece. A chunk of a tool's result is cut in its text.
+// SplitChunk cuts a chunk of more than most bytes into several that together say the same, because NATS limits the size
+// of a message. It cuts the longest text of the delta, or the arguments of its only tool call; a chunk with more than
+// one choice, or one that is long elsewhere, comes back whole. The finish reason and the usage stay with the last
+// piece. A chunk of a tool's result is cut in its text.
 func SplitChunk(chunk []byte, most int) [][]byte {
 	if len(chunk) <= most {
 		return [][]byte{chunk}
@@ -28,7 +28,7 @@ func SplitChunk(chunk []byte, most int) [][]byte {
 	}
 	delta, _ := rawjson.Field(choices[0], "delta")
 	text, with, only := longest(delta)
-	size := most / 8 // the escapes of JSON make at most six bytes of one, and there is the rest of the chunk
+	size := most / 8 // an escape in JSON has up to six bytes, and the rest of the chunk needs room
 	if len(text) <= size || size < utf8.UTFMax || len(chunk)-len(text) > len(chunk)/2 {
 		return [][]byte{chunk}
 	}
@@ -61,19 +61,20 @@ func SplitText(text string, size int) (out []string) {
 	return out
 }
 
-// cutAt is the largest number of bytes up to size that ends with a character.
+// cutAt returns the largest number of bytes, at most size, that ends between two characters.
 func cutAt(text string, size int) int {
 	n := min(size, len(text))
 	for n < len(text) && n > 0 && !utf8.RuneStart(text[n]) {
 		n--
 	}
 	if n == 0 {
-		return min(size, len(text)) // no text in UTF-8
+		return min(size, len(text)) // not UTF-8
 	}
 	return n
 }
 
-// longest is the longest text of a delta, and what makes the delta with another text: all of it, and the text alone.
+// longest returns the longest text of a delta, and two functions that make the delta with another text: with the
+// delta's other fields, and without them.
 func longest(delta []byte) (text string, with, only func(string) []byte) {
 	rawjson.EachField(delta, func(key string, raw []byte) {
 		if s, ok := rawjson.IsString(raw); ok && len(s) > len(text) {
@@ -92,7 +93,8 @@ func longest(delta []byte) (text string, with, only func(string) []byte) {
 		if s, _ := rawjson.FieldString(inner, at[1]); len(s) > len(text) {
 			text = s
 			put := func(delta, call, inner []byte, s string) []byte {
-				return rawjson.SetField(delta, "tool_calls", rawjson.Array([][]byte{rawjson.SetField(call, at[0], rawjson.SetFieldString(inner, at[1], s))}))
+				return rawjson.SetField(delta, "tool_calls",
+					rawjson.Array([][]byte{rawjson.SetField(call, at[0], rawjson.SetFieldString(inner, at[1], s))}))
 			}
 			with = func(s string) []byte { return put(delta, calls[0], inner, s) }
 			only = func(s string) []byte {

@@ -16,9 +16,14 @@ func TestSplitChunk(t *testing.T) {
 	long := strings.Repeat("onion \u0001 世界 🧅 ", 500)
 	text := string(rawjson.Encode(long))
 	for name, tt := range map[string]struct{ chunk, path string }{
-		"content":   {`{"id":"x","choices":[{"index":1,"delta":{"role":"assistant","content":` + text + `},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.content"},
-		"arguments": {`{"id":"x","choices":[{"index":1,"delta":{"tool_calls":[{"index":2,"id":"a","function":{"name":"f","arguments":` + text + `}}]},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.tool_calls.0.function.arguments"},
-		"input":     {`{"id":"x","choices":[{"index":1,"delta":{"tool_calls":[{"index":2,"id":"a","custom":{"name":"f","input":` + text + `}}]},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.tool_calls.0.custom.input"},
+		"content": {`{"id":"x","choices":[{"index":1,"delta":{"role":"assistant","content":` + text +
+			`},"finish_reason":"stop"}],"usage":{"n":1}}`, "choices.0.delta.content"},
+		"arguments": {`{"id":"x","choices":[{"index":1,"delta":{"tool_calls":[{"index":2,"id":"a","function":{` +
+			`"name":"f","arguments":` + text + `}}]},"finish_reason":"stop"}],"usage":{"n":1}}`,
+			"choices.0.delta.tool_calls.0.function.arguments"},
+		"input": {`{"id":"x","choices":[{"index":1,"delta":{"tool_calls":[{"index":2,"id":"a","custom":{` +
+			`"name":"f","input":` + text + `}}]},"finish_reason":"stop"}],"usage":{"n":1}}`,
+			"choices.0.delta.tool_calls.0.custom.input"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +51,8 @@ func TestSplitChunk(t *testing.T) {
 	}
 	for _, whole := range []string{
 		`{"choices":[]}`, `{}`, `[` + text + `]`, text, ``, `{"choices":[{"delta":null}],"x":` + text + `}`,
-		`{"choices":[{"delta":{"content":` + text + `}},{"delta":{}}]}`, `{"choices":[{"delta":{"audio":{"data":` + text + `}}}]}`,
+		`{"choices":[{"delta":{"content":` + text + `}},{"delta":{}}]}`, `{"choices":[{"delta":{"audio":{"data":` +
+			text + `}}}]}`,
 	} {
 		require.Equal(t, [][]byte{[]byte(whole)}, chat.SplitChunk([]byte(whole), 100))
 	}

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// ErrTooLong says that somebody sent more than the reader is ready to hold.
+// ErrTooLong says that an event is longer than the reader's limit.
 var ErrTooLong = errors.New("longer than the limit")
 
 // Event is one server-sent event; comments and unknown fields are dropped.
@@ -17,9 +17,9 @@ type Event struct {
 	Data []byte
 }
 
-// EventReader reads server-sent events as the WHATWG text defines them, and what real servers make of them: data
-// with and without the space, the three line ends, several data lines in one event, any number of comments and blank
-// lines, and a last event without the blank line after it.
+// EventReader reads server-sent events as WHATWG defines them, and the forms that real servers send: data with and
+// without the space, all three line ends, several data lines in one event, any number of comments and blank lines, and
+// a last event without a blank line after it. One goroutine uses it.
 type EventReader struct {
 	r       *bufio.Reader
 	limit   int // bytes of one event
@@ -93,7 +93,7 @@ func (e *EventReader) line() ([]byte, error) {
 			return e.trim(line), nil
 		}
 		line = append(line, b)
-		// Take the rest of what is buffered in one piece; byte by byte would cost most of a stream's time.
+		// Take the rest of the buffer in one piece; reading byte by byte would take most of a stream's time.
 		buf, _ := e.r.Peek(e.r.Buffered())
 		n := bytes.IndexAny(buf, "\r\n")
 		if n < 0 {

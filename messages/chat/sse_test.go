@@ -59,7 +59,8 @@ func FuzzEvents(f *testing.F) {
 }
 
 func BenchmarkEvents(b *testing.B) {
-	in := bytes.Repeat([]byte("data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n"), 1000)
+	in := bytes.Repeat([]byte("data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word "+
+		"\"},\"finish_reason\":null}]}\n\n"), 1000)
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {
 		e := chat.NewEventReader(bytes.NewReader(in), 1<<20, nil)

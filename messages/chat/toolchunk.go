@@ -24,15 +24,15 @@ func ToolChunkText(chunk []byte) (text string, ok bool) {
 	return rawjson.FieldString(chunk, "text")
 }
 
-// TextJoiner makes text of pieces that may be cut anywhere, within a character too. Joined, what it returns is the
-// joined pieces with each run of bytes that are no UTF-8 as one replacement character, as SetReply makes it of the whole.
+// TextJoiner turns pieces that may be cut anywhere, even within a character, into text. Its results, joined, are the
+// joined pieces with each run of invalid UTF-8 replaced by one replacement character, as SetReply does with the whole.
 // The zero value is ready.
 type TextJoiner struct {
 	tail []byte // the beginning of a character, less than utf8.UTFMax bytes
-	bad  bool   // the last bytes were no UTF-8
+	bad  bool   // the last bytes were not UTF-8
 }
 
-// Add takes the next piece and returns the text that is certain.
+// Add takes the next piece and returns the text that later pieces cannot change.
 func (j *TextJoiner) Add(piece string) string {
 	if len(j.tail) == 0 && !j.bad && utf8.ValidString(piece) {
 		return piece
@@ -52,7 +52,7 @@ func (j *TextJoiner) Add(piece string) string {
 	return j.clean(raw[:cut])
 }
 
-// End returns what is left: the beginning of a character that never came whole.
+// End returns what is left: the replacement of an incomplete character, or nothing.
 func (j *TextJoiner) End() string {
 	raw := j.tail
 	j.tail = nil

@@ -11,18 +11,18 @@ import (
 	"unicode/utf8"
 )
 
-// ErrNotJSON says that bytes are no JSON value.
+// ErrNotJSON says that bytes are not a JSON value.
 var ErrNotJSON = errors.New("not a JSON value")
 
-// canonicalDepth bounds recursion. What lies deeper is kept as it came, which can only cost a hit, never give a wrong
-// one.
+// canonicalDepth bounds recursion. Deeper values are kept as they came: that may cost a cache hit, but never gives a
+// wrong one.
 const canonicalDepth = 512
 
 // Canonical writes a JSON value so that values which are certainly equal give equal bytes, for cache keys and grants:
-// no white space, keys sorted (CA-2, CA-3), each string in one spelling, each number by its exact value (1, 1.0 and
-// 1e0 are one number; nothing passes through float64, so 2^53+1 stays itself). Two values that a reader could tell
-// apart never give the same bytes: repeated keys are all kept, a lone surrogate stays an escape, -0 is not 0, and a
-// number whose exponent is out of all proportion is kept as its text.
+// no white space, keys sorted, each string in one spelling, each number by its exact value (1, 1.0 and 1e0 are one
+// number; nothing passes through float64, so 2^53+1 stays exact). Two values that a reader could tell apart never give
+// the same bytes: repeated keys are all kept, a lone surrogate stays an escape, -0 is not 0, and a number with a huge
+// exponent is kept as its text. The error is ErrNotJSON.
 func Canonical(raw []byte) ([]byte, error) {
 	if !json.Valid(raw) {
 		return nil, fmt.Errorf("canonical: %w", ErrNotJSON)
@@ -31,7 +31,7 @@ func Canonical(raw []byte) ([]byte, error) {
 	return p.value(make([]byte, 0, len(raw)), 0), nil
 }
 
-// canon walks valid JSON, so it checks nothing but where it is.
+// canon walks JSON that is known to be valid, so it does not check it.
 type canon struct {
 	in []byte
 	at int

@@ -21,8 +21,9 @@ func canonical(t testing.TB, s string) string {
 func TestCanonicalEqual(t *testing.T) {
 	t.Parallel()
 	for name, same := range map[string][]string{
-		"CA-2 key order":     {`{"a":1,"b":2}`, `{"b":2,"a":1}`, "{ \"b\" : 2,\n\"a\":1 }"},
-		"CA-3 nested":        {`{"x":{"p":[1,{"m":1,"n":2}],"q":null}}`, `{"x":{"q":null,"p":[1,{"n":2,"m":1}]}}`},
+		"the order of keys does not matter (CA-2)": {`{"a":1,"b":2}`, `{"b":2,"a":1}`, "{ \"b\" : 2,\n\"a\":1 }"},
+		"nor does it in nested objects (CA-3)": {`{"x":{"p":[1,{"m":1,"n":2}],"q":null}}`,
+			`{"x":{"q":null,"p":[1,{"n":2,"m":1}]}}`},
 		"one number":         {`1`, `1.0`, `1e0`, `10E-1`, `0.1e+1`, `1.000`},
 		"zero":               {`0`, `0.0`, `0e5`},
 		"hundred":            {`100`, `1e2`, `1.00E2`},
@@ -48,7 +49,8 @@ func TestCanonicalDistinct(t *testing.T) {
 	t.Parallel()
 	deep := func(leaf string) string { return strings.Repeat("[", 2000) + leaf + strings.Repeat("]", 2000) }
 	for _, two := range [][2]string{
-		{`1`, `"1"`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000001`}, {`1`, `-1`}, {`0`, `-0`},
+		{`1`, `"1"`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000001`}, {`1`, `-1`},
+		{`0`, `-0`},
 		{`"\ud800"`, `"\ufffd"`}, {`"\ud800"`, `"\udbff"`}, {`"\\ud800"`, `"\ud800"`}, {`{"a":1,"a":2}`, `{"a":2}`},
 		{`{"a":1,"a":2}`, `{"a":2,"a":1}`}, {`{}`, `[]`}, {`null`, `false`}, {`""`, `null`}, {`{"a":null}`, `{}`},
 		{`[1,2]`, `[2,1]`}, {`1e400`, `1e401`}, {`1e99999999999999999999`, `1e99999999999999999998`},
@@ -63,7 +65,8 @@ func TestCanonicalDistinct(t *testing.T) {
 }
 
 func FuzzCanonical(f *testing.F) {
-	for _, s := range []string{`{"b":[1.50e3,-0,"\ud83d\ude00\ud800\u0000"],"a":{}}`, `1e-7`, `"\\\"\/"`, `[[],{},""]`} {
+	for _, s := range []string{`{"b":[1.50e3,-0,"\ud83d\ude00\ud800\u0000"],"a":{}}`, `1e-7`, `"\\\"\/"`,
+		`[[],{},""]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

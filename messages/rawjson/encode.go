@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// Encode is json.Marshal without the HTML escapes and for values that cannot fail.
+// Encode is json.Marshal without HTML escapes, for values that cannot fail.
 func Encode(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

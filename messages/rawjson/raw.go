@@ -1,5 +1,5 @@
 // Package rawjson reads and edits JSON as bytes: an edit touches one field and leaves every other byte as it was, so
-// that what a caller sent travels on verbatim. It imports nothing of ours.
+// that a caller's body travels on verbatim. It imports no other package of this module.
 package rawjson
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The functions of this file edit JSON as bytes: only the field that is named changes, everything else keeps its
-// order, its number text and its escapes. Input is valid compact JSON; bytes that are handed in are never changed.
-// Where a key comes twice the last one counts, as most readers of JSON hold it.
+// The functions of this file edit JSON as bytes: only the field that is named changes, everything else keeps its order,
+// its number text and its escapes. Input is valid compact JSON; bytes that are handed in are never changed. If a key is
+// repeated, the last one counts, as in most JSON readers.
 
 // Field returns the raw value of a key of an object, and whether it is there.
 func Field(obj []byte, key string) (raw []byte, ok bool) {
@@ -31,8 +31,8 @@ func FieldString(obj []byte, key string) (string, bool) {
 	return gjson.ParseBytes(raw).Str, true
 }
 
-// SetField returns the object with the key set to the raw value: in place if it is there, else at the end. What is no
-// object comes back as it is.
+// SetField returns the object with the key set to the raw value: in place if it is there, else at the end. A value that
+// is not an object comes back unchanged.
 func SetField(obj []byte, key string, raw []byte) []byte {
 	from, to, _, ok := locate(obj, key)
 	if ok {
@@ -71,7 +71,7 @@ func DropField(obj []byte, key string) []byte {
 	}
 }
 
-// Elements returns the raw elements of an array; nil if raw is no array.
+// Elements returns the raw elements of an array; nil if raw is not an array.
 func Elements(raw []byte) [][]byte {
 	r := gjson.ParseBytes(raw)
 	if !r.IsArray() {
@@ -86,7 +86,7 @@ func Elements(raw []byte) [][]byte {
 	return out
 }
 
-// EachField calls f for each pair of an object, in order; it does nothing if obj is no object.
+// EachField calls f for each pair of an object, in order; it does nothing if obj is not an object.
 func EachField(obj []byte, f func(key string, raw []byte)) {
 	r := gjson.ParseBytes(obj)
 	if !r.IsObject() {
@@ -116,7 +116,7 @@ func Array(elems [][]byte) []byte {
 	return append(out, ']')
 }
 
-// IsString reports whether raw is a JSON string, and its value.
+// IsString returns the value of a JSON string, and whether raw is one.
 func IsString(raw []byte) (string, bool) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return "", false
@@ -127,7 +127,7 @@ func IsString(raw []byte) (string, bool) {
 // IsNull reports whether raw is absent or JSON null.
 func IsNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// Int returns raw as an integer, if it is one in 64 bits.
+// Int returns raw as an integer, and whether it is one that fits 64 bits.
 func Int(raw []byte) (int64, bool) {
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	return n, err == nil

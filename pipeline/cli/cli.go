@@ -1,5 +1,5 @@
-// Package cli is what the commands gateway and worker share: how a command begins and ends, the flags that both have,
-// and the subcommands that stand for themselves.
+// Package cli is what the commands gateway and worker share: how a command starts and stops, the flags that both have,
+// and the subcommands version and load.
 package cli
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// Run is a whole command, without the process around it. ctx ends when it is to stop.
+// Run is a whole command, without the process around it. It stops when ctx ends.
 type Run func(ctx context.Context, args []string, out, errOut io.Writer) error
 
-// Main runs a command as this process and does not return if it fails.
+// Main runs a command as this process. If the command fails, Main exits the process with status 1.
 func Main(name string, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -39,7 +39,7 @@ func Version(out io.Writer) error {
 	return err
 }
 
-// Flags are those that both commands have: the configuration file, and how NATS is reached.
+// Flags are the flags that both commands have: the configuration file, and how to reach NATS.
 type Flags struct {
 	file *string
 	fuse *bool
@@ -63,8 +63,8 @@ func AddFlags(fs *flag.FlagSet, aboutNATS string) Flags {
 	}
 }
 
-// Load reads the configuration when the flags are parsed. A flag wins over the environment, which wins over the file.
-// set holds what further flags say, by key.
+// Load reads the configuration; call it after the flags are parsed. A flag wins over the environment, which wins over
+// the file. set holds the values of further flags, by key.
 func (f Flags) Load(set map[string]string) (*config.Loaded, error) {
 	for key, v := range f.keys {
 		if *v != "" {

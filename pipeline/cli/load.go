@@ -24,7 +24,7 @@ type loadOptions struct {
 }
 
 // Load is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.
-// It measures whole paths from the caller's side; compare figures of one run on one machine only.
+// It measures whole calls from the caller's side. Compare only figures of one run on one machine.
 func Load(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("gateway load", flag.ContinueOnError)
 	fs.SetOutput(out)
@@ -33,7 +33,8 @@ func Load(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&o.url, "url", "http://127.0.0.1:8080/v1/chat/completions", "where to post")
 	fs.StringVar(&o.natsURL, "nats", "", "`URL` of a NATS server; then requests go there and not over HTTP")
 	fs.StringVar(&o.subject, "subject", "shallot.v1.model.request", "subject of the NATS requests")
-	fs.StringVar(&o.body, "body", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`, "request body")
+	fs.StringVar(&o.body, "body", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`,
+		"request body")
 	fs.StringVar(&callers, "callers", "1,16,64", "callers at once, a `list` by comma")
 	fs.DurationVar(&o.during, "for", 5*time.Second, "how long each row runs")
 	if err := fs.Parse(args); err != nil {
@@ -66,7 +67,8 @@ func (o loadOptions) run(ctx context.Context, out io.Writer) error {
 			return took[min(len(took)-1, int(share*float64(len(took))))].Round(10 * time.Microsecond)
 		}
 		fmt.Fprintf(w, "%d\t%d\t%d\t%.0f\t%v\t%v\t%v\t%v\t\n", n, len(took)+failed, failed,
-			float64(len(took))/o.during.Seconds(), at(0.5), at(0.95), at(0.99), took[len(took)-1].Round(10*time.Microsecond))
+			float64(len(took))/o.during.Seconds(), at(0.5), at(0.95), at(0.99),
+			took[len(took)-1].Round(10*time.Microsecond))
 		if ctx.Err() != nil {
 			break
 		}
@@ -74,7 +76,7 @@ func (o loadOptions) run(ctx context.Context, out io.Writer) error {
 	return w.Flush()
 }
 
-// caller returns how one call is made; an answer that is an error counts as failed.
+// caller returns a function that makes one call; an error answer counts as failed.
 func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(), err error) {
 	if o.natsURL != "" {
 		nc, err := nats.Connect(o.natsURL, nats.Name("shallot load"))
@@ -109,9 +111,10 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 	}, client.CloseIdleConnections, nil
 }
 
-// loop lets n callers call one after the other until the time is over; it returns the sorted times of those that
-// succeeded, how many failed, and the last failure.
-func loop(ctx context.Context, n int, during time.Duration, ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
+// loop runs n callers, each making one call after another, until the time is over. It returns the sorted times of the
+// calls that succeeded, how many failed, and the last failure.
+func loop(ctx context.Context, n int, during time.Duration,
+	ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
 	end := time.Now().Add(during)
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// short is a value that was written in a short form: the bounds of its keys do not apply.
+// short is a value that may be written in a short form, to which the bounds of its keys do not apply.
 type short interface{ short() bool }
 
 func (r ToolRetry) short() bool { return r.Preset != "" }
 
-// checker holds values to the bounds in the tags, and says where they stand.
+// checker checks values against the bounds in the tags, and reports problems with their places.
 type checker struct {
 	*decoder
 	refused map[string]bool // paths that already have a problem
@@ -39,7 +39,7 @@ func (c *checker) isRefused(path string) bool {
 	return false
 }
 
-// placeOf is where a path was written, or what it stands in.
+// placeOf returns the place of a path, or of the nearest key above it that was written.
 func placeOf(at map[string]*node, path string) place {
 	for p := path; p != ""; p = parent(p) {
 		if n := at[p]; n != nil {
@@ -49,7 +49,7 @@ func placeOf(at map[string]*node, path string) place {
 	return place{}
 }
 
-// refusedBelow reports whether a key in the record has a problem, of which that of the record may be the consequence.
+// refusedBelow reports whether a key in the record already has a problem, which may be the cause of the record's.
 func (c *checker) refusedBelow(path string) bool {
 	for p := range c.refused {
 		if len(p) > len(path) && strings.HasPrefix(p, path) && strings.ContainsRune(".[", rune(p[len(path)])) {

@@ -1,21 +1,21 @@
-// Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
-// environment and from flags. It knows no stage: the sections under agent.interceptor are decoded into
-// whatever structs the caller brings.
+// Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the environment
+// and from flags. It does not know the stages: the sections under agent.interceptor are decoded into structs that the
+// caller brings.
 //
 // Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
-// required, secret, and env:"-" for what only the operator's file may hold. Loader, validation and JSON Schema all
-// read these tags, so that they cannot disagree. Structs of stages may use them too.
+// required, secret, and env:"-" for what only the operator's file may hold. Loader, validation and JSON Schema all read
+// these tags, so they cannot disagree. The structs of stages use the same tags.
 package config
 
 import (
 	"time"
 )
 
-// Config is the whole configuration but for the stages' own sections. [Default] returns it filled.
+// Config is the whole configuration except the stages' own sections. [Default] returns it with the defaults.
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
-	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS; see writing-a-stage.md." env:"-"`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that programs elsewhere serve; see writing-a-stage.md." env:"-"`
 	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
@@ -28,7 +28,7 @@ type Config struct {
 
 // Agent holds the interceptors and the agents.
 type Agent struct {
-	// Interceptor is filled by the stages' sections, see [Options].
+	// Interceptor is where the stages' sections go; see [Options].
 	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
 	Agents      []AgentSpec  `yaml:"agents" doc:"Agents that callers can run by name." env:"-"`
 }
@@ -36,10 +36,10 @@ type Agent struct {
 // Interceptors marks the place of the stages' sections; the values are in the pointers of [Options].
 type Interceptors struct{}
 
-// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. It is a section without a stage,
-// because the agent loop counts, before it sends a call. A limit that is null is none.
+// ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. The section has no stage,
+// because the agent loop counts, before it sends a call. A limit that is null does not apply.
 type ToolLimit struct {
-	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Nothing runs agents yet." min:"0"`
+	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Unused yet." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
 	ExitBehavior string                `yaml:"exit-behavior" doc:"At the limit: continue gives the model an error as the result, end ends the run, error fails it." enum:"continue,end,error"`
 	Tools        map[string]ToolLimits `yaml:"tools" doc:"Limits by name of the tool, beside those of all together."`
@@ -57,7 +57,7 @@ type AgentSpec struct {
 	Instructions string      `yaml:"instructions" doc:"System prompt of each run."`
 	Model        string      `yaml:"model" doc:"Model of each run; empty: the first that a provider names."`
 	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text."`
-	Stages       []string    `yaml:"stages" doc:"Stages of its model calls beside the mandatory and fixed ones; empty: the default chain."`
+	Stages       []string    `yaml:"stages" doc:"Optional stages of its model calls; empty: the default chain."`
 	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
 	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
 }
@@ -73,27 +73,28 @@ type AgentLimits struct {
 type RemoteStage struct {
 	Name       string        `yaml:"name" doc:"Unique within its kind, and not the name of a built-in stage of that kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
 	Kind       string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
-	Enabled    bool          `yaml:"enabled" doc:"Whether calls that enter pass it. Tools that name it in their stages pass it all the same."`
+	Enabled    bool          `yaml:"enabled" doc:"Whether all calls pass it; calls of tools that name it always do."`
 	Order      int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
 	Tier       string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
 	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
-	Subject    string        `yaml:"subject" doc:"NATS subject on which its program answers; empty: shallot.v1.stage.<kind>.<name>, with bus.root for shallot." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time for one answer; the call's deadline may be sooner." min:"1ms" max:"1h"`
-	Tries      int           `yaml:"tries" doc:"How often a question that is not answered in time is put, with the same key, before on-error decides." min:"1" max:"10"`
-	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
-	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
+	Subject    string        `yaml:"subject" doc:"NATS subject of its program; empty: <bus.root>.v1.stage.<kind>.<name>." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
+	Timeout    time.Duration `yaml:"timeout" doc:"Time limit of one answer." min:"1ms" max:"1h"`
+	Tries      int           `yaml:"tries" doc:"How often a question is asked, with the same key, before on-error decides." min:"1" max:"10"`
+	OnAbsent   string        `yaml:"on-absent" doc:"If no program or worker serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	OnError    string        `yaml:"on-error" doc:"If its program gives no answer: open lets the call go on, closed fails it; auto: open for optional stages that no tool makes mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; in agent calls model and tool too." enum:"model,tool,end"`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
-	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
+	Durable    bool          `yaml:"durable" doc:"Its hop is stored: it survives the server and costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
-	Reads      []string      `yaml:"reads" doc:"What it looks at, for the route checker and for what is sent: the request only if request or a part of it is named, the reply likewise. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
+	Reads      []string      `yaml:"reads" doc:"What it reads; request and reply are sent only if they or a part of them are named. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 	Writes     []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
 func (s *RemoteStage) SetDefaults() {
-	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"}, Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
+	*s = RemoteStage{Enabled: true, Order: 100, Tier: "optional", Phases: []string{"before", "after"},
+		Timeout: 5 * time.Second, Tries: 2, OnAbsent: "wait", OnError: "auto"}
 }
 
 // Models holds the providers.
@@ -104,12 +105,12 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string            `yaml:"name" doc:"Unique; also the class of its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name      string            `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
-	APIKeyEnv string            `yaml:"api-key-env" doc:"Name of the environment variable that holds the key; the key itself never stands in the file." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
+	APIKeyEnv string            `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; what is not written is as in models.timeouts."`
+	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.
@@ -118,11 +119,11 @@ type ModelTimeouts struct {
 	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
 	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
 	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer. While standby models are left it also ends at its share of the time that the call has left." min:"1ms"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
 	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
 }
 
-// ProviderTimeouts are the times of one provider; 0 means that of ModelTimeouts.
+// ProviderTimeouts bounds requests to one provider; a 0 means the value of ModelTimeouts.
 type ProviderTimeouts struct {
 	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
 	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
@@ -137,7 +138,7 @@ type HTTP struct {
 	Admin          string   `yaml:"admin" doc:"Listener of operators, host:port; empty: none."`
 	KeysFile       string   `yaml:"keys-file" doc:"File of the callers' keys (hashes); empty: no keys, loopback only."`
 	BodyLimit      Size     `yaml:"body-limit" doc:"Largest request body." min:"1KiB" max:"1GiB"`
-	AllowedOrigins []string `yaml:"allowed-origins" doc:"Origins of browsers beside the own one, as scheme://host[:port]."`
+	AllowedOrigins []string `yaml:"allowed-origins" doc:"Further origins of browsers: scheme://host[:port]."`
 }
 
 // NATS says which server is used.
@@ -165,7 +166,7 @@ type TLS struct {
 // Embedded is the embedded server.
 type Embedded struct {
 	Port int    `yaml:"port" doc:"Loopback port; 0: none, in-process only; -1: any free one." min:"-1" max:"65535"`
-	Sync Sync   `yaml:"sync" doc:"always, or the interval of fsync. An interval may lose what came after the last one when power fails."`
+	Sync Sync   `yaml:"sync" doc:"always, or the interval of fsync; a power failure loses what came after the last one."`
 	Data string `yaml:"data" doc:"Data directory." required:"true"`
 }
 
@@ -195,7 +196,7 @@ type Telemetry struct {
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
-// Default returns the defaults. Entries of lists and maps have theirs in their type's SetDefaults.
+// Default returns the defaults. The entries of lists and maps get theirs from SetDefaults of their type.
 func Default() Config {
 	return Config{
 		Version: 1,

@@ -36,13 +36,15 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		"bus: {root: \"${SECRET} x\"}",
 		"http: {addr: \"${SECRET}\"}",
 		"tool: {mcp-servers: [{name: a, command: [x], env: {TOKEN: " + canary + "}, url: y}]}",
-		"tool: {tools: [{name: a, executor: {kind: http, url: 'http://u:" + canary + "@h/', headers: {K: " + canary + "}}}]}",
+		"tool: {tools: [{name: a, executor: {kind: http, url: 'http://u:" + canary + "@h/', headers: {K: " + canary +
+			"}}}]}",
 	} {
 		_, err := load(t, yaml, "SECRET="+canary)
 		require.Error(t, err, yaml)
 		require.NotContains(t, err.Error(), canary, yaml)
 	}
-	_, err := load(t, "", "SHALLOT_NATS__URL=http://u:"+canary+"@h", "SHALLOT_MODELS__PROVIDERS=[{name: p, headers: {A: "+canary+"}}]")
+	_, err := load(t, "", "SHALLOT_NATS__URL=http://u:"+canary+"@h", "SHALLOT_MODELS__PROVIDERS=[{name: p, "+
+		"headers: {A: "+canary+"}}]")
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), canary)
 }
@@ -64,7 +66,8 @@ func TestErrorTexts(t *testing.T) {
 					environ = append(environ, strings.TrimSpace(v))
 				}
 			}
-			_, err = config.Load(config.Options{File: file, Environ: environ, Sections: sections(), Stages: map[string][]string{"model": {"logging"}}})
+			_, err = config.Load(config.Options{File: file, Environ: environ, Sections: sections(),
+				Stages: map[string][]string{"model": {"logging"}}})
 			require.Error(t, err)
 			require.ErrorIs(t, err, config.ErrConfig)
 			var p *config.Problem
@@ -106,7 +109,8 @@ func TestExampleLoads(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]config.Size{"0": 0, "256KiB": 256 << 10, "4GiB": 4 << 30, "4gib": 4 << 30, "1 MB": 1e6, "0.5KiB": 512, "7": 7, "7B": 7} {
+	for text, want := range map[string]config.Size{"0": 0, "256KiB": 256 << 10, "4GiB": 4 << 30, "4gib": 4 << 30,
+		"1 MB": 1e6, "0.5KiB": 512, "7": 7, "7B": 7} {
 		var s config.Size
 		require.NoError(t, s.UnmarshalText([]byte(text)), text)
 		require.Equal(t, want, s, text)
@@ -122,7 +126,8 @@ func TestSize(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add(config.Example())
-	for _, s := range []string{"a: &a [*a]", "? [a]: b", "{<<: *x}", "!!str 1", "- - - -", "${", "\"\\", "http: {addr: ${X}}", "x: |\n  $\t", "nats: {url: ,}"} {
+	for _, s := range []string{"a: &a [*a]", "? [a]: b", "{<<: *x}", "!!str 1", "- - - -", "${", "\"\\",
+		"http: {addr: ${X}}", "x: |\n  $\t", "nats: {url: ,}"} {
 		f.Add([]byte(s))
 	}
 	files, _ := filepath.Glob("testdata/errors/*.yaml")
@@ -141,6 +146,7 @@ func FuzzLoad(f *testing.F) {
 			require.NotEmpty(t, err.Error())
 		}
 		v := string(bytes.ReplaceAll(raw, []byte{0}, nil))
-		_, _ = config.Load(config.Options{Environ: []string{"SHALLOT_TOOL__TIMEOUT__PREFIXES=" + v, "SHALLOT_HTTP__BODY_LIMIT=" + v, "SHALLOT_" + v}, Sections: sections()})
+		_, _ = config.Load(config.Options{Environ: []string{"SHALLOT_TOOL__TIMEOUT__PREFIXES=" + v,
+			"SHALLOT_HTTP__BODY_LIMIT=" + v, "SHALLOT_" + v}, Sections: sections()})
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-var update = flag.Bool("update", false, "write golden files and sample anew")
+var update = flag.Bool("update", false, "write the golden files and the sample again")
 
 // common and the sections below have the shapes of the stages' configurations.
 type common struct {
@@ -70,7 +70,8 @@ func load(t *testing.T, yaml string, environ ...string) (*config.Loaded, error) 
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
-	return config.Load(config.Options{File: file, Environ: environ, Sections: sections(), Stages: map[string][]string{"model": {"logging"}}})
+	return config.Load(config.Options{File: file, Environ: environ, Sections: sections(),
+		Stages: map[string][]string{"model": {"logging"}}})
 }
 
 func TestDefaultsAreValid(t *testing.T) {
@@ -83,7 +84,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.Equal(t, "default", l.Where("http.addr"))
 }
 
-// TestSmallPool: whoever writes a pool smaller than the default of core-pool has not asked for more cores than it has.
+// TestSmallPool: a pool smaller than the default of core-pool does not ask for more cores than it has.
 func TestSmallPool(t *testing.T) {
 	t.Parallel()
 	l, err := load(t, "tool: {executor: {max-pool: 4}}\n")
@@ -133,7 +134,7 @@ http: {body-limit: 10MB}
 	require.Equal(t, 12, *f.Order)
 	require.Empty(t, f.FallbackModels)
 	require.Equal(t, 5, f.MaxRetries)
-	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"), "FB-12 written empty is written")
+	require.True(t, l.Explicit("agent.interceptor.model-fallback.fallback-models"), "written empty is written (FB-12)")
 	require.False(t, l.Explicit("agent.interceptor.model-fallback.apply-to"))
 	e := l.Sections["context-editing"].(*editing)
 	require.Equal(t, words{"CLEAR_TOOL_USES", "HYBRID"}, e.Strategy)
@@ -149,7 +150,8 @@ http: {body-limit: 10MB}
 	require.Equal(t, config.Size(3<<29), l.Bus.EntryMaxBytes)
 	require.Equal(t, config.Size(10_000_000), l.HTTP.BodyLimit)
 	require.Equal(t, "2", l.Tool.Tools[0].Version)
-	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`, string(l.Tool.Tools[0].InputSchema))
+	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`,
+		string(l.Tool.Tools[0].InputSchema))
 	require.Contains(t, string(l.Tool.Tools[0].InputSchema), "12345678901234567890", "integers above 2^53 stay exact")
 	require.Regexp(t, `shallot.yaml:27:45`, l.Where("bus.claim-check"))
 
@@ -163,7 +165,8 @@ http: {body-limit: 10MB}
 
 func TestEmptyAndCommentedFiles(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "# nothing\n", "---\n", "http:\nagent:\n", "\ufeffversion: 1\n", "version: 1\r\nhttp:\r\n  addr: 127.0.0.1:1\r\n"} {
+	for _, text := range []string{"", "# nothing\n", "---\n", "http:\nagent:\n", "\ufeffversion: 1\n",
+		"version: 1\r\nhttp:\r\n  addr: 127.0.0.1:1\r\n"} {
 		_, err := load(t, text)
 		require.NoError(t, err, "%q", text)
 	}
@@ -190,7 +193,8 @@ func TestAnchors(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
-	l, err := load(t, "http: {addr: 127.0.0.1:1}\nmodels: {providers: [{name: a, models: [x], api-key-env: SHALLOT__MY__KEY}]}\n",
+	l, err := load(t, "http: {addr: 127.0.0.1:1}\nmodels: {providers: [{name: a, models: [x], api-key-env: "+
+		"SHALLOT__MY__KEY}]}\n",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__MAX_RETRIES=3",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__FALLBACK_MODELS=a, b",
 		"SHALLOT_AGENT__INTERCEPTOR__MODEL_FALLBACK__ENABLED=false",

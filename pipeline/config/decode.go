@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// decoder reads nodes into structs. It goes on after a problem, so that one run reports them all.
+// decoder reads nodes into structs. It goes on after a problem, so that one run reports all of them.
 type decoder struct {
 	*source
 	sections map[string]any
 	stages   map[string][]string // built-in stages by kind
 	known    []setting           // every key, for "it belongs to ..."
-	at       map[string]*node    // where each key that was given stands
-	meant    map[string]bool     // keys that were misspelled: they are not missing too
+	at       map[string]*node    // the value and place of each key that was given
+	meant    map[string]bool     // keys that were misspelled, so that they are not reported as missing too
 }
 
-// problems is several as one error, for unmarshalers that decode in steps.
+// problems is several problems as one error, for unmarshalers that decode in steps.
 type problems []*Problem
 
 func (p problems) Error() string { return p[0].Text }
@@ -42,7 +42,7 @@ func (d *decoder) want(n *node, path string, f field, what string) {
 	d.bad(n.place, path, "want %s, got %s", what, got)
 }
 
-// value reads n into v. What is not given keeps its default; lists and maps are replaced whole.
+// value reads n into v. A key that is not given keeps its default; lists and maps are replaced as a whole.
 func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	if path != "" {
 		d.at[path] = n
@@ -88,7 +88,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	}
 }
 
-// own lets a type read itself, and reports whether it can.
+// own lets a type decode itself, and reports whether it can.
 func (d *decoder) own(n *node, target any, path string, f field) bool {
 	var err error
 	switch u := target.(type) {
@@ -122,14 +122,15 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 	case errors.As(err, &several):
 		d.found = append(d.found, several...)
 	case err != nil && (f.secret || n.loose && n.source == ""):
-		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
+		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text,
+			hidden))
 	case err != nil:
 		d.bad(n.place, path, "%v", err)
 	}
 	return true
 }
 
-// record reads the keys of a struct. Those of [Interceptors] are the stages' sections.
+// record reads the keys of a struct. The keys of [Interceptors] are the stages' sections.
 func (d *decoder) record(n *node, v reflect.Value, path string) {
 	if n.kind == null {
 		return // "http:" with nothing below it changes nothing
@@ -211,7 +212,7 @@ func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
 	v.Set(out)
 }
 
-// fresh reads one entry of a list or map, over the defaults of its type.
+// fresh reads one entry of a list or map into a new value that has the defaults of its type.
 func (d *decoder) fresh(n *node, t reflect.Type, path string, f field) reflect.Value {
 	x := newEntry(t)
 	if n.kind == null && t.Kind() != reflect.Pointer && t.Kind() != reflect.Interface {

@@ -9,13 +9,13 @@ import (
 
 const prefix = "SHALLOT_"
 
-// variable is the environment variable of a path.
+// variable returns the name of a path's environment variable.
 func variable(path []string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(strings.Join(path, "__"), "-", "_"))
 }
 
-// environment applies SHALLOT_ variables. One that looks like a path and is none is a problem; others, such as a key
-// that the configuration names, are left alone.
+// environment applies SHALLOT_ variables. A variable that looks like a path and is not one is a problem; others, such
+// as an API key that the configuration names, are ignored.
 func (d *decoder) environment() {
 	byName, flat := map[string]setting{}, map[string]string{}
 	all := make([]string, 0, len(d.known))
@@ -52,7 +52,7 @@ func (d *decoder) environment() {
 	}
 }
 
-// namedVariables are those that the configuration itself names as holders of secrets.
+// namedVariables returns the variables that the configuration names as holders of secrets.
 func (d *decoder) namedVariables() map[string]bool {
 	out := map[string]bool{}
 	for path, n := range d.at {
@@ -79,7 +79,7 @@ func (d *decoder) override(n *node, k setting) {
 	}
 }
 
-// below is the variable of some key in a section.
+// below returns an example of a variable for a key in a section.
 func (d *decoder) below(k setting) string {
 	for _, o := range d.known {
 		if len(o.path) == len(k.path)+1 && slices.Equal(o.path[:len(k.path)], k.path) {
@@ -108,7 +108,7 @@ func (d *decoder) flags(flags map[string]string) {
 	}
 }
 
-// natsEnvironment takes the variables that NATS users know, where nothing of ours says which server is meant.
+// natsEnvironment reads the variables that NATS users know, unless our own keys name a server.
 func (d *decoder) natsEnvironment(cfg *Config) {
 	set := func(name, path string, into *string) {
 		if v := d.env[name]; v != "" && d.at[path] == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// field is what the tags of one struct field say.
+// field holds the tags of one struct field.
 type field struct {
 	name     string
 	index    []int
@@ -22,7 +22,7 @@ type field struct {
 	fileOnly bool
 }
 
-// fields lists the keys of a struct, with those of inline ones in their place.
+// fields lists the keys of a struct, including those of inlined structs.
 func fields(t reflect.Type) []field {
 	var out []field
 	for i := range t.NumField() {
@@ -81,7 +81,7 @@ func isRecord(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textRead) && t != reflect.TypeFor[time.Time]()
 }
 
-// bare takes pointers off.
+// bare returns the type behind pointers.
 func bare(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -13,29 +13,29 @@ type Options struct {
 	File string
 	// Environ is the environment as os.Environ gives it. Later entries win.
 	Environ []string
-	// Flags are keys given on the command line, by path ("nats.url"), as text. They win over the environment, which
-	// wins over the file. Lists are written by comma.
+	// Flags are keys given on the command line: path ("nats.url") to text. They win over the environment, which wins
+	// over the file. Lists are separated by commas.
 	Flags map[string]string
 	// Sections are the stages' configurations: the name of the section to a non-nil pointer to a struct that holds the
-	// defaults. Load decodes agent.interceptor.<name> into it.
-	// A section with a method Validate() error is asked too; each error that it joins begins with a key.
+	// defaults. Load decodes agent.interceptor.<name> into it. If a section has a method Validate() error, Load calls
+	// it; each error that it joins must begin with a key.
 	Sections map[string]any
-	// Stages are the names of the built-in stages by kind; a remote stage cannot have one of them.
+	// Stages are the names of the built-in stages by kind; a remote stage must have another name.
 	Stages map[string][]string
 }
 
 // Loaded is a configuration that passed validation. It is read-only and safe for concurrent use.
 type Loaded struct {
 	Config
-	// Sections are those of the options, filled.
+	// Sections are those of the options, now filled.
 	Sections map[string]any
 	src      *source
 	at       map[string]*node
 	known    map[string]field
 }
 
-// Explicit reports whether the operator wrote the key, even with its default value: in the file, in the environment,
-// or as a flag. A key is written too if something below it is.
+// Explicit reports whether the operator wrote the key, even with its default value: in the file, in the environment, or
+// as a flag. A key also counts as written if a key below it is.
 func (l *Loaded) Explicit(path string) bool { return l.at[path] != nil }
 
 // Where says where a key was written: "file:line:column", a variable, a flag, or "default".
@@ -53,7 +53,7 @@ func (l *Loaded) Where(path string) string {
 }
 
 // Load reads defaults, file, environment and flags, each over the one before, and validates the result. The error, if
-// any, joins every [Problem] found and is an [ErrConfig]. The sections may be partly filled when it fails.
+// any, joins every [Problem] found and is an [ErrConfig]. If it fails, the sections may be partly filled.
 func Load(o Options) (*Loaded, error) {
 	for name, s := range o.Sections {
 		if v := reflect.ValueOf(s); v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
@@ -69,7 +69,7 @@ func Load(o Options) (*Loaded, error) {
 			d.value(root, reflect.ValueOf(&l.Config).Elem(), "", field{})
 		}
 	}
-	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false) // again: the file may have made new records
+	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false) // again: the file may have added records
 	d.environment()
 	d.flags(o.Flags)
 	d.natsEnvironment(&l.Config)
@@ -98,7 +98,7 @@ func newSource(file string, environ []string) *source {
 	return s
 }
 
-// setting is one key: its path, where its value is kept, and its tags.
+// setting is one key: its path, its value, and its tags.
 type setting struct {
 	path []string
 	v    reflect.Value
@@ -107,7 +107,7 @@ type setting struct {
 	closed bool
 }
 
-// settings lists the keys of a struct and of the records in it, but not of those in lists.
+// settings lists the keys of a struct and of the records in it, except records in lists.
 func (d *decoder) settings(v reflect.Value, path []string, closed bool) []setting {
 	var out []setting
 	for _, f := range fields(v.Type()) {
@@ -124,7 +124,8 @@ func (d *decoder) settings(v reflect.Value, path []string, closed bool) []settin
 			}
 		case x.Kind() == reflect.Struct && isRecord(f.typ):
 			out = append(out, d.settings(x, p, closed || f.fileOnly)...)
-		case x.Kind() == reflect.Pointer && f.typ.Elem().Kind() == reflect.Struct && isRecord(f.typ.Elem()) && !x.IsNil():
+		case x.Kind() == reflect.Pointer && f.typ.Elem().Kind() == reflect.Struct && isRecord(f.typ.Elem()) &&
+			!x.IsNil():
 			out = append(out, d.settings(x.Elem(), p, closed || f.fileOnly)...)
 		}
 	}

@@ -27,9 +27,9 @@ func (k kind) String() string {
 // node is one value of the file, of a variable, or of a flag, with its place.
 type node struct {
 	kind kind
-	text string // of scalars, as written but for quotes and ${VAR}
+	text string // of scalars, as written except for quotes and ${VAR}
 	// loose says that the text came from outside the file (a variable, a flag, ${VAR}): it may be read as any scalar,
-	// is split by comma for lists, and is not shown.
+	// is split at commas for lists, and is not shown in messages.
 	loose bool
 	place
 	entries []entry
@@ -42,7 +42,7 @@ type entry struct {
 	value *node
 }
 
-// count bounds what aliases expand to, because everything later walks the expanded tree.
+// count limits how much aliases expand to, because later steps walk the expanded tree.
 func (n *node) count(left *int, depth int) bool {
 	*left--
 	if *left < 0 || depth > maxDepth {
@@ -118,9 +118,9 @@ func quote(b *bytes.Buffer, s string) {
 	b.Truncate(b.Len() - 1)
 }
 
-// shaped gives text from outside the file the shape of the type that it is for: YAML flow as it is, such as
-// SHALLOT_...='[{name: a}]'; else a list by comma, a map as key=value by comma. What is no text stays as it is.
-// It returns nil for flow that is not readable.
+// shaped gives text from outside the file the shape that its type needs: YAML flow, such as SHALLOT_...='[{name: a}]',
+// is parsed; otherwise a list is split at commas, and a map is read as key=value pairs separated by commas. Other nodes
+// stay as they are. It returns nil for flow that cannot be parsed.
 func (n *node) shaped(t reflect.Type) *node {
 	if !n.loose || n.kind != text {
 		return n
@@ -143,7 +143,7 @@ func (n *node) shaped(t reflect.Type) *node {
 	return n
 }
 
-// moveTo gives a tree read from outside the place of the text it came from.
+// moveTo gives a tree that was read from outside the file the place of its text.
 func (n *node) moveTo(at place) {
 	n.place, n.loose = at, true
 	for i := range n.entries {
@@ -155,7 +155,7 @@ func (n *node) moveTo(at place) {
 	}
 }
 
-// split reads a list by comma.
+// split reads a list separated by commas.
 func (n *node) split() *node {
 	out := &node{kind: sequence, place: n.place, loose: true}
 	if strings.TrimSpace(n.text) == "" {
@@ -167,7 +167,7 @@ func (n *node) split() *node {
 	return out
 }
 
-// pairs reads a map as key=value by comma; without = it stays what it is and is refused.
+// pairs reads a map as key=value pairs separated by commas; without = the node stays as it is, and is refused later.
 func (n *node) pairs() *node {
 	out := &node{kind: mapping, place: n.place, loose: true}
 	for _, item := range n.split().items {

@@ -8,8 +8,9 @@ import (
 )
 
 // Place gives errors whose text begins with the path of a key the place of that key: "stages[2].order: 7 is taken"
-// becomes a [Problem] with file, line, column and excerpt. Joined errors are placed one by one, and what is said twice
-// is said once. Errors about no key stay as they are. It is for those who check more than the loader knows.
+// becomes a [Problem] with file, line, column and excerpt. Joined errors are placed one by one, and duplicates are
+// dropped. Errors that do not begin with a key stay as they are. It is for packages that check more than the loader
+// can.
 func (l *Loaded) Place(err error) error {
 	var placed []*Problem
 	var rest []error
@@ -22,7 +23,8 @@ func (l *Loaded) Place(err error) error {
 			continue
 		}
 		at := placeOf(l.at, path)
-		p := &Problem{File: l.src.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: text, cause: e}
+		p := &Problem{File: l.src.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: text,
+			cause: e}
 		if !slices.ContainsFunc(placed, func(o *Problem) bool { return o.Path == p.Path && o.Text == p.Text }) {
 			placed = append(placed, p)
 		}
@@ -30,7 +32,7 @@ func (l *Loaded) Place(err error) error {
 	return errors.Join(append([]error{l.src.report(placed)}, rest...)...)
 }
 
-// single takes joined errors apart. Those that say more than their parts stay whole.
+// single splits joined errors into their parts. An error whose text has more than its parts stays whole.
 func single(err error) []error {
 	j, ok := err.(interface{ Unwrap() []error })
 	if err == nil || !ok {
@@ -48,10 +50,10 @@ func single(err error) []error {
 }
 
 // keyText is the beginning of an error text that may be a path: a key, or several with dots and indices. A name in
-// brackets may follow, as in "policies[0] (careful): when: ..."; the place says as much.
+// brackets may follow, as in "policies[0] (careful): when: ..."; it is dropped, because the place says the same.
 var keyText = regexp.MustCompile(`^([A-Za-z][\w-]*(?:\[\d+\])?(?:\.[\w-]+(?:\[\d+\])?)*)(?: \(.*?\))?: `)
 
-// split takes the key off a text, below the given path: as much of it as keys of that name are known.
+// split splits a text into the key, below the given path, and the rest. It takes as much of the key as is known.
 func (l *Loaded) split(path, text string) (string, string) {
 	for {
 		m := keyText.FindStringSubmatch(text)
@@ -63,7 +65,7 @@ func (l *Loaded) split(path, text string) (string, string) {
 	}
 }
 
-// knows reports whether there is such a key, or one above it that holds a list or a map.
+// knows reports whether the key exists, or a key above it holds a list or a map.
 func (l *Loaded) knows(path string) bool {
 	for p := path; p != ""; p = parent(p) {
 		if f, ok := l.known[p]; ok {

@@ -34,7 +34,8 @@ func (j *judged) Validate() error {
 	}
 	for i, l := range j.Lines {
 		if l.Model == "" {
-			all = append(all, fmt.Errorf("lines[%d] (second): model: empty", i), fmt.Errorf("lines[%d].model: empty", i))
+			all = append(all, fmt.Errorf("lines[%d] (second): model: empty", i), fmt.Errorf("lines[%d].model: empty",
+				i))
 		}
 	}
 	return errors.Join(all...)
@@ -73,12 +74,14 @@ agent:
 // TestPlace: errors about keys get their places, once each; others stay what they are.
 func TestPlace(t *testing.T) {
 	t.Parallel()
-	l, file, err := loadJudged(t, "agent: {interceptor: {judged: {low: 1, groups: {a: 5}}}}\nhttp: {addr: '127.0.0.1:1'}\n")
+	l, file, err := loadJudged(t, "agent: {interceptor: {judged: {low: 1, groups: {a: 5}}}}\nhttp: {addr: "+
+		"'127.0.0.1:1'}\n")
 	require.NoError(t, err)
 	require.NoError(t, l.Place(nil))
 	down, odd := errors.New("nats: no servers"), errors.New("addr: not a path from the top")
 	cause := errors.New("agent.interceptor.judged: groups.a: too many")
-	got := l.Place(errors.Join(cause, fmt.Errorf("http.addr: %w", down), errors.Join(cause, down, odd), errors.New("bus.in-flight: few")))
+	got := l.Place(errors.Join(cause, fmt.Errorf("http.addr: %w", down), errors.Join(cause, down, odd),
+		errors.New("bus.in-flight: few")))
 	require.Equal(t, 1, strings.Count(got.Error(), "too many"))
 	require.EqualError(t, got, file+`:1:52: agent.interceptor.judged.groups.a: too many
     1 | agent: {interceptor: {judged: {low: 1, groups: {a: 5}}}}
@@ -93,7 +96,8 @@ addr: not a path from the top`)
 	require.ErrorIs(t, got, down)
 	require.ErrorIs(t, got, config.ErrConfig)
 	two := fmt.Errorf("http.addr: %w after %w", down, odd)
-	require.ErrorContains(t, l.Place(two), "http.addr: "+down.Error()+" after "+odd.Error(), "what is more than its parts stays whole")
+	require.ErrorContains(t, l.Place(two), "http.addr: "+down.Error()+" after "+odd.Error(),
+		"what is more than its parts stays whole")
 	require.NotErrorIs(t, l.Place(odd), config.ErrConfig, "it may have nothing to do with the configuration")
 }
 
@@ -111,10 +115,13 @@ func TestMisspelledIsNotMissing(t *testing.T) {
 func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	for yaml, want := range map[string]string{
-		"http: {adress: x}": "addr", "http: {address: x}": "addr", "http: {Addr: x}": "write addr", "http: {ADMIN: x}": "write admin",
+		"http: {adress: x}": "addr", "http: {address: x}": "addr", "http: {Addr: x}": "write addr",
+		"http: {ADMIN: x}":   "write admin",
 		"http: {keyfile: x}": "keys-file", "http: {body_limit: 1}": "body-limit", "http: {bodyLimit: 1}": "body-limit",
-		"http: {origins: []}": "", "nats: {uri: x}": "url", "nats: {embedded: {dir: x}}": "", "nats: {credentials: x}": "creds",
-		"tool: {timeouts: {default: 1s}}": "timeout", "tool: {exec: {max-pool: 1}}": "executor", "bus: {ack: 1s}": "ack-wait",
+		"http: {origins: []}": "", "nats: {uri: x}": "url", "nats: {embedded: {dir: x}}": "",
+		"nats: {credentials: x}":          "creds",
+		"tool: {timeouts: {default: 1s}}": "timeout", "tool: {exec: {max-pool: 1}}": "executor",
+		"bus: {ack: 1s}":            "ack-wait",
 		"agent: {interceptors: {}}": "interceptor", "models: {timeouts: {firsttoken: 1s}}": "first-token",
 	} {
 		_, err := load(t, yaml)

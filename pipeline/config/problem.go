@@ -18,7 +18,7 @@ var ErrConfig = errors.New("configuration")
 // several joined.
 type Problem struct {
 	// File, Line and Column (both from 1) say where; Line is 0 if the fault is not in a file. Source then names the
-	// variable or flag, or is empty for what follows from defaults.
+	// variable or flag, or is empty if the fault comes from the defaults.
 	File         string
 	Line, Column int
 	Source       string
@@ -30,7 +30,7 @@ type Problem struct {
 	cause   error
 }
 
-// Error gives file:line:column, the key, the text, and below it the excerpt.
+// Error returns file:line:column, the key, the text, and the excerpt on the lines below.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	switch {
@@ -54,13 +54,13 @@ func (p *Problem) Error() string {
 // Is makes every problem an [ErrConfig].
 func (p *Problem) Is(target error) bool { return target == ErrConfig }
 
-// Unwrap returns the error that was given a place, if there was one.
+// Unwrap returns the error to which [Loaded.Place] gave a place, or nil.
 func (p *Problem) Unwrap() error { return p.cause }
 
 const maxProblems = 20
 
-// report joins problems, those of the file first and by place. One place has one problem, the first; more than twenty
-// are only counted. Secrets are hidden here, once all of them are known.
+// report joins problems, those of the file first, sorted by place. Only the first problem of each place is reported,
+// and at most twenty in all; the rest are counted. Secrets are hidden here, once all of them are known.
 func (s *source) report(all []*Problem) error {
 	seen := map[Problem]bool{}
 	all = slices.DeleteFunc(all, func(p *Problem) bool {
@@ -106,7 +106,7 @@ func (s *source) excerpt(line, column int) string {
 		from = at - wide/2
 	}
 	before, after := s.hide(string(text[from:at])), s.hide(string(text[at:min(len(text), from+wide)]))
-	// A secret may lie across the mark's place: then the halves are hidden together and the mark goes to its start.
+	// A secret may lie on both sides of the mark: then it is hidden as a whole, and the mark moves to its start.
 	if whole := s.hide(string(text[from:min(len(text), from+wide)])); whole != before+after {
 		before, after = "", whole
 	}
@@ -125,7 +125,7 @@ func (s *source) excerpt(line, column int) string {
 		line, printable(before), printable(after), pad, strings.Repeat("^", mark))
 }
 
-// printable strips controls, which a terminal would obey.
+// printable removes control characters, which a terminal would obey.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\t' && !unicode.IsPrint(r) {
@@ -137,11 +137,11 @@ func printable(s string) string {
 
 var (
 	userinfo = regexp.MustCompile(`://[^/\s"'@,]*@`)
-	// tokens are texts that look like keys of known services.
+	// tokens matches texts that look like keys of known services.
 	tokens = regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[^\s"',}]+` +
 		`|\b(?:sk|pk|rk|ghp|gho|xox[abp]|nvapi|hf|gsk)[-_][A-Za-z0-9_\-]{6,}` +
 		`|\beyJ[A-Za-z0-9_\-.]{10,}|\bS[UACON][A-Z2-7]{50,}`)
-	// secretPair is a key that speaks of a secret, and its value.
+	// secretPair matches a key whose name suggests a secret, and its value.
 	secretPair = regexp.MustCompile(
 		`(?i)(["']?([\w.-]*(?:key|token|secret|passw|pwd|auth|credential|cookie)[\w.-]*)["']?\s*:\s*)` +
 			`("[^"]*"?|'[^']*'?|[^\s,}\]#][^,}\]#]*)`)
@@ -149,7 +149,7 @@ var (
 
 func hideUserinfo(s string) string { return userinfo.ReplaceAllString(s, "://"+hidden+"@") }
 
-// notSecret ends names of ours that speak of secrets and hold none.
+// notSecret lists endings of key names that suggest a secret although the value is none.
 var notSecret = []string{
 	"-env", "-file", "tokens", "-counter", "keyword", "keywords", "tokens-per-day", "token-threshold", "first-token",
 	"idempotency-key",
@@ -171,7 +171,7 @@ func secretKey(key string) bool {
 	return false
 }
 
-// hide takes secrets out of a text that is about to be printed.
+// hide replaces secrets in a text that is about to be printed.
 func (s *source) hide(text string) string {
 	for _, secret := range s.secrets {
 		text = strings.ReplaceAll(text, secret, hidden)

@@ -21,7 +21,8 @@ func (c *checker) remote(cfg *Config) {
 		c.remotePhases(at, s)
 		c.remoteSubject(at, s, cfg.Bus.Root)
 		if total := cfg.Models.Timeouts.Total; s.Kind == "model" && s.Timeout > total {
-			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, which is %s",
+			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, "+
+				"which is %s",
 				s.Timeout, total)
 		}
 	}
@@ -69,7 +70,7 @@ func (c *checker) remotePhases(at string, s RemoteStage) {
 	}
 }
 
-// remoteSubject keeps programs off the subjects of others: the installation's own, and those of the NATS server.
+// remoteSubject refuses subjects that belong to others: the installation's own, and those of the NATS server.
 func (c *checker) remoteSubject(at string, s RemoteStage, root string) {
 	own := root + ".v1."
 	switch {
@@ -78,7 +79,7 @@ func (c *checker) remoteSubject(at string, s RemoteStage, root string) {
 			"%q lies within Shallot's own subjects; leave it out for %sstage.%s.%s, or name one outside of %s>",
 			clip(s.Subject), own, s.Kind, clip(s.Name), own)
 	case strings.HasPrefix(s.Subject, "$"), strings.HasPrefix(s.Subject, "_INBOX"):
-		c.fail(at+".subject", "%q belongs to the NATS server or to somebody's answers; name one of your own",
+		c.fail(at+".subject", "%q belongs to the NATS server or to reply subjects; name one of your own",
 			clip(s.Subject))
 	}
 }

@@ -13,23 +13,23 @@ import (
 // SchemaID is the identifier of the generated JSON Schema.
 const SchemaID = "https://github.com/shallot-nats/shallot/raw/main/docs/config.schema.json"
 
-// Schema is the JSON Schema (2020-12) of the configuration with the given sections, made of the structs' tags; the
-// values in the structs are the defaults that it names. It is what editors complete and check with; the loader knows
-// rules beyond it, and accepts ${VAR} where the schema wants a number.
+// Schema returns the JSON Schema (2020-12) of the configuration with the given sections. It is made from the tags of
+// the structs; the values in the structs are its defaults. Editors use it to complete and check; the loader has more
+// rules, and accepts ${VAR} where the schema demands a number.
 func Schema(sections map[string]any) []byte {
 	s := recordSchema(reflect.ValueOf(Default()), sections)
 	s.Schema, s.ID, s.Title = "https://json-schema.org/draft/2020-12/schema", SchemaID, "Shallot configuration"
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return []byte("{}") // defaults of a section that JSON cannot hold, such as NaN
+		return []byte("{}") // a section has defaults that JSON cannot hold, such as NaN
 	}
 	return []byte(readable.Replace(string(raw)) + "\n")
 }
 
-// readable writes < > & as they are: the schema is read by people, and stands in no HTML page.
+// readable writes < > & unescaped: people read the schema, and it is not part of an HTML page.
 var readable = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
-// closed is a record with keys of its own and no others.
+// closed makes the schema of a record that allows only its own keys.
 func closed() *jsonschema.Schema {
 	return &jsonschema.Schema{
 		Type: "object", Properties: map[string]*jsonschema.Schema{},
@@ -55,7 +55,7 @@ func recordSchema(v reflect.Value, sections map[string]any) *jsonschema.Schema {
 	return o
 }
 
-// newEntry is an entry of a list or map with the defaults of its type.
+// newEntry makes an entry of a list or map with the defaults of its type.
 func newEntry(t reflect.Type) reflect.Value {
 	x := reflect.New(t)
 	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
@@ -69,7 +69,7 @@ const (
 	sizePattern     = `^[0-9]+(\.[0-9]+)?\s*([KMGT]i?B|[kMGT]B|B)?$|\$\{`
 )
 
-// shortForms are what stands in place of some records.
+// shortForms are the short forms in which some records may be written.
 var shortForms = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[ToolExecutor](): {Type: "string"},
 	reflect.TypeFor[ToolRetry]():    {Enum: []any{"networkRetry", "idempotentSafeRetry", "noRetry"}},
@@ -108,7 +108,7 @@ func valueSchema(v reflect.Value, f field, sections map[string]any) *jsonschema.
 	p := reflect.PointerTo(t)
 	switch {
 	case p.Implements(yamlFunc):
-		return &jsonschema.Schema{} // it reads several shapes
+		return &jsonschema.Schema{} // it reads values of several types
 	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return &jsonschema.Schema{Types: []string{"string", "number"}}
 	}
@@ -150,7 +150,7 @@ func limit(text string) *float64 {
 	return nil
 }
 
-// defaultOf is the default as the file would hold it; records say theirs key by key.
+// defaultOf returns the default as the file would have it; records give theirs key by key.
 func defaultOf(v reflect.Value, f field) (any, bool) {
 	switch {
 	case f.required && v.IsZero(), f.secret, v.Type() == rawType:
@@ -183,7 +183,7 @@ func defaultOf(v reflect.Value, f field) (any, bool) {
 		return nil, false
 	}
 	if least, ok := bound(v, f.min); ok && v.IsZero() && least > 0 {
-		return nil, false // the zero value stands for "not given"
+		return nil, false // the zero value means "not given"
 	}
 	return v.Interface(), true
 }

@@ -22,8 +22,8 @@ func suggest(got string, known []string) string {
 	return best
 }
 
-// abbreviation returns the known name that begins as the given one does, or the other way round, but for one letter:
-// addr for adress.
+// abbreviation returns the known name that begins like the given one, or the other way round, allowing one wrong
+// letter: addr for adress.
 func abbreviation(flat string, known []string) string {
 	const least = 3
 	for _, k := range known {
@@ -40,7 +40,7 @@ func abbreviation(flat string, known []string) string {
 	return ""
 }
 
-// flatten takes case, - and _ out of a name.
+// flatten removes case, - and _ from a name.
 func flatten(s string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(s))
 }
@@ -71,7 +71,7 @@ func distance(a, b string) int {
 	return one[len(y)]
 }
 
-// list joins names for a message; many are cut.
+// list joins names for a message and cuts long lists.
 func list(known []string) string {
 	if len(known) > 40 {
 		return strings.Join(known[:40], ", ") + ", ..."

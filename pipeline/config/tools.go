@@ -25,7 +25,7 @@ type Tooling struct {
 
 // Executor sizes the tool worker. CorePool is checked and has no effect in Go.
 type Executor struct {
-	CorePool      int `yaml:"core-pool" doc:"Not above max-pool, otherwise without effect: goroutines need no core threads. Not written, it follows a smaller max-pool." min:"1" max:"100000"`
+	CorePool      int `yaml:"core-pool" doc:"At most max-pool, which it follows if not given; otherwise without effect." min:"1" max:"100000"`
 	MaxPool       int `yaml:"max-pool" doc:"Slots: tools that one worker runs at once." min:"1" max:"100000"`
 	QueueCapacity int `yaml:"queue-capacity" doc:"Calls that a worker may hold beyond its slots." min:"0" max:"1000000"`
 }
@@ -33,33 +33,33 @@ type Executor struct {
 // ToolTimeouts are the times of one attempt.
 type ToolTimeouts struct {
 	Default  time.Duration            `yaml:"default" doc:"Of tools that no prefix matches." min:"1ms"`
-	Prefixes map[string]time.Duration `yaml:"prefixes" doc:"By the beginning of the tool's name; the longest wins. Written, it replaces the default." min:"1ms"`
+	Prefixes map[string]time.Duration `yaml:"prefixes" doc:"By prefix of the tool's name; the longest wins. If given, it replaces the default." min:"1ms"`
 }
 
 // ToolArguments says how arguments are read.
 type ToolArguments struct {
-	Coercion    string `yaml:"coercion" doc:"Rules by which values of the wrong type are converted." enum:"documents,extended,off"`
+	Coercion    string `yaml:"coercion" doc:"Rules for values of the wrong type." enum:"documents,extended,off"`
 	IntegerBits int    `yaml:"integer-bits" doc:"Range of an integer." enum:"32,64"`
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
 	Undeclared  string `yaml:"undeclared" doc:"Names that the schema does not declare: refuse, drop (and say so), pass them on, or auto: refuse for tools that change something, drop for others." enum:"auto,refuse,drop,pass"`
 	Formats     string `yaml:"formats" doc:"Whether date, date-time, time, email, uuid and uri are only notes, or are checked; not written, they are checked with extended." enum:"annotate,assert"`
 }
 
-// ToolPolicy is what holds for tools that declare none.
+// ToolPolicy applies to tools that do not declare a policy.
 type ToolPolicy struct {
 	Undeclared string `yaml:"undeclared" doc:"Tools of this file and the API that declare no effect: careful (they write, unless the name begins with get_, search_, query_, list_, find_ or read_), documents (they may be repeated and cached, unless it begins with create_, delete_ or update_), or strict." enum:"careful,documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 
-// ToolFallback says what stands in for the result of a failed tool.
+// ToolFallback says what replaces the result of a failed tool.
 type ToolFallback struct {
-	StaleTTL        time.Duration `yaml:"stale-ttl" doc:"Age up to which an expired result may stand in." min:"0s"`
+	StaleTTL        time.Duration `yaml:"stale-ttl" doc:"Age up to which an expired result may be used." min:"0s"`
 	StaleMax        int           `yaml:"stale-max" doc:"Results kept for it." min:"0"`
-	GracefulIsError Auto          `yaml:"graceful-is-error" doc:"Whether a graceful error is marked as an error; auto: for MCP only."`
+	GracefulIsError Auto          `yaml:"graceful-is-error" doc:"Whether a graceful error is marked; auto: for MCP only."`
 }
 
-// Tool is one tool definition. Its JSON form has the same keys as the file, so that the tool registry can
-// read it as its own. That form holds the executor's headers in clear: it is for the registry, never for a log.
+// Tool is one tool definition. Its JSON form has the same keys as the file, so that the tool registry can read it. That
+// form holds the executor's headers in clear: it is for the registry, never for a log.
 type Tool struct {
 	Name             string       `yaml:"name" json:"name" doc:"Unique with its version." required:"true" pattern:"^[A-Za-z0-9_.-]{1,128}$"`
 	Description      string       `yaml:"description" json:"description,omitempty" doc:"What the model reads."`
@@ -73,7 +73,7 @@ type Tool struct {
 	Retry            *ToolRetry   `yaml:"retry" json:"retry,omitempty" doc:"networkRetry, idempotentSafeRetry, noRetry, or a record."`
 	Timeout          Duration     `yaml:"timeout" json:"timeout,omitzero" doc:"Time of one attempt."`
 	Cache            *ToolCache   `yaml:"cache" json:"cache,omitempty" doc:"off, on, a time to live, or a record."`
-	Approval         string       `yaml:"approval" json:"approval,omitempty" doc:"none, always, or the name of a policy."`
+	Approval         string       `yaml:"approval" json:"approval,omitempty" doc:"none, always, or a policy's name."`
 	MaxResult        int          `yaml:"max-result" json:"max-result,omitempty" doc:"Tokens above which a result is evicted; 0: the stage's threshold; -1: never." min:"-1"`
 	ConcurrencyGroup string       `yaml:"concurrency-group" json:"concurrency-group,omitempty" doc:"Group whose slots it shares."`
 	NotExecuted      []int        `yaml:"not-executed" json:"not-executed,omitempty" doc:"Statuses and JSON-RPC codes with which it says that it did nothing."`
@@ -81,9 +81,9 @@ type Tool struct {
 	Coercion         string       `yaml:"coercion" json:"coercion,omitempty" doc:"Overrides tool.arguments.coercion." enum:"documents,extended,off,"`
 	Undeclared       string       `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty" doc:"Overrides tool.arguments.undeclared." enum:"auto,refuse,drop,pass,"`
 	AllowBlank       []string     `yaml:"allow-blank" json:"allow-blank,omitempty" doc:"Required text parameters that may be blank."`
-	Task             string       `yaml:"task" json:"task,omitempty" doc:"When MCP callers who know the Tasks extension get a handle; empty is auto." enum:"auto,always,required,never,"`
+	Task             string       `yaml:"task" json:"task,omitempty" doc:"When MCP clients with the Tasks extension get a task; empty is auto." enum:"auto,always,required,never,"`
 	Clearable        *bool        `yaml:"clearable" json:"clearable,omitempty" doc:"Whether context editing may clear its results."`
-	StubData         JSON         `yaml:"stub-data" json:"stub-data,omitempty" doc:"What stands in when all else failed; with a disclaimer of its own."`
+	StubData         JSON         `yaml:"stub-data" json:"stub-data,omitempty" doc:"Result if all else fails, with a disclaimer."`
 	Stages           ToolStages   `yaml:"stages" json:"stages,omitzero" doc:"Stages of this tool alone."`
 }
 
@@ -133,9 +133,9 @@ func (e *ToolExecutor) UnmarshalYAML(decode func(any) error) error {
 
 // ToolRetry is a retry policy; attempts count the first one too.
 type ToolRetry struct {
-	// Preset is set if the file names one; then the rest is empty.
+	// Preset is the name of a preset, if the file has one; then the rest is empty.
 	Preset      string   `yaml:"-" json:"-"`
-	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty" doc:"Attempts, the first one too." min:"1" max:"100"`
+	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty" doc:"Attempts in all." min:"1" max:"100"`
 	BaseDelay   Duration `yaml:"base-delay" json:"base-delay,omitzero" doc:"First delay, times multiplier; 0: none."`
 	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty" doc:"Growth of the delay; 0: it stays the same." min:"0" max:"100"`
 	MaxDelay    Duration `yaml:"max-delay" json:"max-delay,omitzero" doc:"Longest delay; 0: 30s."`
@@ -165,7 +165,7 @@ func (r *ToolRetry) UnmarshalYAML(decode func(any) error) error {
 	return fmt.Errorf("no retry preset; known: networkRetry, idempotentSafeRetry, noRetry")
 }
 
-// MarshalJSON gives the preset's name or the record.
+// MarshalJSON writes the preset's name or the record.
 func (r ToolRetry) MarshalJSON() ([]byte, error) {
 	if r.Preset != "" {
 		return json.Marshal(r.Preset)
@@ -206,11 +206,11 @@ type MCPServer struct {
 	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
 	URL     URL               `yaml:"url" doc:"http or https address."`
 	Headers map[string]Secret `yaml:"headers" doc:"Headers of each request."`
-	Prefix  *string           `yaml:"prefix" doc:"What stands before the names of its tools and prompts; not given: its name and _."`
+	Prefix  *string           `yaml:"prefix" doc:"Prefix of the names of its tools and prompts; not given: its name and _."`
 	Tools   []string          `yaml:"tools" doc:"Tools that are offered; * stands for any text; empty: all."`
 	Timeout time.Duration     `yaml:"timeout" doc:"Time for connecting and for listing the tools." min:"1ms"`
-	// OnCancel is for programs that do not listen to cancellation.
-	OnCancel string `yaml:"on-cancel" doc:"When a call is given up: notify tells the server; restart also starts its program again, as soon as nothing else runs in it." enum:"notify,restart"`
+	// OnCancel helps with programs that ignore cancellation.
+	OnCancel string `yaml:"on-cancel" doc:"When a call is given up: notify tells the server; restart also restarts its program once it is idle." enum:"notify,restart"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.

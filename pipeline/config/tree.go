@@ -35,7 +35,7 @@ const (
 	maxNodes = 200_000
 )
 
-// place is where something stands: in the file, or, with a source, in a variable or flag. None is nowhere.
+// place is a place in the file, or, with a source, a variable or flag. The zero value is no place.
 type place struct {
 	line, column int
 	source       string
@@ -43,10 +43,11 @@ type place struct {
 
 func placeAt(p *token.Position) place { return place{line: p.Line, column: p.Column} }
 
-// bad notes a problem; reading goes on, so that one run reports them all.
+// bad records a problem. Reading goes on, so that one run reports all of them.
 func (s *source) bad(at place, path, format string, args ...any) {
 	s.found = append(s.found, &Problem{
-		File: s.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: fmt.Sprintf(format, args...),
+		File: s.name, Line: at.line, Column: at.column, Source: at.source, Path: path,
+		Text: fmt.Sprintf(format, args...),
 	})
 }
 
@@ -108,7 +109,7 @@ func (s *source) parse(raw []byte) (root *node) {
 	return root
 }
 
-// nothing are documents without a value.
+// nothing lists the types of nodes that hold no value.
 var nothing = []ast.NodeType{ast.CommentType, ast.CommentGroupType, ast.DirectiveType}
 
 func (s *source) syntax(err error) {
@@ -130,7 +131,7 @@ func (s *source) syntax(err error) {
 	s.bad(placeAt(p), "", "not readable as YAML: %s%s", y.GetMessage(), hint)
 }
 
-// tooDeep bounds what the parser would recurse into.
+// tooDeep returns the first token that is nested too deeply for the parser, which recurses; nil if there is none.
 func tooDeep(toks token.Tokens) *token.Token {
 	flow, line, inline := 0, 0, 0
 	for _, t := range toks {
@@ -327,7 +328,7 @@ func (s *source) scalar(n *node, path string, secret bool) {
 				s.used[name] = true
 				n.loose = true
 				b.WriteString(value)
-				if len(value) >= 6 { // a variable that holds a secret looks like any other
+				if len(value) >= 6 { // a variable may hold a secret, whatever its name
 					s.secrets = append(s.secrets, value)
 				}
 			}

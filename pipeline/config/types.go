@@ -66,7 +66,7 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// Duration is a time.Duration that is text in JSON too; 0 is none. It is used where a record goes on as JSON.
+// Duration is a time.Duration that is text in JSON too; 0 means not set. Records that are passed on as JSON use it.
 type Duration time.Duration
 
 // UnmarshalText reads "30s"; negative ones are refused.
@@ -95,7 +95,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("no duration; write 500ms, 10s, 5m or 1h30m")
 }
 
-// hidden stands for a secret wherever one would be printed.
+// hidden is printed in place of a secret.
 const hidden = "[hidden]"
 
 // Secret is text that is never printed: formatting, logs, JSON and YAML show a mark. [Secret.Reveal] gives the text.
@@ -124,7 +124,8 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText takes the text as it is.
 func (s *Secret) UnmarshalText(b []byte) error { *s = Secret(b); return nil }
 
-// URL is an address, or several by comma, whose user and password are never printed. [URL.Reveal] gives the text.
+// URL is an address, or several separated by commas, whose user and password are never printed. [URL.Reveal] gives the
+// text.
 type URL string
 
 // Reveal returns the address with its user and password.
@@ -142,10 +143,10 @@ func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 // MarshalText hides user and password from JSON and YAML.
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalText takes the text as it is; validation looks at it later.
+// UnmarshalText takes the text as it is; it is validated later.
 func (u *URL) UnmarshalText(b []byte) error { *u = URL(b); return nil }
 
-// web says what is wrong with an http(s) address, without showing it.
+// web returns what is wrong with an http(s) address, without showing the address; empty if nothing is.
 func (u URL) web() string {
 	p, err := url.Parse(string(u))
 	switch {

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// rules checks what more than one key, or more than a bound, decides.
+// rules checks what depends on several keys, or cannot be said as a bound.
 func (c *checker) rules(cfg *Config) {
 	if e := &cfg.Tool.Executor; e.CorePool > e.MaxPool {
 		if c.at["tool.executor.core-pool"] == nil {
-			e.CorePool = e.MaxPool // nobody asked for more
+			e.CorePool = e.MaxPool // the operator did not ask for more
 		} else {
 			c.fail("tool.executor.core-pool", "%d is above max-pool, which is %d", e.CorePool, e.MaxPool)
 		}
@@ -37,7 +37,7 @@ func (c *checker) rules(cfg *Config) {
 	}
 }
 
-// unique reports a name that stands in a list twice. It returns the names so far.
+// unique reports a name that a list has twice. It returns the names so far.
 func (c *checker) unique(names []string, name, path string) []string {
 	if name != "" && slices.Contains(names, name) {
 		c.fail(path, "%q stands in the list twice; names are unique", clip(name))
@@ -55,7 +55,7 @@ func (c *checker) http(h HTTP) {
 	address := func(path, addr string) {
 		_, port, err := net.SplitHostPort(addr)
 		if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-			c.fail(path, "%q is no host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
+			c.fail(path, "%q is not host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
 		}
 	}
 	address("http.addr", h.Addr)
@@ -188,5 +188,5 @@ func (c *checker) tools(t Tooling) {
 	}
 }
 
-// Embedded reports whether the embedded server is used: neither nats.url nor nats.context is given.
+// Embedded reports whether the embedded server is used, because neither nats.url nor nats.context is given.
 func (c *Config) Embedded() bool { return c.NATS.URL == "" && c.NATS.Context == "" }

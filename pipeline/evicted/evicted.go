@@ -1,5 +1,5 @@
-// Package evicted is where large tool results are kept and read back by parts. A stage writes them; a tool and the
-// faces read them, and a face knows no stage: so the place stands below both.
+// Package evicted stores large tool results and reads them back in parts. A stage writes them; a tool and the APIs read
+// them. APIs must not import stages, so this package is below both.
 package evicted
 
 import (
@@ -20,10 +20,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// Objects keeps large values by name over processes; on the bus it is a JetStream object store. It is safe for
-// concurrent use. How long values stay is the store's to say; evicted results need 24 h (contracts 14).
+// Objects keeps large values by name, shared by all processes; on the bus it is a JetStream object store. It is safe
+// for concurrent use. The store decides how long values stay; evicted results need 24 hours, longer than any cache
+// entry that names them.
 type Objects interface {
-	// Put writes a value; one of that name is replaced.
+	// Put writes a value, replacing one of the same name.
 	Put(ctx context.Context, name string, data []byte) error
 	// Get returns a value, or pipeline.ErrNotFound.
 	Get(ctx context.Context, name string) ([]byte, error)
@@ -31,25 +32,25 @@ type Objects interface {
 
 const (
 	keptFor = 24 * time.Hour
-	// scheme is what the summary shows before the name of an object.
+	// scheme precedes the name of an object in summaries.
 	scheme    = "shallot-evicted/"
 	keyPrefix = "evicted."
-	// MaxPart is the most characters that Read gives at once: no more than the default threshold.
+	// MaxPart is the largest number of characters that Read returns, so that a part is not evicted again.
 	MaxPart     = 80000
 	defaultPart = 8000
 )
 
-// Keeper saves a result under a name that nobody else has taken.
+// Keeper saves results, each under a name of its own. It is safe for concurrent use.
 type Keeper interface {
-	// Save returns the path to show. taken says that the name is another result's; owner tells one call's own
-	// redelivery apart where the store can.
+	// Save returns the path to show. taken says that another result has the name. owner identifies the call, so that a
+	// store can recognise its redelivery.
 	Save(ctx context.Context, name, owner string, data []byte) (path string, taken bool, err error)
-	// Path is what save shows for a name.
+	// Path returns the path that Save shows for a name.
 	Path(name string) string
 }
 
-// Name is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. A part never holds a dot or a slash of its own, so the number
-// of parts says whether a tenant is named.
+// Name is [<tenant>/]<agent>/<tool>_<ms>[_<n>].txt. The parts are tokens without dots or slashes, so their number says
+// whether the name has a tenant.
 func Name(tenant, agent, tool string, ms int64, n int) string {
 	if agent == "" {
 		agent = "default"
@@ -65,16 +66,16 @@ func Name(tenant, agent, tool string, ms int64, n int) string {
 	return name
 }
 
-// sharedTenant stands for the tenant of a result that all of them may read: that of a tool whose cache they share. No
-// token of a tenant can be it.
+// sharedTenant replaces the tenant in the name of a result that all tenants may read, because the tool's cache is
+// shared. It cannot be the token of a tenant.
 const sharedTenant = "=shared"
 
-// SharedName is Name for such a result. It does not say whose call it was.
+// SharedName is Name for a result that all tenants may read. It does not say whose call it was.
 func SharedName(tool string, ms int64, n int) string {
 	return sharedTenant + "/" + Name("", "", tool, ms, n)
 }
 
-// isOf reports whether the name is one that Name makes for the tenant, or SharedName for all.
+// isOf reports whether the tenant may read the name: Name made it for that tenant, or SharedName for all.
 func isOf(name, tenant string) bool {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -96,14 +97,14 @@ func isOf(name, tenant string) bool {
 	return len(parts) == 3 && parts[0] == messages.Token(tenant)
 }
 
-// InObjects saves into an object store. The name is reserved in a KV store first, because an object store has no
-// write that only the first one wins (EV-8).
+// InObjects saves into an object store. The name is reserved in a KV store first, because two writers of one name in an
+// object store would both succeed.
 type InObjects struct {
 	Objects Objects
 	Store   func(string) pipeline.Store
 }
 
-// Save implements Keeper.
+// Save reserves the name, then stores the object. A redelivery with the same owner writes the object again.
 func (e InObjects) Save(ctx context.Context, name, owner string, data []byte) (string, bool, error) {
 	if e.Objects == nil {
 		return "", false, errors.New("no object store is given here; set eviction-store to dir or run with one")
@@ -127,13 +128,13 @@ func (e InObjects) Save(ctx context.Context, name, owner string, data []byte) (s
 	return e.Path(name), false, nil
 }
 
-// Path implements Keeper.
+// Path returns "shallot-evicted/" and the name.
 func (e InObjects) Path(name string) string { return scheme + name }
 
-// InDir saves into a directory, which no name can leave (os.Root), readable by its owner only.
+// InDir saves into a directory. Names cannot lead out of it (os.Root), and only the owner can read the files.
 type InDir struct{ Dir string }
 
-// Save implements Keeper.
+// Save creates the file. It cannot recognise a redelivery, so the owner's own file counts as taken too.
 func (e InDir) Save(_ context.Context, name, _ string, data []byte) (string, bool, error) {
 	if err := os.MkdirAll(e.Dir, 0o700); err != nil {
 		return "", false, err
@@ -155,15 +156,15 @@ func (e InDir) Save(_ context.Context, name, _ string, data []byte) (string, boo
 	}
 	_, err = f.Write(data)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return "", false, errors.Join(err, root.Remove(name)) // half a result is worse than none
+		return "", false, errors.Join(err, root.Remove(name)) // no result is better than half of one
 	}
 	return e.Path(name), false, nil
 }
 
-// Path implements Keeper.
+// Path returns the path of the file.
 func (e InDir) Path(name string) string { return filepath.Join(e.Dir, filepath.FromSlash(name)) }
 
-// Sweep removes results whose time is over.
+// Sweep removes results that are older than 24 hours.
 func (e InDir) Sweep(context.Context) error {
 	root, err := os.OpenRoot(e.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -199,12 +200,13 @@ type Reader struct {
 	Dir     string
 }
 
-// Read returns limit characters from offset on of the result at the path that a summary shows, or at its name
-// without what stands before it. limit 0 means 8000, and it is at most MaxPart. Only results of the tenant are
-// found; anything else is the fault not_found.
+// Read returns limit characters from offset on of the result at the path that a summary shows, or at its name without
+// the prefix. limit 0 means 8000; more than MaxPart is cut to it. Only results that the tenant may read are found;
+// anything else is the fault not_found.
 func Read(ctx context.Context, r Reader, tenant, at string, offset, limit int) (Part, error) {
 	if offset < 0 || limit < 0 {
-		return Part{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more", offset, limit).At("offset")
+		return Part{}, messages.NewFault(messages.InvalidRequest, "offset is %d and limit %d; both are 0 or more",
+			offset, limit).At("offset")
 	}
 	if limit == 0 {
 		limit = defaultPart
@@ -230,10 +232,11 @@ func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
 	if len(said) < len(at) {
 		said += "..."
 	}
-	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the path is the one that the summary shows", said).At("path")
+	gone := messages.NewFault(messages.NotFound, "there is no evicted result at %q; it is kept 24 h, and the "+
+		"path is the one that the summary shows", said).At("path")
 	name := strings.TrimPrefix(at, scheme)
 	if r.Dir != "" {
-		for _, at := range []string{at, string(filepath.Separator) + at} { // the HTTP face's path has lost its first slash
+		for _, at := range []string{at, string(filepath.Separator) + at} { // a path in a URL has lost its first slash
 			if in, err := filepath.Rel(r.Dir, at); err == nil && filepath.IsLocal(in) {
 				name = filepath.ToSlash(in)
 			}
@@ -266,19 +269,22 @@ func (r Reader) read(ctx context.Context, tenant, at string) ([]byte, error) {
 	return raw, nil
 }
 
-// Tool is the definition of the tool with which a model reads an evicted result by parts; whoever runs tools
-// answers it with Read under the Go function of its name. Its results are never evicted (EV-11).
+// Tool returns the definition of the tool with which a model reads an evicted result in parts. The toolbox serves it
+// with Read, as the Go function of the same name. Its results are never evicted.
 func Tool() tool.Definition {
 	return tool.Definition{
 		Name: "readEvictedResult", Version: "1", Source: tool.Operator,
-		Description: "Reads a part of a large tool result that was saved. The path is the one that the shortened result shows.",
-		InputSchema: tool.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,"default":%d}},"required":["path"]}`, MaxPart, defaultPart)),
-		Executor:    tool.Executor{Kind: tool.ExecGo, Name: "readEvictedResult"},
-		Policy:      tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{Scope: tool.ScopeOff}, MaxResult: -1},
+		Description: "Reads a part of a large tool result that was saved. The path is the one that the " +
+			"shortened result shows.",
+		InputSchema: tool.JSON(fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string"},"offset":{`+
+			`"type":"integer","minimum":0,"default":0},"limit":{"type":"integer","minimum":1,"maximum":%d,`+
+			`"default":%d}},"required":["path"]}`, MaxPart, defaultPart)),
+		Executor: tool.Executor{Kind: tool.ExecGo, Name: "readEvictedResult"},
+		Policy:   tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{Scope: tool.ScopeOff}, MaxResult: -1},
 	}
 }
 
-// Prefix is the first n characters.
+// Prefix returns the first n characters.
 func Prefix(s string, n int) string {
 	for i := range s {
 		if n == 0 {

@@ -13,7 +13,7 @@ type clock struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	due    time.Time
-	why    *messages.Fault // nil while the clock stands still
+	why    *messages.Fault // nil while the clock is stopped
 	cancel context.CancelCauseFunc
 }
 
@@ -23,7 +23,7 @@ func newClock(ctx context.Context) (context.Context, *clock) {
 	return ctx, k
 }
 
-// set gives the context d more to live; why is the fault of its end.
+// set lets the context live for d from now on; why is the cause if it ends.
 func (k *clock) set(d time.Duration, why *messages.Fault) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -35,7 +35,7 @@ func (k *clock) set(d time.Duration, why *messages.Fault) {
 	k.timer.Reset(d)
 }
 
-// fire is late where the clock was set again, or stopped, while it waited for the lock.
+// fire ends the context, unless the clock was set again or stopped while fire waited for the lock.
 func (k *clock) fire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

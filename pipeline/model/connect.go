@@ -9,7 +9,7 @@ import (
 // clients are the connections to one provider.
 type clients struct {
 	kept  Doer // keeps connections for later requests
-	fresh Doer // a new connection for each; nil where the provider brings a client of its own
+	fresh Doer // a new connection for each; nil if the provider has its own client
 	pool  *http.Client
 }
 
@@ -21,7 +21,7 @@ func newClients(p Provider, connect time.Duration) clients {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: connect,
 		ForceAttemptHTTP2: true, MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 60 * time.Second,
-		DisableCompression: true, // nothing is asked for; what comes zipped all the same is read by decoded
+		DisableCompression: true, // we do not ask for compression; decoded reads replies that are compressed anyway
 	}
 	once := t.Clone()
 	once.DisableKeepAlives = true
@@ -32,7 +32,7 @@ func newClients(p Provider, connect time.Duration) clients {
 func client(t *http.Transport) *http.Client {
 	return &http.Client{
 		Transport: t,
-		// A redirect would send the body, and maybe the key, to somebody nobody configured.
+		// A redirect would send the body, and maybe the key, to a host that is not configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

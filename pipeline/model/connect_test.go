@@ -36,7 +36,8 @@ func keepAlive(t *testing.T, second string) (base string, requests *atomic.Int64
 				_, _ = io.WriteString(conn, second)
 				return
 			}
-			res := http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}},
+			res := http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1,
+				Header:        http.Header{"Content-Type": {"application/json"}},
 				ContentLength: int64(len(okReply)), Body: io.NopCloser(strings.NewReader(okReply))}
 			_ = res.Write(conn)
 		}
@@ -60,11 +61,13 @@ func TestKeptConnectionThatCloses(t *testing.T) { // (FO-5)
 		code     messages.Code
 		requests int64
 	}{
-		"without a word is asked once more":     {"", "", 3},
-		"within the status line is a failure":   {"HTTP/1.1 2", messages.ProviderError, 2},
-		"after the headers is a failure":        {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", messages.ProviderError, 2},
-		"with a word that is not HTTP is bad":   {"hello", messages.ProviderError, 2},
-		"with an error that it says is a fault": {"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", messages.ProviderError, 2},
+		"without a word is asked once more":   {"", "", 3},
+		"within the status line is a failure": {"HTTP/1.1 2", messages.ProviderError, 2},
+		"after the headers is a failure": {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
+			messages.ProviderError, 2},
+		"with a word that is not HTTP is bad": {"hello", messages.ProviderError, 2},
+		"with an error that it says is a fault": {"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n",
+			messages.ProviderError, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,8 +18,8 @@ import (
 // errCoding says that a body is not in the coding that its header names, or in one that cannot be read.
 var errCoding = errors.New("content coding")
 
-// decoded returns the body without its content coding. Some servers zip though nobody asked. A coding that cannot be
-// read is an error of the first Read.
+// decoded returns the body without its content coding. Some servers compress although they were not asked to. If the
+// coding cannot be read, the first Read fails.
 func decoded(res *http.Response) io.Reader {
 	switch coding := strings.ToLower(strings.TrimSpace(res.Header.Get("Content-Encoding"))); coding {
 	case "", "identity":
@@ -35,7 +35,7 @@ func decoded(res *http.Response) io.Reader {
 	}
 }
 
-// unzip opens its reader at the first Read, because that reads from the provider already.
+// unzip makes its reader at the first Read, because making it already reads from the provider.
 type unzip struct {
 	from io.Reader
 	open func(io.Reader) (io.Reader, error)
@@ -53,7 +53,7 @@ func (u *unzip) Read(b []byte) (n int, err error) {
 	return n, coding(err)
 }
 
-// coding marks the errors that are of the data and not of the connection.
+// coding marks errors that come from the data and not from the connection.
 func coding(err error) error {
 	_, corrupt := errors.AsType[flate.CorruptInputError](err)
 	for _, e := range []error{gzip.ErrHeader, gzip.ErrChecksum, zlib.ErrHeader, zlib.ErrChecksum, zlib.ErrDictionary} {
@@ -74,7 +74,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// lively is a body whose every piece is a sign of life.
+// lively is a body that reports each piece as a sign of life.
 type lively struct {
 	io.Reader
 	clock *clock

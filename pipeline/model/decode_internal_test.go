@@ -27,12 +27,15 @@ func TestDecoded(t *testing.T) { // (FO-7)
 	}{
 		"none": {"", "hello", true}, "identity": {"identity", "hello", true}, "gzip": {" GZIP", zipped.String(), true},
 		"x-gzip": {"x-gzip", zipped.String(), true}, "deflate": {"deflate", deflated.String(), true},
-		"not gzip": {"gzip", "hello, this is no gzip", false}, "not deflate": {"deflate", "hello", false}, "unknown": {"br", "x", false},
-		"damaged": {"gzip", strings.Replace(zipped.String(), zipped.String()[len(zipped.String())-8:len(zipped.String())-4], "abcd", 1), false},
+		"not gzip": {"gzip", "hello, this is not gzip", false}, "not deflate": {"deflate", "hello", false},
+		"unknown": {"br", "x", false},
+		"damaged": {"gzip", strings.Replace(zipped.String(),
+			zipped.String()[len(zipped.String())-8:len(zipped.String())-4], "abcd", 1), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			res := &http.Response{Header: http.Header{"Content-Encoding": {tt.coding}}, Body: io.NopCloser(strings.NewReader(tt.body))}
+			res := &http.Response{Header: http.Header{"Content-Encoding": {tt.coding}},
+				Body: io.NopCloser(strings.NewReader(tt.body))}
 			b, err := io.ReadAll(decoded(res))
 			if tt.ok {
 				require.NoError(t, err)
@@ -42,7 +45,8 @@ func TestDecoded(t *testing.T) { // (FO-7)
 			require.ErrorIs(t, err, errCoding)
 		})
 	}
-	res := &http.Response{Header: http.Header{"Content-Encoding": {"gzip"}}, Body: io.NopCloser(strings.NewReader(zipped.String()[:12]))}
+	res := &http.Response{Header: http.Header{"Content-Encoding": {"gzip"}},
+		Body: io.NopCloser(strings.NewReader(zipped.String()[:12]))}
 	_, err := io.ReadAll(decoded(res))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF, "a connection that broke is not bad data")
 	require.False(t, errors.Is(err, errCoding))

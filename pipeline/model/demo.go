@@ -15,8 +15,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// The demonstration models. They answer in this process, without a key and without a network, by the same code that
-// serves a real provider: only the HTTP round trip is theirs. For one request they always give the same answer.
+// The demonstration models. They answer in this process, without a key or a network. The code is the same as for a real
+// provider, except for the HTTP round trip. The same request always gets the same answer.
 const (
 	DemoName   = "demo"
 	DemoPrefix = "demo/"
@@ -25,7 +25,7 @@ const (
 	DemoSlow  = "demo/slow"  // the same, word by word with a pause
 	DemoTools = "demo/tools" // calls the first tool, and answers with its result
 	DemoFail  = "demo/fail"  // fails as the newest user text says: fail 429, fail cut 3, fail timeout
-	DemoLong  = "demo/long"  // a long answer, for limits and for reading along
+	DemoLong  = "demo/long"  // a long answer, to try limits and streams
 )
 
 // demoPause is the pause between two words of demo/slow.
@@ -115,9 +115,11 @@ func (a *demoAnswer) reply() []byte {
 	for _, t := range a.tools {
 		out += words(chat.ToolCall{Raw: t}.Arguments()) * a.n
 	}
-	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id), demoCreated, rawjson.Encode(a.model))
+	r := fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":%d,"model":%s}`, rawjson.Encode(a.id),
+		demoCreated, rawjson.Encode(a.model))
 	r = rawjson.SetField(r, "choices", rawjson.Array(choices))
-	return rawjson.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, a.prompt, out, a.prompt+out))
+	return rawjson.SetField(r, "usage", fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,`+
+		`"total_tokens":%d}`, a.prompt, out, a.prompt+out))
 }
 
 func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
@@ -131,7 +133,8 @@ func (a *demoAnswer) respond(req *http.Request, body []byte) *http.Response {
 		}
 		if a.pause > 0 {
 			res := respond(req, http.StatusOK, "application/json", nil)
-			res.Body = &demoStream{ctx: req.Context(), events: [][]byte{nil, reply}, pause: a.pause * time.Duration(words(a.text))}
+			res.Body = &demoStream{ctx: req.Context(), events: [][]byte{nil, reply},
+				pause: a.pause * time.Duration(words(a.text))}
 			return res
 		}
 		return respond(req, http.StatusOK, "application/json", reply)
@@ -180,7 +183,8 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 		}
 		for _, w := range strings.SplitAfter(content, " ") {
 			if w != "" {
-				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"), "content", w), nil))
+				rows[index] = append(rows[index], chat.Chunk(reply, index, rawjson.SetFieldString([]byte("{}"),
+					"content", w), nil))
 			}
 		}
 	}
@@ -209,22 +213,23 @@ func sseData(chunk []byte) []byte {
 	return append(append([]byte("data: "), chunk...), "\n\n"...)
 }
 
-// words is the demonstration models' idea of a token.
+// words counts tokens: to the demonstration models, a token is a word.
 func words(text string) int { return len(strings.Fields(text)) }
 
 func respond(req *http.Request, status int, kind string, body []byte) *http.Response {
 	return &http.Response{
-		StatusCode: status, Status: strconv.Itoa(status) + " " + http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode: status, Status: strconv.Itoa(status) + " " + http.StatusText(status), Proto: "HTTP/1.1",
+		ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(bytes.NewReader(body)), Request: req,
 	}
 }
 
-// demoStream is a body that comes piece by piece, with a pause between, until its request's context ends.
+// demoStream is a body that comes in pieces, with pauses between them, until the request's context ends.
 type demoStream struct {
 	ctx    context.Context //nolint:containedctx // a body lives as long as its request
 	events [][]byte
 	pause  time.Duration
-	cut    bool // ends as a broken connection
+	cut    bool // ends like a broken connection
 	begun  bool
 	rest   []byte
 }
@@ -258,5 +263,5 @@ func (s *demoStream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends nothing: the stream has no goroutine.
+// Close does nothing: the stream has no goroutine.
 func (s *demoStream) Close() error { return nil }

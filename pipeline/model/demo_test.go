@@ -18,7 +18,8 @@ import (
 func TestDemoEcho(t *testing.T) {
 	t.Parallel()
 	e := endpoint(t, "http://127.0.0.1:1")
-	body := `{"model":"demo/echo","messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hello  onion\nworld"}],"n":2}`
+	body := `{"model":"demo/echo","messages":[{"role":"system","content":"be kind"},{"role":"user",` +
+		`"content":"hello  onion\nworld"}],"n":2}`
 	c, _ := ask(t.Context(), e, body, false)
 	require.Nil(t, c.Fault)
 	choices := chat.Choices(c.Reply())
@@ -45,7 +46,8 @@ func TestDemoSlowStopsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	e := endpoint(t, "http://127.0.0.1:1")
 	ctx, cancel := context.WithCancel(t.Context())
-	c := messages.NewCall(messages.Model, "t", []byte(`{"model":"demo/slow","messages":[{"role":"user","content":"`+strings.Repeat("w ", 200)+`"}]}`))
+	c := messages.NewCall(messages.Model, "t", []byte(`{"model":"demo/slow","messages":[{"role":"user","content":"`+
+		strings.Repeat("w ", 200)+`"}]}`))
 	c.Stream = true
 	begin := time.Now()
 	err := e.Do(ctx, c, func([]byte) error { cancel(); return nil })
@@ -56,22 +58,29 @@ func TestDemoSlowStopsWithItsCaller(t *testing.T) {
 func TestDemoTools(t *testing.T) {
 	t.Parallel()
 	e := endpoint(t, "http://127.0.0.1:1")
-	body := `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"}],"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"},"unit":{"enum":["C","F"]},"days":{"type":"integer","minimum":2},"where":{"type":"object","properties":{"x":{"type":"number"}}},"tags":{"type":"array","items":{"type":"string"}},"skip":{"type":"string"}},"required":["city","unit","days","where","tags"]}}}]}`
+	body := `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"}],"tools":[{"type":"function",` +
+		`"function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"},` +
+		`"unit":{"enum":["C","F"]},"days":{"type":"integer","minimum":2},"where":{"type":"object","properties":{` +
+		`"x":{"type":"number"}}},"tags":{"type":"array","items":{"type":"string"}},"skip":{"type":"string"}},` +
+		`"required":["city","unit","days","where","tags"]}}}]}`
 	c, _ := ask(t.Context(), e, body, false)
 	require.Nil(t, c.Fault)
 	m := chat.Choices(c.Reply())[0].Message()
 	require.Equal(t, "weather", m.ToolCalls()[0].Name())
-	require.JSONEq(t, `{"city":"Paris","unit":"C","days":2,"where":{"x":1},"tags":["Paris"]}`, m.ToolCalls()[0].Arguments())
+	require.JSONEq(t, `{"city":"Paris","unit":"C","days":2,"where":{"x":1},"tags":["Paris"]}`,
+		m.ToolCalls()[0].Arguments())
 	s, out := ask(t.Context(), e, messageStream(body), true)
 	require.Nil(t, s.Fault)
 	require.NotEmpty(t, out)
 	require.Equal(t, m.ToolCalls()[0].Arguments(), chat.Choices(s.Reply())[0].Message().ToolCalls()[0].Arguments())
 
-	c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"},{"role":"tool","tool_call_id":"x","content":"sunny"}],"tools":[{}]}`, false)
+	c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[{"role":"user","content":"Paris"},{`+
+		`"role":"tool","tool_call_id":"x","content":"sunny"}],"tools":[{}]}`, false)
 	require.Equal(t, "sunny", text(c))
 	c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[{"role":"user","content":"hi"}]}`, false)
 	require.Contains(t, text(c), "hi")
-	for _, odd := range []string{`[{}]`, `[{"function":{"name":"f"}}]`, `[{"function":{"name":"f","parameters":{"type":"string"}}}]`, `[{"function":{"name":"f","parameters":{"default":3}}}]`} {
+	for _, odd := range []string{`[{}]`, `[{"function":{"name":"f"}}]`, `[{"function":{"name":"f","parameters":{` +
+		`"type":"string"}}}]`, `[{"function":{"name":"f","parameters":{"default":3}}}]`} {
 		c, _ = ask(t.Context(), e, `{"model":"demo/tools","messages":[],"tools":`+odd+`}`, false)
 		require.Nil(t, c.Fault)
 		require.True(t, json.Valid([]byte(chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments())))
@@ -101,7 +110,8 @@ func TestDemoFail(t *testing.T) {
 		"fail empty":            {"", ""},
 		"what else can you do?": {"", ""},
 	} {
-		body := string(rawjson.Encode(map[string]any{"model": "demo/fail", "messages": []any{map[string]string{"role": "user", "content": say}}}))
+		body := string(rawjson.Encode(map[string]any{"model": "demo/fail",
+			"messages": []any{map[string]string{"role": "user", "content": say}}}))
 		for i, stream := range []bool{false, true} {
 			c, out := ask(t.Context(), e, body, stream)
 			if want[i] == "" {

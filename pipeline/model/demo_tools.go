@@ -47,8 +47,8 @@ func (a *demoAnswer) useTools(body []byte, msgs []chat.Msg, text string) {
 	a.text, a.tools, a.finish = "", [][]byte{call}, "tool_calls"
 }
 
-// example makes a plausible value of a JSON schema: its default, const, first enum or example, or something of its
-// type; of an object only the required fields, or all if none is required.
+// example makes a plausible value for a JSON schema: its default, const, first enum or example, or some value of its
+// type. An object gets its required fields, or all if none is required.
 func example(schema gjson.Result, text string, depth int) string {
 	for _, path := range []string{"default", "const", "enum.0", "examples.0", "example"} {
 		if v := schema.Get(path); v.Exists() {
@@ -104,9 +104,10 @@ func example(schema gjson.Result, text string, depth int) string {
 	return string(rawjson.Encode(text))
 }
 
-const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, fail empty, fail html, fail malformed, fail timeout, fail refused."
+const failHelp = "I fail on request. Say: fail 429, fail 500, fail 401, fail quota, fail context, fail cut 3, " +
+	"fail empty, fail html, fail malformed, fail timeout, fail refused."
 
-// fail makes demo/fail do what the text asks for; done is false if the answer is an ordinary one.
+// fail makes demo/fail do what the text asks for; done is false if it is to answer normally.
 func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, done bool, err error) {
 	how, more := "", ""
 	fields := strings.Fields(strings.ToLower(text))
@@ -123,7 +124,8 @@ func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, d
 		break
 	}
 	refuse := func(status int, kind, code string) (*http.Response, bool, error) {
-		body := fmt.Appendf(nil, `{"error":{"message":"demo/fail was asked for status %d","type":%q,"param":null,"code":%q}}`, status, kind, code)
+		body := fmt.Appendf(nil, `{"error":{"message":"demo/fail was asked for status %d","type":%q,`+
+			`"param":null,"code":%q}}`, status, kind, code)
 		res := respond(req, status, "application/json", body)
 		if status == http.StatusTooManyRequests && kind != "insufficient_quota" {
 			res.Header.Set("Retry-After", "1")
@@ -152,7 +154,8 @@ func (a *demoAnswer) fail(req *http.Request, text string) (res *http.Response, d
 	case "html":
 		return respond(req, http.StatusOK, "text/html", []byte("<html><body>502 Bad Gateway</body></html>")), true, nil
 	case "malformed":
-		return respond(req, http.StatusOK, "text/event-stream", []byte("data: {\"choices\":[{\"delta\":{\"content\":\n\n")), true, nil
+		return respond(req, http.StatusOK, "text/event-stream",
+			[]byte("data: {\"choices\":[{\"delta\":{\"content\":\n\n")), true, nil
 	case "timeout":
 		<-req.Context().Done()
 		return nil, true, req.Context().Err()

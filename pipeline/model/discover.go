@@ -13,13 +13,13 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Listed is one model that can be asked for.
+// Listed is one model that callers can use.
 type Listed struct {
 	ID       string
 	Provider string
 	OwnedBy  string
 	Created  int64
-	// Raw is the provider's own entry; nil for a name that only the configuration knows.
+	// Raw is the provider's own entry; nil for a name that is only in the configuration.
 	Raw []byte
 }
 
@@ -31,14 +31,14 @@ type discovery struct {
 
 const (
 	discoveryKept    = 5 * time.Minute
-	discoveryFailed  = 30 * time.Second // a provider that did not answer is asked again after this
+	discoveryFailed  = 30 * time.Second // how long to wait before asking a provider again that did not answer
 	discoveryTimeout = 5 * time.Second
 	maxModels        = 10000
 )
 
-// Models lists the models that can be asked for: what each provider's own list names, as far as the table sends that
-// name to it, and the exact names of the configuration. Lists are kept for five minutes. errs holds, by provider,
-// why a list could not be had; the models of an older list and of the configuration are listed all the same.
+// Models lists the models that callers can use: the names in each provider's own list that the table routes to that
+// provider, and the exact names of the configuration. Lists are kept for five minutes. errs says, by provider, why a
+// list could not be read; the models of an older list and of the configuration are listed anyway.
 func (e *Endpoint) Models(ctx context.Context) (models []Listed, errs map[string]error) {
 	t := e.Table
 	found := make([]discovery, len(t.providers))

@@ -31,12 +31,12 @@ type Config struct {
 	Table    *Table
 	Timeouts Timeouts
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A
-	// stage that is unknown here holds the stream back. Nil means that none is known.
+	// stage that is unknown here holds the stream back. Nil means that no filter is known.
 	Filters func(stage string) (FilterMaker, bool)
-	// Standbys returns how many other models could still answer the call if this run fails: while there are some, a run
-	// does not take all the time that the call has left. Nil means that there are never any.
+	// Standbys returns how many other models could still answer the call if this run fails: while there are any, a run
+	// does not use all the time that the call has left. Nil means never any.
 	Standbys func(c *messages.Call) int
-	// LeastShare is what a run gets at least of that time; 30s.
+	// LeastShare is the least time that a run gets then; 0 means 30s.
 	LeastShare time.Duration
 	Log        *slog.Logger
 }
@@ -48,14 +48,14 @@ const (
 	maxError = 1 << 20  // bytes of an error body
 )
 
-// errorPatience is how long the words of an error are waited for, once its status is there.
+// errorPatience is how long we wait for the body of an error after its status has come.
 const errorPatience = 5 * time.Second
 
-// doneGrace is how long a stream whose choices are all finished is still read for its usage chunk and [DONE].
+// doneGrace is how long we read on for the usage chunk and [DONE] after all choices of a stream are finished.
 const doneGrace = 2 * time.Second
 
-// Endpoint is the target of model calls. It is safe for concurrent use; a call may be run twice, and carries the same
-// Idempotency-Key upstream each time (contracts 28).
+// Endpoint is the target of model calls. It is safe for concurrent use. A call may be run twice; both requests upstream
+// carry the same Idempotency-Key.
 type Endpoint struct {
 	Config
 	clients  map[string]clients // by provider
@@ -83,16 +83,16 @@ func NewEndpoint(c Config) (*Endpoint, error) {
 	return e, nil
 }
 
-// Close ends the idle connections. Calls that run go on.
+// Close ends the idle connections. Running calls go on. It may be called twice.
 func (e *Endpoint) Close() {
 	for _, c := range e.clients {
 		c.close()
 	}
 }
 
-// Do sends the call's request to the provider of its model and sets the reply, whose bytes are the provider's (or
-// the sum of its chunks). Chunks of a streamed call go to emit, as contracts 8 says; the raw chunks that end the
-// stream go into the note stream.tail. Faults are those of contracts T2; when ctx ends, its error is returned.
+// Do sends the call's request to the provider of its model and sets the reply, whose bytes are the provider's (or the
+// sum of its chunks). Chunks of a streamed call go to emit, through the chunk filters of the stages; the chunks that
+// end the stream go into the note stream.tail. The error is a *messages.Fault, or the cause of ctx when that ends.
 func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	c.Unnote(messages.NoteStreamTail) // of an earlier attempt
 	c.Unnote(messages.NoteUpstreamHeaders)
@@ -128,7 +128,8 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 // run runs the model once within the times of its provider.
 func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *messages.Call, emit pipeline.Emit) error {
 	body, stream := prepare(c.Request(), model, c.Stream)
-	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body, times: p.Timeouts.or(e.Timeouts)}
+	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body,
+		times: p.Timeouts.or(e.Timeouts)}
 	limit, key := r.times.Attempt, "attempt"
 	if r.times.Total < limit {
 		limit, key = r.times.Total, "total"
@@ -138,26 +139,26 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 	defer cancel()
 	err := r.do(ctx)
 	if perr := parent.Err(); err != nil && perr != nil {
-		return perr // the caller's reason is the reason, whatever the connection made of it
+		return perr // the caller's reason counts, whatever error the connection gave
 	}
 	return err
 }
 
-// report tells operators why a run failed, also where a standby answers in the end.
+// report tells operators why a run failed, even if a standby answers in the end.
 func (e *Endpoint) report(ctx context.Context, c *messages.Call, model string, f *messages.Fault, took time.Duration) {
 	e.Log.WarnContext(ctx, "model run failed", "call", c.ID, "tenant", c.Tenant, "model", model, "run", c.Slip.Tries,
 		"code", f.Code, "reason", f.Reason(), "ms", took.Milliseconds())
 }
 
-// prepare makes the bytes to send: those of the request, but for the model's name without the provider prefix, and
-// stream where the caller reads a stream and the body does not say so.
+// prepare makes the bytes to send. They are those of the request, except that the model's name loses the provider
+// prefix, and that stream is added if the caller reads a stream and the body does not ask for one.
 func prepare(body []byte, model string, stream bool) ([]byte, bool) {
 	if chat.ModelName(body) != model {
 		body = rawjson.SetFieldString(body, "model", model)
 	}
 	raw, _ := rawjson.Field(body, "stream")
 	if string(raw) == "true" {
-		return body, true // also where nobody reads chunks: some models answer in no other way
+		return body, true // even if the caller does not read chunks: some models only answer with a stream
 	}
 	if stream {
 		return rawjson.SetField(body, "stream", []byte("true")), true
@@ -202,7 +203,8 @@ func (r *run) do(ctx context.Context) error {
 	}
 	if res.StatusCode/100 != 2 {
 		clock.set(min(r.times.Idle, errorPatience), r.idle())
-		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError)) // the status says enough, whatever becomes of the body
+		// the status says enough, even if the body cannot be read
+		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError))
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
 	if isEventStream(res.Header, r.stream) {
@@ -226,7 +228,7 @@ func unsent(err error, is bool) error {
 	return err
 }
 
-// isEventStream trusts the content type, and where there is none of use, what was asked for.
+// isEventStream trusts the content type; if that says nothing, it trusts what was asked for.
 func isEventStream(h http.Header, asked bool) bool {
 	kind := strings.ToLower(h.Get("Content-Type"))
 	switch {
@@ -238,7 +240,7 @@ func isEventStream(h http.Header, asked bool) bool {
 	return asked
 }
 
-// readWhole takes a reply that came in one piece, also for a streamed call: then the caller's side replays it.
+// readWhole reads a reply that came in one piece. For a streamed call, the caller's side replays it as chunks.
 func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader) error {
 	b, err := readAll(body, maxReply)
 	if why := ended(ctx); err != nil && why != nil {
@@ -250,7 +252,8 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 	case errors.Is(err, errCoding):
 		return r.badReply("its reply cannot be decoded (%s)", err)
 	case err != nil:
-		f := messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply", r.provider.Name)
+		f := messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply",
+			r.provider.Name)
 		return r.provider.explain(f, "broke the connection after %d bytes of its reply: %s", len(b), err)
 	case !utf8.Valid(b):
 		return r.badReply("its reply is not UTF-8")
@@ -275,7 +278,7 @@ func (r *run) badReply(format string, args ...any) *messages.Fault {
 	return r.provider.explain(f, "%s", text)
 }
 
-// header is what goes upstream besides what go-openai sets.
+// header returns the headers of the request besides those that go-openai sets.
 func (r *run) header() http.Header {
 	h := http.Header{}
 	set := func(key, value string) {
@@ -299,7 +302,7 @@ func (r *run) header() http.Header {
 	return h
 }
 
-// idempotencyKey is the same for each run of one attempt, after a crash too, and another for any other attempt, model
+// idempotencyKey is the same for each run of one attempt, even after a crash, and differs for any other attempt, model
 // or body: a provider that compares bodies must not refuse a standby or an edited request.
 func (r *run) idempotencyKey() string {
 	sum := sha256.New()
@@ -310,5 +313,6 @@ func (r *run) idempotencyKey() string {
 		}
 	}
 	_, _ = io.Copy(sum, bytes.NewReader(r.body))
-	return "shallot-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil)[:20]))
+	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil)[:20])
+	return "shallot-" + strings.ToLower(text)
 }

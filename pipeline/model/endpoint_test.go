@@ -58,9 +58,11 @@ func (u *upstream) count() int             { b, _ := u.got(); return len(b) }
 
 func endpoint(t *testing.T, base string, change ...func(*model.Config)) *model.Endpoint {
 	t.Helper()
-	table, err := model.NewTable(model.Provider{Name: "up", BaseURL: base, APIKey: model.NewSecret(key), KeyEnv: "UP_KEY"}, model.Demo())
+	table, err := model.NewTable(model.Provider{Name: "up", BaseURL: base, APIKey: model.NewSecret(key),
+		KeyEnv: "UP_KEY"}, model.Demo())
 	require.NoError(t, err)
-	c := model.Config{Table: table, Timeouts: model.Timeouts{Connect: time.Second, FirstToken: 5 * time.Second, Idle: 5 * time.Second, Total: 10 * time.Second}}
+	c := model.Config{Table: table, Timeouts: model.Timeouts{Connect: time.Second, FirstToken: 5 * time.Second,
+		Idle: 5 * time.Second, Total: 10 * time.Second}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -98,15 +100,23 @@ func write(status int, kind, body string, headers ...string) http.HandlerFunc {
 	}
 }
 
-const okReply = `{"id":"c","object":"chat.completion","created":9007199254740993,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"a\u00e9","refusal":null,"vendor":{"z":1,"a":2.50}},"finish_reason":"stop"}],"usage":{"prompt_cache_hit_tokens":3,"total_tokens":4}}`
+const okReply = `{"id":"c","object":"chat.completion","created":9007199254740993,"model":"m","choices":[{` +
+	`"index":0,"message":{"role":"assistant","content":"a\u00e9","refusal":null,"vendor":{"z":1,"a":2.50}},` +
+	`"finish_reason":"stop"}],"usage":{"prompt_cache_hit_tokens":3,"total_tokens":4}}`
 
 func TestEveryByteBothWays(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, write(200, "application/json", okReply, "X-Request-Id", "up-7", "X-Ratelimit-Remaining-Requests", "9"))
+	u := newUpstream(t, write(200, "application/json", okReply, "X-Request-Id", "up-7",
+		"X-Ratelimit-Remaining-Requests", "9"))
 	e := endpoint(t, u.URL+"/v1/")
-	body := `{"model":"m","temperature":0,"stop":"END","top_k":0,"x":{"big":9007199254740993,"z":null,"s":"\u00e9 <b>"},"store":false,"messages":[{"role":"user","content":[{"type":"text","text":"hi","cache_control":{"type":"ephemeral"}},{"type":"file","file":{"file_data":""}}]},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":""},"extra_content":{"s":"=="}}]}],"max_completion_tokens":10,"tools":[{"type":"custom","custom":{"name":"q"}}]}`
+	body := `{"model":"m","temperature":0,"stop":"END","top_k":0,"x":{"big":9007199254740993,"z":null,` +
+		`"s":"\u00e9 <b>"},"store":false,"messages":[{"role":"user","content":[{"type":"text","text":"hi",` +
+		`"cache_control":{"type":"ephemeral"}},{"type":"file","file":{"file_data":""}}]},{"role":"assistant",` +
+		`"content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":""},` +
+		`"extra_content":{"s":"=="}}]}],"max_completion_tokens":10,"tools":[{"type":"custom","custom":{"name":"q"}}]}`
 	c := messages.NewCall(messages.Model, "t", []byte(body))
-	c.RequestID, c.Trace = "req-1", messages.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", State: "a=b"}
+	c.RequestID, c.Trace = "req-1", messages.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		State: "a=b"}
 	c, _ = runCall(t.Context(), e, c)
 	require.Nil(t, c.Fault)
 	require.Equal(t, okReply, string(c.Reply()))
@@ -151,7 +161,8 @@ func TestIdempotencyKeyUpstream(t *testing.T) {
 	require.NotEmpty(t, first)
 	require.Equal(t, first, again(func(d *messages.Call) { d.Slip.Tries = 3 }), "a re-run of the same attempt")
 	require.NotEqual(t, first, again(func(d *messages.Call) { d.Slip.Frames[0].Attempt = 2 }), "another attempt")
-	require.NotEqual(t, first, again(func(d *messages.Call) { d.SetRequest([]byte(`{"model":"m2"}`)) }), "another model")
+	require.NotEqual(t, first, again(func(d *messages.Call) { d.SetRequest([]byte(`{"model":"m2"}`)) }),
+		"another model")
 }
 
 func TestFaultsByStatus(t *testing.T) {
@@ -166,42 +177,53 @@ func TestFaultsByStatus(t *testing.T) {
 		code    messages.Code
 		check   func(*testing.T, *messages.Fault)
 	}{
-		"400": {400, body("invalid_request_error", "bad"), nil, messages.ProviderRejected, func(t *testing.T, f *messages.Fault) {
-			require.Equal(t, 400, f.HTTPStatus())
-			require.Equal(t, "invalid_request_error", f.Type)
-			require.Equal(t, "bad", f.OpenAICode)
-			require.Equal(t, "messages", f.Param)
-			require.Equal(t, "words [redacted]", f.Message)
-		}},
-		"409":         {409, body("x", "y"), nil, messages.ProviderRejected, func(t *testing.T, f *messages.Fault) { require.Equal(t, 409, f.HTTPStatus()) }},
-		"413 html":    {413, "<html>", nil, messages.ProviderRejected, nil},
-		"422":         {422, body("x", "y"), nil, messages.ProviderRejected, nil},
-		"context":     {400, body("invalid_request_error", "context_length_exceeded"), nil, messages.ContextLength, nil},
-		"words alone": {400, `{"error":{"message":"context_length_exceeded insufficient_quota"}}`, nil, messages.ProviderRejected, nil},
-		"401": {401, body("invalid_request_error", "invalid_api_key"), nil, messages.ProviderAuth, func(t *testing.T, f *messages.Fault) {
-			require.Contains(t, f.Detail, "UP_KEY")
-			require.NotContains(t, f.Message, "UP_KEY")
-			require.Equal(t, 502, f.HTTPStatus())
-		}},
-		"403":        {403, "no", nil, messages.ProviderAuth, nil},
-		"402":        {402, "pay", nil, messages.ProviderQuota, nil},
-		"404 ollama": {404, `{"error":"model 'x' not found"}`, nil, messages.ModelNotFound, func(t *testing.T, f *messages.Fault) { require.Contains(t, f.Detail, "model 'x' not found") }},
-		"429 quota":  {429, body("insufficient_quota", "x"), nil, messages.ProviderQuota, nil},
-		"429 seconds": {429, body("requests", "rate_limit_exceeded"), []string{"Retry-After", "7", "X-RateLimit-Reset-Requests", "1s"}, messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
-			require.Equal(t, 7*time.Second, f.RetryAfter)
-			require.Equal(t, map[string]string{"x-ratelimit-reset-requests": "1s"}, f.Headers)
-			require.Equal(t, "requests", f.Type)
-		}},
-		"429 ms": {429, "", []string{"Retry-After-Ms", "250", "Retry-After", "1"}, messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
-			require.Equal(t, 250*time.Millisecond, f.RetryAfter)
-			require.Equal(t, "250", f.Headers["retry-after-ms"])
-		}},
-		"503 date": {503, "", []string{"Retry-After", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)}, messages.ProviderError, func(t *testing.T, f *messages.Fault) {
-			require.InDelta(t, 60, f.RetryAfter.Seconds(), 5)
-		}},
-		"429 key in headers": {429, "", []string{"X-Request-Id", "for " + key, "X-Ratelimit-Reset-Tokens", key}, messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
-			require.Len(t, f.Headers, 2)
-		}},
+		"400": {400, body("invalid_request_error", "bad"), nil, messages.ProviderRejected,
+			func(t *testing.T, f *messages.Fault) {
+				require.Equal(t, 400, f.HTTPStatus())
+				require.Equal(t, "invalid_request_error", f.Type)
+				require.Equal(t, "bad", f.OpenAICode)
+				require.Equal(t, "messages", f.Param)
+				require.Equal(t, "words [redacted]", f.Message)
+			}},
+		"409": {409, body("x", "y"), nil, messages.ProviderRejected,
+			func(t *testing.T, f *messages.Fault) { require.Equal(t, 409, f.HTTPStatus()) }},
+		"413 html": {413, "<html>", nil, messages.ProviderRejected, nil},
+		"422":      {422, body("x", "y"), nil, messages.ProviderRejected, nil},
+		"context": {400, body("invalid_request_error", "context_length_exceeded"), nil, messages.ContextLength,
+			nil},
+		"words alone": {400, `{"error":{"message":"context_length_exceeded insufficient_quota"}}`, nil,
+			messages.ProviderRejected, nil},
+		"401": {401, body("invalid_request_error", "invalid_api_key"), nil, messages.ProviderAuth,
+			func(t *testing.T, f *messages.Fault) {
+				require.Contains(t, f.Detail, "UP_KEY")
+				require.NotContains(t, f.Message, "UP_KEY")
+				require.Equal(t, 502, f.HTTPStatus())
+			}},
+		"403": {403, "no", nil, messages.ProviderAuth, nil},
+		"402": {402, "pay", nil, messages.ProviderQuota, nil},
+		"404 ollama": {404, `{"error":"model 'x' not found"}`, nil, messages.ModelNotFound,
+			func(t *testing.T, f *messages.Fault) { require.Contains(t, f.Detail, "model 'x' not found") }},
+		"429 quota": {429, body("insufficient_quota", "x"), nil, messages.ProviderQuota, nil},
+		"429 seconds": {429, body("requests", "rate_limit_exceeded"),
+			[]string{"Retry-After", "7", "X-RateLimit-Reset-Requests", "1s"}, messages.ProviderLimited,
+			func(t *testing.T, f *messages.Fault) {
+				require.Equal(t, 7*time.Second, f.RetryAfter)
+				require.Equal(t, map[string]string{"x-ratelimit-reset-requests": "1s"}, f.Headers)
+				require.Equal(t, "requests", f.Type)
+			}},
+		"429 ms": {429, "", []string{"Retry-After-Ms", "250", "Retry-After", "1"}, messages.ProviderLimited,
+			func(t *testing.T, f *messages.Fault) {
+				require.Equal(t, 250*time.Millisecond, f.RetryAfter)
+				require.Equal(t, "250", f.Headers["retry-after-ms"])
+			}},
+		"503 date": {503, "", []string{"Retry-After", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)},
+			messages.ProviderError, func(t *testing.T, f *messages.Fault) {
+				require.InDelta(t, 60, f.RetryAfter.Seconds(), 5)
+			}},
+		"429 key in headers": {429, "", []string{"X-Request-Id", "for " + key, "X-Ratelimit-Reset-Tokens", key},
+			messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
+				require.Len(t, f.Headers, 2)
+			}},
 		"408":            {408, "", nil, messages.ProviderTimeout, nil},
 		"500":            {500, body("server_error", ""), nil, messages.ProviderError, nil},
 		"502 html":       {502, "<html><h1>502</h1></html>", nil, messages.ProviderError, nil},
@@ -276,7 +298,7 @@ func TestConnectionFaults(t *testing.T) {
 		require.False(t, c.Fault.Unsent)
 		require.Contains(t, c.Fault.Detail, "models.timeouts.total")
 	})
-	t.Run("the call's own deadline is no fault of the provider", func(t *testing.T) {
+	t.Run("the call's own deadline is not a fault of the provider", func(t *testing.T) {
 		t.Parallel()
 		u := newUpstream(t, hang)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -284,7 +306,7 @@ func TestConnectionFaults(t *testing.T) {
 		c, _ := ask(ctx, endpoint(t, u.URL), `{"model":"m"}`, true)
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
 	})
-	t.Run("FB-10 cancel reaches the provider", func(t *testing.T) {
+	t.Run("cancel reaches the provider (FB-10)", func(t *testing.T) {
 		t.Parallel()
 		began, gone := make(chan struct{}), make(chan struct{})
 		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -327,7 +349,8 @@ func sse(w http.ResponseWriter, chunks ...string) {
 }
 
 func chunkText(text string) string {
-	return fmt.Sprintf(`{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"content":%q},"finish_reason":null}]}`, text)
+	return fmt.Sprintf(`{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{`+
+		`"index":0,"delta":{"content":%q},"finish_reason":null}]}`, text)
 }
 
 func TestRequestsThatCannotBeSent(t *testing.T) {

@@ -14,20 +14,20 @@ import (
 )
 
 // exchange is one request to a provider through go-openai. go-openai builds the request (URL, authorisation, headers)
-// for a body that nobody sends; the exchange is its HTTP client, puts the raw body in, and keeps the raw response for
-// itself. So neither a request nor a reply ever passes through go-openai's structs, which would lose fields.
+// for a body that is never sent. The exchange is its HTTP client: it puts the raw body in and keeps the raw response.
+// So neither requests nor replies pass through go-openai's structs, which would lose fields.
 type exchange struct {
 	clients
 	body   []byte
 	header http.Header
 
-	sent     atomic.Bool // a connection was there: the request may have reached the provider
+	sent     atomic.Bool // there was a connection: the request may have reached the provider
 	reused   atomic.Bool // the connection had served a request before
 	answered atomic.Bool // a byte of an answer came
 	response *http.Response
 }
 
-// Do is go-openai's HTTPDoer.
+// Do sends the request with the raw body. go-openai calls it.
 func (x *exchange) Do(req *http.Request) (*http.Response, error) {
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) {
@@ -48,7 +48,7 @@ func (x *exchange) Do(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	x.response = res
-	// go-openai gets an empty answer to decode.
+	// go-openai decodes an empty answer.
 	return &http.Response{
 		StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: req,
 		Body: io.NopCloser(strings.NewReader("{}")),
@@ -60,14 +60,14 @@ func (x *exchange) withBody(req *http.Request) *http.Request {
 	if x.body != nil {
 		req.Body = io.NopCloser(bytes.NewReader(x.body))
 		req.ContentLength = int64(len(x.body))
-		req.GetBody = nil // no hidden second sending by net/http
+		req.GetBody = nil // net/http must not send it twice on its own
 	}
 	return req
 }
 
 // stale reports whether a kept connection broke before a byte of an answer came: the provider has most likely closed it
-// while it was idle, just as the request left. That is no failure of the provider; the request goes out once more, with
-// the same Idempotency-Key, on a connection of its own.
+// while it was idle, just as the request left. That is not a failure of the provider, so the request is sent once more,
+// with the same Idempotency-Key, on a new connection.
 func (x *exchange) stale(ctx context.Context, err error) bool {
 	return x.fresh != nil && x.reused.Load() && !x.answered.Load() && ctx.Err() == nil && !isTimeout(err)
 }
@@ -75,7 +75,7 @@ func (x *exchange) stale(ctx context.Context, err error) bool {
 // chat sends a chat completion request and returns the raw response; the caller closes its body.
 func (x *exchange) chat(ctx context.Context, p Provider, stream bool) (*http.Response, error) {
 	c := x.openAI(p)
-	// The model is a place holder: go-openai refuses some names and fields by itself, and the provider is to judge.
+	// The model is a placeholder: go-openai refuses some names and fields itself, and only the provider should.
 	if stream {
 		s, err := c.CreateChatCompletionStream(ctx, openai.ChatCompletionRequest{Model: "raw"})
 		if err == nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// upstreamError is the error body of a provider as far as it is one.
+// upstreamError is the error body of a provider, as far as it could be read.
 type upstreamError struct {
 	message, kind, code, param string
-	status                     int // a number in the code field, where the HTTP status says nothing
+	status                     int // a number in the code field, for errors without an HTTP status
 	ok                         bool
 }
 
@@ -58,8 +58,8 @@ func parseError(body []byte) (e upstreamError) {
 	return e
 }
 
-// errorFault makes the fault of an answer with an error status, or of an error in a stream (status 0, no header). It
-// decides by status, type and code, never by words (contracts T2).
+// errorFault makes the fault of an answer with an error status, or of an error in a stream (status 0, no header). The
+// status, type and code decide, never the words.
 func errorFault(p Provider, status int, header http.Header, body []byte) *messages.Fault {
 	e := parseError(body)
 	if status == 0 || status == http.StatusOK {
@@ -79,7 +79,7 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 	return f
 }
 
-// statusOfType stands in for the status of an error that came without one.
+// statusOfType returns a status for an error that came without one.
 func statusOfType(kind, code string) int {
 	for _, s := range []string{code, kind} {
 		switch s {
@@ -96,15 +96,15 @@ func statusOfType(kind, code string) int {
 	return http.StatusInternalServerError
 }
 
-// ofTheRequest are the statuses by which a provider judges the request and not itself, or how we ask it.
+// ofTheRequest lists the statuses that blame the caller's request, and not the provider or our configuration.
 var ofTheRequest = []int{
 	http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
 	http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge,
 	http.StatusUnavailableForLegalReasons,
 }
 
-// classify makes the fault of a status and the provider's own words. Where the provider judged the caller's request,
-// its words are for the caller; in every other case they get ours, and operators get the provider's (see explain).
+// classify makes the fault from a status and the provider's own words. If the provider judged the caller's request, the
+// caller gets its words; otherwise the caller gets ours, and operators get the provider's (see explain).
 func classify(p Provider, status int, e upstreamError) *messages.Fault {
 	say := func(code messages.Code, format string, args ...any) *messages.Fault {
 		return messages.NewFault(code, "provider %s %s", p.Name, fmt.Sprintf(format, args...))
@@ -137,8 +137,8 @@ func classify(p Provider, status int, e upstreamError) *messages.Fault {
 	return f
 }
 
-// words are the provider's own, for operators: its error as far as it is one, else the beginning of what it sent. They
-// are masked before anything is cut off: half a key is a secret too.
+// words returns the provider's own words, for operators: its error, if it could be read, else the beginning of what it
+// sent. They are masked before they are cut, because half a key is a secret too.
 func (p Provider) words(e upstreamError, body []byte) string {
 	if !e.ok {
 		const looked, shown = 64 << 10, 512
@@ -162,7 +162,7 @@ func orText(s, or string) string {
 }
 
 // transportFault makes the fault of a request that got no answer. The text of a url.Error is left out, because it
-// holds the URL twice.
+// repeats the URL.
 func transportFault(p Provider, err error, sent bool) *messages.Fault {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -194,7 +194,8 @@ func ended(ctx context.Context) error {
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	const most = 24 * time.Hour
 	wait := time.Duration(0)
-	if ms, err := strconv.ParseFloat(strings.TrimSpace(h.Get("Retry-After-Ms")), 64); err == nil && ms > 0 && ms < float64(most/time.Millisecond) {
+	if ms, err := strconv.ParseFloat(strings.TrimSpace(h.Get("Retry-After-Ms")), 64); err == nil && ms > 0 &&
+		ms < float64(most/time.Millisecond) {
 		wait = time.Duration(ms * float64(time.Millisecond))
 	} else if text := strings.TrimSpace(h.Get("Retry-After")); text != "" {
 		if s, err := strconv.ParseFloat(text, 64); err == nil {
@@ -208,8 +209,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return max(0, min(wait, most))
 }
 
-// keptHeaders are the answer headers worth passing on, in lower case; the provider's own request id gets another
-// name, because x-request-id is the caller's.
+// keptHeaders returns the answer headers that are worth passing on, in lower case; the provider's own request id gets
+// another name, because x-request-id is the caller's.
 func (p Provider) keptHeaders(h http.Header) map[string]string {
 	var out map[string]string
 	for key, values := range h {

@@ -17,14 +17,14 @@ type filters struct {
 	fields []string  // the texts beside the content, as they came first
 }
 
-// textKey is a text of a stream and where its pieces stand.
+// textKey is a text of a stream, and where its pieces are found.
 type textKey struct {
 	at    pipeline.ChunkKey
 	inner string // function, custom; function_call for the legacy form; empty for the content; else the field of the text
 }
 
 // makeFilters builds the filters of the stages that the call is inside; nil if there are none. show is false if the
-// stream is to be held back.
+// stream must be held back.
 func (r *run) makeFilters() (f *filters, show bool) {
 	chain, show := stream.ChunkFilters(r.call, r.Filters, r.Log)
 	if len(chain) == 0 {
@@ -70,7 +70,8 @@ func (f *filters) flush(index int64) (deltas [][]byte) {
 			args := rawjson.SetFieldString([]byte("{}"), "arguments", text)
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "function_call", args))
 		default:
-			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner), text))
+			call := rawjson.SetField([]byte("{}"), k.inner, rawjson.SetFieldString([]byte("{}"), argsField(k.inner),
+				text))
 			call = chat.Indexed(call, int64(k.at.Tool))
 			deltas = append(deltas, rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{call})))
 		}
@@ -109,7 +110,7 @@ func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
 		}
 		c = rawjson.SetField(c, "delta", d)
 		if logs, has := rawjson.Field(c, "logprobs"); has && !rawjson.IsNull(logs) {
-			c = rawjson.SetField(c, "logprobs", []byte("null")) // its tokens are the unfiltered text
+			c = rawjson.SetField(c, "logprobs", []byte("null")) // its tokens hold the unfiltered text
 		}
 		left = append(left, c)
 	}

@@ -25,7 +25,8 @@ type doer struct {
 }
 
 func (d doer) Do(req *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: d.status, Header: http.Header{"Content-Type": {d.kind}}, Body: io.NopCloser(bytes.NewReader(d.body)), Request: req}, nil
+	return &http.Response{StatusCode: d.status, Header: http.Header{"Content-Type": {d.kind}},
+		Body: io.NopCloser(bytes.NewReader(d.body)), Request: req}, nil
 }
 
 func fixed(t testing.TB, d doer) *model.Endpoint {
@@ -39,8 +40,10 @@ func fixed(t testing.TB, d doer) *model.Endpoint {
 // FuzzStream feeds any bytes as a stream: there is a reply or a fault, and what a caller is shown is that reply or
 // ends in a fault.
 func FuzzStream(f *testing.F) {
-	f.Add([]byte("data: "+roleChunk+"\n\ndata: "+chunkText("a")+"\n\ndata: "+finishChunk+"\n\ndata: "+usageChunk+"\n\ndata: [DONE]\n\n"), true)
-	f.Add([]byte(`data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"x"}},{"index":1}]},"finish_reason":"stop"},{"index":1,"delta":{"content":[{}]},"finish_reason":"a"}]}`), true)
+	f.Add([]byte("data: "+roleChunk+"\n\ndata: "+chunkText("a")+"\n\ndata: "+finishChunk+"\n\ndata: "+usageChunk+
+		"\n\ndata: [DONE]\n\n"), true)
+	f.Add([]byte(`data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"x"}},{"index":1}]},`+
+		`"finish_reason":"stop"},{"index":1,"delta":{"content":[{}]},"finish_reason":"a"}]}`), true)
 	f.Add([]byte(`data: {"error":{"message":[1],"code":429}}`+"\n\n"), false)
 	f.Add([]byte(okReply), false)
 	f.Fuzz(func(t *testing.T, in []byte, streamed bool) {
@@ -75,7 +78,8 @@ func FuzzStream(f *testing.F) {
 }
 
 func BenchmarkStream(b *testing.B) {
-	e := fixed(b, doer{200, "text/event-stream", []byte(strings.Repeat("data: "+chunkText("word ")+"\n\n", 50) + "data: " + finishChunk + "\n\ndata: [DONE]\n\n")})
+	e := fixed(b, doer{200, "text/event-stream", []byte(strings.Repeat("data: "+chunkText("word ")+"\n\n", 50) +
+		"data: " + finishChunk + "\n\ndata: [DONE]\n\n")})
 	for b.Loop() {
 		c := messages.NewCall(messages.Model, "t", []byte(`{"model":"m","stream":true}`))
 		c.Stream = true

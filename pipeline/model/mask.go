@@ -10,11 +10,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// longest is how much of a provider's text is carried about.
+// longest is how much of a provider's text is kept, in bytes.
 const longest = 4096
 
-// mask takes our secrets out of a text of the provider, in each form in which it may have got them, and cuts what is
-// too long. What is left is for operators.
+// mask removes our secrets from a text of the provider, in every form in which the provider may have received them, and
+// cuts the text. The result is for operators.
 func (p Provider) mask(text string) string {
 	for _, key := range p.secrets() {
 		text = strings.ReplaceAll(text, key, redacted)
@@ -37,7 +37,7 @@ func (p Provider) secrets() (out []string) {
 		}
 	}
 	for _, key := range all {
-		const short = 4 // a shorter one would take letters out of words
+		const short = 4 // a shorter one would match within words
 		if len(key) < short {
 			continue
 		}
@@ -54,7 +54,7 @@ func (p Provider) secrets() (out []string) {
 	return out
 }
 
-// hidden stands for an address in a text that a caller reads.
+// hidden replaces an address in a text that callers read.
 const hidden = "[hidden]"
 
 // addresses are hosts with a port, IP addresses, and names that only a private network knows.
@@ -63,7 +63,7 @@ var addresses = regexp.MustCompile(`(?i)\[[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*\](:\d+
 	`|\b(localhost|[a-z0-9-]+(\.[a-z0-9-]+)+):\d{2,5}\b` +
 	`|\b[a-z0-9-]+(\.[a-z0-9-]+)*\.(internal|local|localdomain|svc|lan|corp|intranet|home\.arpa)\b(\.[a-z0-9-]+)*`)
 
-// public is mask for a text that callers read: it also hides where the provider is and how we found its key.
+// public is mask for a text that callers read: it also hides the provider's address and the name of its key's variable.
 func (p Provider) public(text string) string {
 	text = p.mask(text)
 	if u, err := url.Parse(p.BaseURL); err == nil && u.Hostname() != "" {
@@ -76,7 +76,7 @@ func (p Provider) public(text string) string {
 	return addresses.ReplaceAllString(text, hidden)
 }
 
-// explain gives a fault the whole reason for the log and the audit record.
+// explain adds the whole reason to a fault, for the log and the audit record, and returns the fault.
 func (p Provider) explain(f *messages.Fault, format string, args ...any) *messages.Fault {
 	f.Detail = p.mask(fmt.Sprintf("provider %s at %s: %s", p.Name, p.BaseURL, fmt.Sprintf(format, args...)))
 	return f

@@ -17,7 +17,8 @@ func TestMaskKnowsTheFormsOfASecret(t *testing.T) {
 		Headers: map[string]Secret{"Authorization": NewSecret("Basic dXNlcjpwYXNz"), "X-Short": NewSecret("a")},
 	}
 	for _, form := range []string{
-		key, url.QueryEscape(key), url.PathEscape(key), base64.StdEncoding.EncodeToString([]byte(key)), "Basic dXNlcjpwYXNz", "dXNlcjpwYXNz",
+		key, url.QueryEscape(key), url.PathEscape(key), base64.StdEncoding.EncodeToString([]byte(key)),
+		"Basic dXNlcjpwYXNz", "dXNlcjpwYXNz",
 	} {
 		masked := p.mask("before " + form + " after")
 		require.NotContains(t, masked, form)

@@ -11,7 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// OpenAIBaseURL is the base URL of a provider that names none.
+// OpenAIBaseURL is the base URL of a provider without one.
 const OpenAIBaseURL = "https://api.openai.com/v1"
 
 // Doer sends one HTTP request; *http.Client is one.
@@ -21,7 +21,7 @@ type Doer interface {
 
 // Provider is one upstream that speaks the chat completions API.
 type Provider struct {
-	// Name is the class of the provider's calls, and the prefix in "name/model".
+	// Name is unique. It names the work queue of the provider's calls, and is the prefix in "name/model".
 	Name string
 	// BaseURL goes up to /v1; the path of the API is appended. Empty means OpenAI's.
 	BaseURL string
@@ -32,14 +32,14 @@ type Provider struct {
 	Models []string
 	// Headers are added to each request; they often hold keys.
 	Headers map[string]Secret
-	// Timeouts are the provider's own; zero fields mean the endpoint's.
+	// Timeouts are the provider's own; a zero field means the endpoint's.
 	Timeouts Timeouts
 	// Client sends the requests; nil means the endpoint's own.
 	Client Doer
 }
 
-// FromEnv returns the provider that the environment alone describes, named openai: OPENAI_API_KEY and
-// OPENAI_BASE_URL, of which one is enough, because a local Ollama or vLLM needs no key. ok is false if neither is set.
+// FromEnv returns the provider "openai" that the environment describes: OPENAI_API_KEY and OPENAI_BASE_URL. One of them
+// is enough, because a local Ollama or vLLM needs no key. ok is false if neither is set.
 func FromEnv(getenv func(string) string) (p Provider, ok bool) {
 	key, base := strings.TrimSpace(getenv("OPENAI_API_KEY")), strings.TrimSpace(getenv("OPENAI_BASE_URL"))
 	if key == "" && base == "" {
@@ -48,13 +48,13 @@ func FromEnv(getenv func(string) string) (p Provider, ok bool) {
 	p = Provider{Name: "openai", BaseURL: base, APIKey: NewSecret(key), KeyEnv: "OPENAI_API_KEY", Models: []string{"*"}}
 	if base == "" {
 		p.BaseURL = OpenAIBaseURL
-		// OpenAI's own service serves these families only; so a built-in standby of another house is not tried there.
+		// OpenAI's own service only serves these families, so default standbys of other makers are not tried there.
 		p.Models = []string{"gpt-*", "chatgpt-*", "o*", "codex-*", "computer-use-*", "ft:*"}
 	}
 	return p, true
 }
 
-// Table finds the provider of a model. It does not change after NewTable, but for its cache of discovered names, and
+// Table finds the provider of a model. After NewTable it does not change, except for its cache of discovered names. It
 // is safe for concurrent use.
 type Table struct {
 	providers []Provider
@@ -67,7 +67,8 @@ func NewTable(providers ...Provider) (*Table, error) {
 	t := &Table{found: map[string]discovery{}}
 	for i, p := range providers {
 		if p.Name == "" || strings.ContainsAny(p.Name, "/ ") {
-			return nil, fmt.Errorf("models.providers[%d].name: %q; a name is not empty and has no slash and no space", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].name: %q; a name is not empty and has no slash and no space",
+				i, p.Name)
 		}
 		if slices.ContainsFunc(t.providers, func(o Provider) bool { return o.Name == p.Name }) {
 			return nil, fmt.Errorf("models.providers[%d].name: %q comes twice", i, p.Name)
@@ -77,10 +78,12 @@ func NewTable(providers ...Provider) (*Table, error) {
 		}
 		u, err := url.Parse(p.BaseURL)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: no http or https URL with a host; it looks like https://host/v1", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: no http or https URL with a "+
+				"host; it looks like https://host/v1", i, p.Name)
 		}
 		if u.User != nil {
-			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: a URL must not hold a password; use api-key-env or headers", i, p.Name)
+			return nil, fmt.Errorf("models.providers[%d].base-url: provider %s: a URL must not hold a password; "+
+				"use api-key-env or headers", i, p.Name)
 		}
 		p.BaseURL = strings.TrimRight(p.BaseURL, "/")
 		if len(p.Models) == 0 {
@@ -95,9 +98,9 @@ func NewTable(providers ...Provider) (*Table, error) {
 func (t *Table) Providers() []Provider { return slices.Clone(t.providers) }
 
 // Resolve finds who serves a model, and under which name. In this order: an exact name; the longest pattern with some
-// text in it; the form "provider/model", of which the provider sees the second half; the pattern "*". Equals are
-// decided by configuration order. The error is a fault model_not_found that lists some known models; it is ours and not
-// the target's, so that no standby answers for a name that does not exist.
+// text in it; the form "provider/model", of which the provider sees the second half; the pattern "*". If several fit
+// equally well, the first in the configuration wins. The error is the fault model_not_found, which lists some known
+// models; its origin is not the target, so that no standby answers for a name that does not exist.
 func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	best, score := -1, -1
 	for i, p := range t.providers {
@@ -124,7 +127,7 @@ func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	return Provider{}, "", t.unknown(model)
 }
 
-// Class is the work queue of a model's calls: the provider's name (contracts 18).
+// Class returns the work queue of a model's calls: the provider's name. The error is that of Resolve.
 func (t *Table) Class(model string) (string, error) {
 	p, _, err := t.Resolve(model)
 	return p.Name, err
@@ -133,7 +136,7 @@ func (t *Table) Class(model string) (string, error) {
 // Serves reports whether a provider serves the model name.
 func (t *Table) Serves(model string) bool { _, _, err := t.Resolve(model); return err == nil }
 
-// Lists reports whether a provider has the model in its list by its very name; a pattern does not count.
+// Lists reports whether a provider names exactly this model; a pattern does not count.
 func (t *Table) Lists(model string) bool {
 	return slices.ContainsFunc(t.providers, func(p Provider) bool {
 		return slices.Contains(p.Models, model) && !strings.Contains(model, "*")
@@ -147,7 +150,8 @@ func (t *Table) has(name string) bool {
 func (t *Table) unknown(model string) *messages.Fault {
 	if len(t.providers) == 0 {
 		return messages.NewFault(messages.ModelNotFound,
-			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").
+			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or "+
+				"models.providers").
 			At("model").From("entry")
 	}
 	var known []string
@@ -165,6 +169,7 @@ func (t *Table) unknown(model string) *messages.Fault {
 		more = fmt.Sprintf(" and %d more", len(known)-shown)
 		known = known[:shown]
 	}
-	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).
+	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model,
+		strings.Join(known, ", "), more).
 		At("model").From("entry")
 }

@@ -16,16 +16,19 @@ import (
 )
 
 func provider(name string, models ...string) model.Provider {
-	return model.Provider{Name: name, BaseURL: "http://" + name + ".test/v1", Models: models, APIKey: model.NewSecret(key)}
+	return model.Provider{Name: name, BaseURL: "http://" + name + ".test/v1", Models: models,
+		APIKey: model.NewSecret(key)}
 }
 
 func TestResolve(t *testing.T) {
 	t.Parallel()
-	table, err := model.NewTable(provider("any"), provider("gpt", "gpt-*", "gpt-4*mini"), provider("one", "gpt-5", "qwen/*"), provider("two", "gpt-5"), model.Demo())
+	table, err := model.NewTable(provider("any"), provider("gpt", "gpt-*", "gpt-4*mini"),
+		provider("one", "gpt-5", "qwen/*"), provider("two", "gpt-5"), model.Demo())
 	require.NoError(t, err)
 	for ask, want := range map[string]string{
 		"gpt-5": "one gpt-5", "gpt-4": "gpt gpt-4", "gpt-4o-mini": "gpt gpt-4o-mini", "claude": "any claude",
-		"two/x": "two x", "gpt/qwen/1": "gpt qwen/1", "qwen/2": "one qwen/2", "other/x": "any other/x", "demo/echo": "demo demo/echo",
+		"two/x": "two x", "gpt/qwen/1": "gpt qwen/1", "qwen/2": "one qwen/2", "other/x": "any other/x",
+		"demo/echo": "demo demo/echo",
 	} {
 		p, name, err := table.Resolve(ask)
 		require.NoError(t, err, ask)
@@ -105,7 +108,9 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 	q := p
 	q.Client = nil
-	for _, marshal := range []func(any) ([]byte, error){json.Marshal, func(v any) ([]byte, error) { return yaml.Marshal(v) }} {
+	for _, marshal := range []func(any) ([]byte, error){json.Marshal, func(v any) ([]byte, error) {
+		return yaml.Marshal(v)
+	}} {
 		b, err := marshal(q.APIKey)
 		require.NoError(t, err)
 		require.NotContains(t, string(b), key)
@@ -116,7 +121,8 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t, write(200, "application/json", `{"object":"list","data":[{"id":"b/x","object":"model","created":5,"owned_by":"o","vendor":1},{"id":"m","object":"model"},{"id":"gpt-9"},{"nope":1}]}`))
+	u := newUpstream(t, write(200, "application/json", `{"object":"list","data":[{"id":"b/x","object":"model",`+
+		`"created":5,"owned_by":"o","vendor":1},{"id":"m","object":"model"},{"id":"gpt-9"},{"nope":1}]}`))
 	broken := newUpstream(t, write(500, "text/html", "<html>"))
 	table, err := model.NewTable(
 		model.Provider{Name: "up", BaseURL: u.URL + "/v1", APIKey: model.NewSecret(key)},
@@ -130,7 +136,8 @@ func TestModels(t *testing.T) {
 		for _, m := range list {
 			ids = append(ids, m.Provider+":"+m.ID)
 		}
-		require.Equal(t, []string{"up:b/x", "demo:demo/echo", "demo:demo/fail", "demo:demo/long", "demo:demo/slow", "demo:demo/tools", "down:exact", "up:m"}, ids, "gpt-9 would go to another provider")
+		require.Equal(t, []string{"up:b/x", "demo:demo/echo", "demo:demo/fail", "demo:demo/long", "demo:demo/slow",
+			"demo:demo/tools", "down:exact", "up:m"}, ids, "gpt-9 would go to another provider")
 		require.Equal(t, `{"id":"b/x","object":"model","created":5,"owned_by":"o","vendor":1}`, string(list[0].Raw))
 		require.Equal(t, int64(5), list[0].Created)
 		require.Len(t, errs, 1)

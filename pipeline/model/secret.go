@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// Secret is a text that no printer shows: not fmt in any verb, not slog, not JSON, not even a printer that reaches it
-// through unexported fields, because what it holds is a function. The zero value is the empty secret.
+// Secret is a text that is never printed: not by any verb of fmt, not by slog or JSON, and not by printers that read
+// unexported fields, because it holds a function. The zero value is the empty secret.
 type Secret struct{ reveal func() string }
 
 const redacted = "[redacted]"
@@ -19,10 +19,10 @@ func NewSecret(text string) Secret {
 	return Secret{reveal: func() string { return text }}
 }
 
-// Empty reports whether there is nothing in it.
+// Empty reports whether the text is empty.
 func (s Secret) Empty() bool { return s.reveal == nil }
 
-// Reveal returns the text. It belongs only into a header of a request to the provider.
+// Reveal returns the text. Put it only into a header of a request to the provider.
 func (s Secret) Reveal() string {
 	if s.reveal == nil {
 		return ""
@@ -30,7 +30,7 @@ func (s Secret) Reveal() string {
 	return s.reveal()
 }
 
-// String returns a place holder, or nothing for the empty secret.
+// String returns a placeholder, or nothing for the empty secret.
 func (s Secret) String() string {
 	if s.Empty() {
 		return ""

@@ -17,7 +17,7 @@ import (
 // readStream reads the chunks of a reply until its end. A stream is whole when each choice has its finish reason;
 // [DONE] alone proves nothing, and its absence nothing either.
 //
-// What comes after the last finish reason and cannot be read is no harm: nothing of the reply is missing.
+// An error after the last finish reason is ignored: nothing of the reply is missing.
 func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) error {
 	s := newRelay(r)
 	idle := r.idle()
@@ -50,8 +50,7 @@ func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) erro
 	}
 }
 
-// pieces splits an event whose data lines are chunks of their own, as some providers write them without the blank
-// line between.
+// pieces splits an event in which each data line is a chunk: some providers leave out the blank lines between them.
 func pieces(data []byte) [][]byte {
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 {
@@ -84,25 +83,27 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	case clean:
 		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason",
 			r.provider.Name)
-		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason", len(s.chunks)))
+		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason",
+			len(s.chunks)))
 	}
 	f := messages.NewFault(messages.ProviderError, "provider %s broke the stream", r.provider.Name)
 	return r.broken(s, r.provider.explain(f, "broke the stream after %d chunks: %s", len(s.chunks), err))
 }
 
-// broken is the fault of a stream that broke: after something was released it is stream_cut, on which nobody acts;
-// before, it is the provider's own, so that a standby can take over (FB-9).
+// broken is the fault of a stream that broke: once something was released it is stream_cut, on which no stage acts;
+// before, it is the provider's own fault, so that a standby can take over.
 func (r *run) broken(s *relay, err error) error {
 	f, ok := errors.AsType[*messages.Fault](err)
 	if !ok || !s.released {
 		return err
 	}
-	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s", f.Message)
+	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s",
+		f.Message)
 	cut.Last, cut.RetryAfter, cut.Headers, cut.Detail = f.Code, f.RetryAfter, f.Headers, f.Reason()
 	return cut
 }
 
-// relay takes the raw chunks of one run, hands on what may be seen now, and keeps all for the reply.
+// relay takes the raw chunks of one run, passes on what may be seen now, and keeps all of them for the reply.
 type relay struct {
 	run      *run
 	show     bool // the caller reads chunks and no stage holds them back
@@ -117,7 +118,7 @@ type relay struct {
 	finished int
 	sawToken bool // something other than a role came
 	complete bool // all expected choices are finished
-	mended   bool // bytes that are no UTF-8 were replaced
+	mended   bool // bytes that are not UTF-8 were replaced
 }
 
 func newRelay(r *run) *relay {
@@ -145,7 +146,7 @@ func (s *relay) add(data []byte, eventName string) error {
 	}
 	if bytes.ContainsAny(data, "\r\n") {
 		var b bytes.Buffer
-		_ = json.Compact(&b, data) // valid, see above; a chunk is one line on the way to the caller
+		_ = json.Compact(&b, data) // valid, see above; a chunk must be one line when it is sent to the caller
 		data = b.Bytes()
 	}
 	if s.size += len(data); s.size > maxReply {
@@ -186,8 +187,9 @@ func (s *relay) keepTail(chunk []byte) {
 	}
 }
 
-// split divides a chunk into what may go out now and what ends choices; a choice with both is in both (contracts 8).
-// A chunk that is only one of them stays as it is, byte for byte.
+// split divides a chunk into the part that may go out now and the part that ends choices, because the end is only sent
+// when the final reply is known. A choice with both is in both. A chunk that is only one of them stays the same, byte
+// for byte.
 func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 	var now, end [][]byte
 	for _, c := range choices {
@@ -221,7 +223,7 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 	return rawjson.SetField(body, "choices", rawjson.Array(now)), rawjson.SetField(chunk, "choices", rawjson.Array(end))
 }
 
-// pass hands a chunk on through the filters, and holds it while nothing was said yet.
+// pass sends a chunk through the filters, and holds it back until the model has said something.
 func (s *relay) pass(chunk []byte) error {
 	if !s.show {
 		return nil
@@ -229,7 +231,7 @@ func (s *relay) pass(chunk []byte) error {
 	if s.filters != nil {
 		var ok bool
 		if chunk, ok = s.filters.chunk(chunk); !ok {
-			s.show = false // a text in a form that the filters cannot read: nothing more goes out before the end
+			s.show = false // the filters cannot read this form of text: nothing more goes out before the end
 			s.waiting = nil
 			return nil
 		}
@@ -248,8 +250,8 @@ func (s *relay) pass(chunk []byte) error {
 	return s.send(chunk)
 }
 
-// send hands out what waits and a chunk. Thoughts alone release nothing: they are shown as they come, unless a stage
-// looks at the texts, and a standby may still take over.
+// send sends the waiting chunks and this one. Thoughts alone do not count as released: they are shown as they come,
+// unless a stage filters the texts, and a standby may still take over.
 func (s *relay) send(chunk []byte) error {
 	out := append(s.waiting, chunk)
 	s.waiting = nil
@@ -261,13 +263,14 @@ func (s *relay) send(chunk []byte) error {
 	return nil
 }
 
-// release says that the caller sees something from here on: no standby can take over, so nobody needs the time.
+// release marks that the caller sees something from now on. No standby can take over any more, so the run may use all
+// the time.
 func (s *relay) release() {
 	s.released = true
 	s.run.share.halt()
 }
 
-// flush hands on what the filters held back of a choice that is finished.
+// flush sends what the filters held back of a finished choice.
 func (s *relay) flush(index int64) error {
 	if !s.show || s.filters == nil {
 		return nil
@@ -282,13 +285,13 @@ func (s *relay) flush(index int64) error {
 	return nil
 }
 
-// whole reports whether nothing of the reply is missing. Where the stream broke, only as many finished choices as
-// were asked for prove it.
+// whole reports whether nothing of the reply is missing. If the stream broke, it is complete only if all requested
+// choices are finished.
 func (s *relay) whole(clean bool) bool {
 	return s.complete || clean && s.finished > 0 && s.finished == len(s.open)
 }
 
-// settle makes the chunks the call's reply.
+// settle assembles the chunks and sets the call's reply.
 func (s *relay) settle() error {
 	reply, err := chat.Assemble(s.chunks)
 	if err != nil {

@@ -21,9 +21,12 @@ import (
 )
 
 const (
-	roleChunk   = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
-	finishChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
-	usageChunk  = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[],"usage":{"total_tokens":3}}`
+	roleChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,` +
+		`"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
+	finishChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,` +
+		`"delta":{},"finish_reason":"stop"}]}`
+	usageChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[],"usage":{` +
+		`"total_tokens":3}}`
 )
 
 // tailOf returns the raw chunks that end the stream.
@@ -43,11 +46,14 @@ func TestStreamOfChunks(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		sse(w, roleChunk, chunkText("Hel"), chunkText("lo"), finishChunk, usageChunk, "[DONE]")
 	})
-	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, true)
+	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true,"stream_options":{`+
+		`"include_usage":true}}`, true)
 	require.Nil(t, c.Fault)
 	require.Equal(t, []string{roleChunk, chunkText("Hel"), chunkText("lo")}, out, "raw bytes, nothing of the end")
 	require.Equal(t, []string{finishChunk, usageChunk}, tailOf(c))
-	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, string(c.Reply()))
+	require.Equal(t, `{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,`+
+		`"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`,
+		string(c.Reply()))
 	require.Equal(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`, u.body(0))
 	require.Equal(t, "text/event-stream", u.head(0).Get("Accept"))
 }
@@ -62,7 +68,7 @@ func TestStreamField(t *testing.T) {
 	require.Equal(t, `{"model":"m","stream":true}`, u.body(0))
 	c, out = ask(t.Context(), e, `{"model":"m","stream":true}`, false)
 	require.Nil(t, c.Fault)
-	require.Equal(t, "x", text(c), "nobody reads chunks: the reply is put together")
+	require.Equal(t, "x", text(c), "the caller does not read chunks: the reply is assembled")
 	require.Empty(t, out)
 	require.Empty(t, tailOf(c))
 }
@@ -73,18 +79,24 @@ func TestStreamForms(t *testing.T) {
 	split := strings.Replace(chunkText("b"), `"choices"`, "\n\"choices\"", 1)
 	both := strings.Replace(chunkText("b"), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
 	forms := map[string]string{
-		"no space":              "data:" + chunkText("ab") + "\n\ndata:" + finishChunk + "\n\ndata:[DONE]\n\n",
-		"CRLF":                  "data: " + chunkText("ab") + "\r\n\r\ndata: " + finishChunk + "\r\n\r\ndata: [DONE]\r\n\r\n",
-		"CR":                    "data: " + chunkText("ab") + "\r\rdata: " + finishChunk + "\r\r",
-		"byte order mark":       "\xEF\xBB\xBFdata: " + chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
-		"no DONE":               "data: " + chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
-		"no last blank line":    "data: " + chunkText("ab") + "\n\ndata: " + finishChunk,
-		"several data lines":    "data: " + chunkText("a") + "\n\ndata: " + strings.ReplaceAll(split, "\n", "\ndata: ") + "\n\ndata: " + finishChunk + "\n\n",
-		"no blank lines":        "data: " + chunkText("a") + "\ndata: " + chunkText("b") + "\ndata: " + finishChunk + "\ndata: [DONE]\n",
-		"comments by thousands": strings.Repeat(": keep-alive\n\n", 5000) + "data: " + chunkText("ab") + "\n\n" + strings.Repeat(":\n", 5000) + "data: " + finishChunk + "\n\n",
-		"names and ids":         "id: 1\nevent: message\nretry: 5\ndata: " + chunkText("ab") + "\n\nevent: ping\n\ndata: " + finishChunk + "\n\n",
-		"text with the finish":  "data: " + chunkText("a") + "\n\ndata: " + both + "\n\n",
-		"a prompt filter first": `data: {"id":"","choices":[],"prompt_filter_results":[]}` + "\n\ndata: " + chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
+		"no space": "data:" + chunkText("ab") + "\n\ndata:" + finishChunk + "\n\ndata:[DONE]\n\n",
+		"CRLF": "data: " + chunkText("ab") + "\r\n\r\ndata: " + finishChunk +
+			"\r\n\r\ndata: [DONE]\r\n\r\n",
+		"CR":                 "data: " + chunkText("ab") + "\r\rdata: " + finishChunk + "\r\r",
+		"byte order mark":    "\xEF\xBB\xBFdata: " + chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
+		"no DONE":            "data: " + chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
+		"no last blank line": "data: " + chunkText("ab") + "\n\ndata: " + finishChunk,
+		"several data lines": "data: " + chunkText("a") + "\n\ndata: " + strings.ReplaceAll(split, "\n",
+			"\ndata: ") + "\n\ndata: " + finishChunk + "\n\n",
+		"no blank lines": "data: " + chunkText("a") + "\ndata: " + chunkText("b") + "\ndata: " + finishChunk +
+			"\ndata: [DONE]\n",
+		"comments by thousands": strings.Repeat(": keep-alive\n\n", 5000) + "data: " + chunkText("ab") + "\n\n" +
+			strings.Repeat(":\n", 5000) + "data: " + finishChunk + "\n\n",
+		"names and ids": "id: 1\nevent: message\nretry: 5\ndata: " + chunkText("ab") +
+			"\n\nevent: ping\n\ndata: " + finishChunk + "\n\n",
+		"text with the finish": "data: " + chunkText("a") + "\n\ndata: " + both + "\n\n",
+		"a prompt filter first": `data: {"id":"","choices":[],"prompt_filter_results":[]}` + "\n\ndata: " +
+			chunkText("ab") + "\n\ndata: " + finishChunk + "\n\n",
 	}
 	for name, body := range forms {
 		t.Run(name, func(t *testing.T) {
@@ -122,15 +134,18 @@ func TestStreamThatBreaks(t *testing.T) {
 		answer http.HandlerFunc
 		before messages.Code // nothing released yet
 	}{
-		"clean end":         {more(""), messages.ProviderError},
-		"DONE alone":        {more(data("[DONE]")), messages.ProviderError},
-		"malformed":         {more(data(`{"choices":[{"del`)), messages.ProviderBadReply},
-		"no object":         {more(data(`7`)), messages.ProviderBadReply},
-		"error event":       {more(data(`{"error":{"message":"x","type":"server_error","code":null}}`)), messages.ProviderError},
-		"error after pings": {more(strings.Repeat(": p\n\n", 400) + data(`{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`)), messages.ProviderLimited},
-		"named error":       {more("event: error\ndata: {\"message\":\"x\",\"type\":\"overloaded_error\"}\n\n"), messages.ProviderError},
-		"connection reset":  {reset, messages.ProviderError},
-		"silence":           {hang, messages.ProviderTimeout},
+		"clean end":  {more(""), messages.ProviderError},
+		"DONE alone": {more(data("[DONE]")), messages.ProviderError},
+		"malformed":  {more(data(`{"choices":[{"del`)), messages.ProviderBadReply},
+		"no object":  {more(data(`7`)), messages.ProviderBadReply},
+		"error event": {more(data(`{"error":{"message":"x","type":"server_error","code":null}}`)),
+			messages.ProviderError},
+		"error after pings": {more(strings.Repeat(": p\n\n", 400) +
+			data(`{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`)), messages.ProviderLimited},
+		"named error": {more("event: error\ndata: {\"message\":\"x\",\"type\":\"overloaded_error\"}\n\n"),
+			messages.ProviderError},
+		"connection reset": {reset, messages.ProviderError},
+		"silence":          {hang, messages.ProviderTimeout},
 		"keep-alives for ever": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, ": ping\n\n")
@@ -144,7 +159,7 @@ func TestStreamThatBreaks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		for when, first := range map[string][]string{"before": {roleChunk}, "after": {roleChunk, chunkText("Hel")}} {
-			t.Run("FB-9 "+name+" "+when, func(t *testing.T) {
+			t.Run(name+" "+when+" a standby can take over only before the first chunk (FB-9)", func(t *testing.T) {
 				t.Parallel()
 				u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 					sse(w, first...)
@@ -205,9 +220,11 @@ func TestStreamWithoutDoneThatStaysOpen(t *testing.T) {
 func TestStreamOfSeveralChoices(t *testing.T) {
 	t.Parallel()
 	chunk := func(i int, delta, finish string) string {
-		return fmt.Sprintf(`{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":%d,"delta":%s,"finish_reason":%s}]}`, i, delta, finish)
+		return fmt.Sprintf(`{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{`+
+			`"index":%d,"delta":%s,"finish_reason":%s}]}`, i, delta, finish)
 	}
-	all := []string{chunk(0, `{"content":"a"}`, "null"), chunk(1, `{"content":"x"}`, "null"), chunk(0, "{}", `"stop"`), chunk(1, `{"content":"y"}`, "null"), chunk(1, "{}", `"length"`)}
+	all := []string{chunk(0, `{"content":"a"}`, "null"), chunk(1, `{"content":"x"}`, "null"),
+		chunk(0, "{}", `"stop"`), chunk(1, `{"content":"y"}`, "null"), chunk(1, "{}", `"length"`)}
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, all...) })
 	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true,"n":2}`, true)
 	require.Nil(t, c.Fault)
@@ -222,11 +239,13 @@ func TestStreamOfSeveralChoices(t *testing.T) {
 
 func TestTextUsageAndFinishInOneChunk(t *testing.T) {
 	t.Parallel()
-	chunk := strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":"stop"}],"usage":{"total_tokens":3}`, 1)
+	chunk := strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":"stop"}],"usage":{`+
+		`"total_tokens":3}`, 1)
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { sse(w, chunk) })
 	c, out := ask(t.Context(), endpoint(t, u.URL), `{"model":"m","stream":true}`, true)
 	require.Nil(t, c.Fault)
-	require.Equal(t, []string{strings.Replace(chunkText("ab"), `"finish_reason":null}]`, `"finish_reason":null}],"usage":null`, 1)}, out)
+	require.Equal(t, []string{strings.Replace(chunkText("ab"), `"finish_reason":null}]`,
+		`"finish_reason":null}],"usage":null`, 1)}, out)
 	require.Equal(t, []string{strings.Replace(chunk, `{"content":"ab"}`, "{}", 1)}, tailOf(c))
 	require.Contains(t, string(c.Reply()), `"usage":{"total_tokens":3}`)
 }
@@ -272,16 +291,22 @@ func (dash) Flush(pipeline.ChunkKey) string { return "" }
 
 func TestChunkFilters(t *testing.T) {
 	t.Parallel()
-	logs := strings.Replace(chunkText("abc"), `"finish_reason"`, `"logprobs":{"content":[{"token":"abc"}]},"finish_reason"`, 1)
-	tools := `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":null}]}`
+	logs := strings.Replace(chunkText("abc"), `"finish_reason"`, `"logprobs":{"content":[{"token":"abc"}]},`+
+		`"finish_reason"`, 1)
+	tools := `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,` +
+		`"delta":{"tool_calls":[{"index":0,"id":"t","type":"function","function":{"name":"f","arguments":"{` +
+		`\"a\":1}"}}]},"finish_reason":null}]}`
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		sse(w, roleChunk, chunkText("b"), logs, chunkText(""), tools, finishChunk, "[DONE]")
 	})
 	makers := map[string]model.FilterMaker{
-		"upper": func(*messages.Call) (pipeline.ChunkFilter, error) { return upper{map[pipeline.ChunkKey]string{}}, nil },
-		"dash":  func(*messages.Call) (pipeline.ChunkFilter, error) { return dash{}, nil },
-		"bad":   func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, errors.New("no") },
-		"none":  func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, nil },
+		"upper": func(*messages.Call) (pipeline.ChunkFilter, error) {
+			return upper{map[pipeline.ChunkKey]string{}},
+				nil
+		},
+		"dash": func(*messages.Call) (pipeline.ChunkFilter, error) { return dash{}, nil },
+		"bad":  func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, errors.New("no") },
+		"none": func(*messages.Call) (pipeline.ChunkFilter, error) { return nil, nil },
 	}
 	e := endpoint(t, u.URL, func(c *model.Config) {
 		c.Filters = func(stage string) (model.FilterMaker, bool) { m, ok := makers[stage]; return m, ok }
@@ -300,7 +325,9 @@ func TestChunkFilters(t *testing.T) {
 		return c, raw
 	}
 	// dash is outermost, upper innermost: upper first, then dash.
-	_, out := run(messages.Stop{Name: "dash", After: true, Filter: true, Rewrites: true}, messages.Stop{Name: "none", After: true, Filter: true}, messages.Stop{Name: "upper", After: true, Filter: true, Rewrites: true})
+	_, out := run(messages.Stop{Name: "dash", After: true, Filter: true, Rewrites: true},
+		messages.Stop{Name: "none", After: true, Filter: true}, messages.Stop{Name: "upper", After: true,
+			Filter: true, Rewrites: true})
 	shown, err := chat.Assemble(out)
 	require.NoError(t, err)
 	m := chat.Choices(shown)[0].Message()
@@ -332,8 +359,11 @@ func TestEndToEndWithFollower(t *testing.T) {
 	t.Parallel()
 	e := endpoint(t, "http://127.0.0.1:1")
 	for _, body := range []string{
-		`{"model":"demo/echo","stream":true,"n":2,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"one two  three"}]}`,
-		`{"model":"demo/tools","stream":true,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"q":{"type":"string"}}}}}]}`,
+		`{"model":"demo/echo","stream":true,"n":2,"stream_options":{"include_usage":true},"messages":[{` +
+			`"role":"user","content":"one two  three"}]}`,
+		`{"model":"demo/tools","stream":true,"messages":[{"role":"user","content":"x"}],"tools":[{` +
+			`"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"q":{` +
+			`"type":"string"}}}}}]}`,
 	} {
 		f := stream.NewFollower([]byte(body))
 		c := messages.NewCall(messages.Model, "t", []byte(body))

@@ -7,15 +7,15 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Timeouts bound one run of a model. A zero field means the value of the level above: that of the endpoint for a
-// provider, the default for the endpoint.
+// Timeouts bound one run of a model. A zero field of a provider means the endpoint's value; a zero field of the
+// endpoint means the default.
 type Timeouts struct {
 	Connect    time.Duration // until a connection stands, TLS included; 10s
 	FirstByte  time.Duration // until the headers of the answer; 60s
 	FirstToken time.Duration // of a stream: until the first chunk that is more than a role; 60s
 	Idle       time.Duration // between two signs of life after that; 30s
 	Attempt    time.Duration // of the whole run; 5m
-	Total      time.Duration // of the whole run too, and the longest deadline of a call; 10m
+	Total      time.Duration // of the whole run too; also the longest deadline of a call; 10m
 }
 
 func (t Timeouts) or(above Timeouts) Timeouts {
@@ -38,7 +38,7 @@ var defaultTimeouts = Timeouts{
 	Attempt: 5 * time.Minute, Total: 10 * time.Minute,
 }
 
-// defaultShare is what a run gets at least of the call's time while standbys are left.
+// defaultShare is the least time that a run gets while standbys are left.
 const defaultShare = 30 * time.Second
 
 // fairTry is the shortest time in which a model can be expected to answer. A call with less than two of them left is
@@ -55,7 +55,8 @@ func share(left time.Duration, standbys int, least time.Duration) (d time.Durati
 	return max(left/time.Duration(standbys+1), min(least, left/2)), true
 }
 
-// hurry starts the clock of the run's share. It stands still once something was shown: then no standby can take over.
+// hurry starts the clock of the run's share. The clock stops once something was shown, because then no standby can take
+// over.
 func (r *run) hurry(ctx context.Context) (context.Context, *clock) {
 	ctx, k := newClock(ctx)
 	deadline, bound := ctx.Deadline()
@@ -71,7 +72,8 @@ func (r *run) hurry(ctx context.Context) (context.Context, *clock) {
 	return ctx, k
 }
 
-// timeout is the fault of a wait that was too long. The caller learns what was missing, the operator why it was then.
+// timeout makes the fault of a wait that was too long. The message tells the caller what was missing; the detail tells
+// operators which limit it was.
 func (r *run) timeout(what string, d time.Duration, why string) *messages.Fault {
 	f := messages.NewFault(messages.ProviderTimeout, "provider %s: %s in time", r.provider.Name, what)
 	return r.provider.explain(f, "%s within %s (%s)", what, d.Round(time.Millisecond), why)

@@ -58,7 +58,7 @@ func TestPatienceEnds(t *testing.T) { // (FO-1)
 		require.Nil(t, m.refuses(p, "a"), "its own refusal does not make it longer")
 		m.learn(p, "a", asked(24*time.Hour))
 		time.Sleep(mostPatience)
-		require.Nil(t, m.refuses(p, "a"), "a mistaken date shuts nobody out for long")
+		require.Nil(t, m.refuses(p, "a"), "a wrong date does not shut a model out for long")
 	})
 }
 

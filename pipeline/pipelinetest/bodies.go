@@ -15,8 +15,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// bodyFixtures: bodies travel byte for byte but for insignificant white space, through stages that do not look, that
-// look, and that edit one field.
+// bodyFixtures checks that bodies travel byte for byte, except for insignificant white space, through stages that do
+// not read them, that read them, and that edit one field.
 func bodyFixtures() []Fixture {
 	var out []Fixture
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
@@ -46,7 +46,7 @@ func bodyFixtures() []Fixture {
 	return out
 }
 
-// echo replies {"got":<request>,"text":<the request was no JSON>}, or, where the request has the string "reply", with
+// echo replies {"got":<request>,"text":<the request was not JSON>}, or, where the request has the string "reply", with
 // these bytes.
 func echo(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	if s, ok := rawjson.FieldString(c.Request(), "reply"); ok {
@@ -75,7 +75,8 @@ func fidelityCases(kind messages.Kind) []Case {
 		{"key order", `{"z":1,"a":2,"m":{"z":1,"a":2}}`},
 		{"string stop", `{"stop":"END"}`},
 		{"list stop", `{"stop":["a","b"]}`},
-		{"content parts", `{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"e"}},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`},
+		{"content parts", `{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{` +
+			`"type":"e"}},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`},
 		{"null and false and empty", `{"a":null,"b":false,"c":"","d":[],"e":{}}`},
 		{"keys of every form", `{"":1,"a.b":2,"*":3,"a\"b":4,"ключ":5,"got":6}`},
 	}
@@ -93,42 +94,47 @@ func fidelityCases(kind messages.Kind) []Case {
 		edited := strings.TrimSuffix(r.body, "}") + `,"edit-me":1}`
 		out = append(out, bodyCase(kind, "an edit of one field: "+r.name, edited, func(t *testing.T, o Outcome) {
 			require.Equal(t, strings.TrimSuffix(r.body, "}")+`,"edit-me":"edited"}`, replyField(t, o.Call, "got"))
-		}), bodyCase(kind, "the reply: "+r.name, string(rawjson.SetFieldString([]byte(`{}`), "reply", r.body)), func(t *testing.T, o Outcome) {
-			require.Nil(t, o.Call.Fault)
-			require.Equal(t, r.body, string(o.Call.Reply()))
-		}))
+		}), bodyCase(kind, "the reply: "+r.name, string(rawjson.SetFieldString([]byte(`{}`), "reply", r.body)),
+			func(t *testing.T, o Outcome) {
+				require.Nil(t, o.Call.Fault)
+				require.Equal(t, r.body, string(o.Call.Reply()))
+			}))
 	}
 	return out
 }
 
 func oddCases(kind messages.Kind) []Case {
 	var out []Case
-	for _, body := range []string{`null`, `true`, `0`, `"text"`, `[]`, `[1,{"a":2}]`, `{}`, `""`, strings.Repeat("[", 500) + strings.Repeat("]", 500)} {
+	for _, body := range []string{`null`, `true`, `0`, `"text"`, `[]`, `[1,{"a":2}]`, `{}`, `""`,
+		strings.Repeat("[", 500) + strings.Repeat("]", 500)} {
 		name := body[:min(len(body), 12)]
 		out = append(out, bodyCase(kind, "odd JSON request "+name, body, func(t *testing.T, o Outcome) {
 			require.Equal(t, body, replyField(t, o.Call, "got"))
 			require.Equal(t, "false", replyField(t, o.Call, "text"))
 		}))
-		out = append(out, bodyCase(kind, "odd JSON reply "+name, string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
-			require.Nil(t, o.Call.Fault)
-			require.Equal(t, body, string(o.Call.Reply()))
-			_, isText := o.Call.ReplyText()
-			require.False(t, isText)
-		}))
+		out = append(out, bodyCase(kind, "odd JSON reply "+name,
+			string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
+				require.Nil(t, o.Call.Fault)
+				require.Equal(t, body, string(o.Call.Reply()))
+				_, isText := o.Call.ReplyText()
+				require.False(t, isText)
+			}))
 	}
-	for _, body := range []string{``, ` `, `plain`, "two\nlines\r\n", `{"a":`, `{} {}`, "\x00\x01", "<html>&amp;</html>", `{'a':1}`, "\u2028"} {
+	for _, body := range []string{``, ` `, `plain`, "two\nlines\r\n", `{"a":`, `{} {}`, "\x00\x01",
+		"<html>&amp;</html>", `{'a':1}`, "\u2028"} {
 		out = append(out, bodyCase(kind, fmt.Sprintf("text request %q", body), body, func(t *testing.T, o Outcome) {
 			got, ok := rawjson.IsString([]byte(replyField(t, o.Call, "got")))
 			require.True(t, ok)
 			require.Equal(t, body, got)
 			require.Equal(t, "true", replyField(t, o.Call, "text"), "text stays marked as text")
 		}))
-		out = append(out, bodyCase(kind, fmt.Sprintf("text reply %q", body), string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
-			require.Nil(t, o.Call.Fault)
-			got, ok := o.Call.ReplyText()
-			require.True(t, ok)
-			require.Equal(t, body, got)
-		}))
+		out = append(out, bodyCase(kind, fmt.Sprintf("text reply %q", body),
+			string(rawjson.SetFieldString([]byte(`{}`), "reply", body)), func(t *testing.T, o Outcome) {
+				require.Nil(t, o.Call.Fault)
+				got, ok := o.Call.ReplyText()
+				require.True(t, ok)
+				require.Equal(t, body, got)
+			}))
 	}
 	return out
 }
@@ -141,15 +147,18 @@ func bigCases(kind messages.Kind) []Case {
 		bodyCase(kind, "big body of 600 KB", big, func(t *testing.T, o Outcome) {
 			require.True(t, big == replyField(t, o.Call, "got"), "unchanged")
 		}),
-		bodyCase(kind, "big body and an edit", strings.TrimSuffix(big, "}")+`,"edit-me":1}`, func(t *testing.T, o Outcome) {
-			require.True(t, strings.TrimSuffix(big, "}")+`,"edit-me":"edited"}` == replyField(t, o.Call, "got"), "one field changed")
-		}),
+		bodyCase(kind, "big body and an edit", strings.TrimSuffix(big, "}")+`,"edit-me":1}`,
+			func(t *testing.T, o Outcome) {
+				require.True(t, strings.TrimSuffix(big, "}")+`,"edit-me":"edited"}` == replyField(t, o.Call, "got"),
+					"one field changed")
+			}),
 		{Name: "big bodies at once", Calls: 4,
 			Call: func(i int) *messages.Call {
 				return NewCall(kind, fmt.Appendf(nil, `{"i":%d,"s":"%s"}`, i, strings.Repeat(fmt.Sprint(i), 300<<10)))
 			},
 			Check: func(t *testing.T, i int, o Outcome) {
-				require.True(t, fmt.Sprintf(`{"i":%d,"s":"%s"}`, i, strings.Repeat(fmt.Sprint(i), 300<<10)) == replyField(t, o.Call, "got"))
+				require.True(t, fmt.Sprintf(`{"i":%d,"s":"%s"}`, i,
+					strings.Repeat(fmt.Sprint(i), 300<<10)) == replyField(t, o.Call, "got"))
 			}},
 	}
 }

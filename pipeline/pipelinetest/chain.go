@@ -30,7 +30,7 @@ func chainShapes() map[string][]Shape {
 	}
 }
 
-// row is one scripted call with the trace that the case states; the rest of the expectation is worked out by Expect.
+// row is one scripted call with the trace that it must leave; Expect works out the rest.
 type row struct {
 	shapes, name string
 	script       Script
@@ -52,84 +52,116 @@ func chainRows() []row {
 		}
 	}
 	return []row{
-		{"full", "CH-1 order and reverse order", nil, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "CH-4 stop", Script{"B.b": {ActStop}}, "A.b B.b A.a", named("beta")},
-		{"full", "CH-5 answer", Script{"B.b": {ActAnswer}, "A.a": {ActEdit}}, "A.b B.b A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, "by B+A", text(o.Call))
-		}},
-		{"full", "CH-6 after fails", Script{"G.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, []string{"", "", "broke"}, lastErrors(o.Call))
-		}},
-		{"full", "CH-6 after fails half way", Script{"G.a": {ActHalf}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "CH-6 after panics", Script{"G.a": {ActPanic}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "CH-7 all afters fail", Script{"G.a": {ActError}, "B.a": {ActPanic}, "A.a": {ActHalf}},
+		{"full", "befores run in order, afters in reverse order (CH-1)", nil, "A.b B.b G.b T G.a B.a A.a", nil},
+		{"full", "a before may stop the call (CH-4)", Script{"B.b": {ActStop}}, "A.b B.b A.a", named("beta")},
+		{"full", "a before may answer the call (CH-5)", Script{"B.b": {ActAnswer}, "A.a": {ActEdit}}, "A.b B.b A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, "by B+A", text(o.Call))
+			}},
+		{"full", "an after that fails changes nothing (CH-6)", Script{"G.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, []string{"", "", "broke"}, lastErrors(o.Call))
+			}},
+		{"full", "an after that fails half way changes nothing (CH-6)", Script{"G.a": {ActHalf}},
+			"A.b B.b G.b T G.a B.a A.a", nil},
+		{"full", "an after that panics changes nothing (CH-6)", Script{"G.a": {ActPanic}},
+			"A.b B.b G.b T G.a B.a A.a", nil},
+		{"full", "all afters run although all fail (CH-7)", Script{"G.a": {ActError}, "B.a": {ActPanic},
+			"A.a": {ActHalf}},
 			"A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
 				require.NotContains(t, lastErrors(o.Call), "")
 			}},
-		{"full", "CH-8 after edits", Script{"G.a": {ActEdit}, "B.a": {ActEdit}, "A.a": {ActEdit}},
+		{"full", "each after edits the reply of the one before (CH-8)", Script{"G.a": {ActEdit}, "B.a": {ActEdit},
+			"A.a": {ActEdit}},
 			"A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) { require.Equal(t, "T+G+B+A", text(o.Call)) }},
-		{"full", "CH-10 X-8 before fails", Script{"B.b": {ActError}}, "A.b B.b A.a", named("beta")},
-		{"full", "CH-10 and the outer after throws it again", Script{"B.b": {ActError}, "A.a": {ActRethrow}}, "A.b B.b A.a", named("beta")},
-		{"full", "CH-10 before panics", Script{"B.b": {ActPanic}}, "A.b B.b A.a", named("beta")},
-		{"full", "X-7 the outermost stops", Script{"A.b": {ActStop}}, "A.b", named("alpha")},
-		{"full", "CH-18 answered at once", Script{"A.b": {ActStop}}, "A.b", func(t *testing.T, o Outcome) {
-			require.Less(t, o.Took, 5*time.Second, "the caller must not wait for a time-out")
-		}},
-		{"empty", "CH-11 no stages", nil, "T", nil},
-		{"full", "CH-12 S1-CAP-2 wrap style", Script{"B.a": {ActAgain}}, "A.b B.b G.b T G.a B.a G.b T G.a B.a A.a", nil},
-		{"full", "CH-12 from a chain of two", Script{"B.a": {ActAgain, ActContinue, ActAgain}, "A.a": {ActAgain}},
+		{"full", "a before that fails ends the call (CH-10 X-8)", Script{"B.b": {ActError}}, "A.b B.b A.a",
+			named("beta")},
+		{"full", "the outer after returns the fault as its own error (CH-10)",
+			Script{"B.b": {ActError}, "A.a": {ActRethrow}},
+			"A.b B.b A.a", named("beta")},
+		{"full", "a before that panics ends the call (CH-10)", Script{"B.b": {ActPanic}}, "A.b B.b A.a", named("beta")},
+		{"full", "the own after of a stage that stops does not run (X-7)", Script{"A.b": {ActStop}}, "A.b",
+			named("alpha")},
+		{"full", "a call may be answered at once (CH-18)", Script{"A.b": {ActStop}}, "A.b",
+			func(t *testing.T, o Outcome) {
+				require.Less(t, o.Took, 5*time.Second, "the caller must not wait for a time-out")
+			}},
+		{"empty", "without stages the target runs alone (CH-11)", nil, "T", nil},
+		{"full", "an after may run everything inside it again (CH-12 S1-CAP-2)", Script{"B.a": {ActAgain}},
+			"A.b B.b G.b T G.a B.a G.b T G.a B.a A.a",
+			nil},
+		{"full", "two stages may each ask for more attempts (CH-12)", Script{"B.a": {ActAgain, ActContinue, ActAgain},
+			"A.a": {ActAgain}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a A.a B.b G.b T G.a B.a G.b T G.a B.a A.a", nil},
-		{"full", "X-13 inner stages see each attempt, outer ones do not",
+		{"full", "inner stages see each attempt, outer ones do not (X-13)",
 			Script{"T": {ActFault, ActFault}, "B.a": {ActAgain, ActAgainLater}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
 				require.GreaterOrEqual(t, o.Took, 60*time.Millisecond, "the delay of the second attempt")
 			}},
-		{"full", "S1-CAP-1 before edits", Script{"A.b": {ActEdit}, "G.b": {ActEdit}}, "A.b B.b G.b T G.a B.a A.a",
+		{"full", "befores may edit the request (S1-CAP-1)", Script{"A.b": {ActEdit}, "G.b": {ActEdit}},
+			"A.b B.b G.b T G.a B.a A.a",
 			func(t *testing.T, o Outcome) { require.Equal(t, `["A","G"]`, replyField(t, o.Call, "edits")) }},
 		{"full", "kept requests do not accumulate edits", Script{
 			"A.b": {ActEdit}, "B.b": {ActEdit}, "G.b": {ActEdit, ActEdit, ActEdit}, "B.a": {ActAgain, ActAgain}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
 				require.Equal(t, `["A","B","G"]`, replyField(t, o.Call, "edits"))
 			}},
-		{"full", "an attempt with another request", Script{"B.a": {ActAgainWith}}, "A.b B.b G.b T G.a B.a G.b T G.a B.a A.a",
+		{"full", "an attempt with another request", Script{"B.a": {ActAgainWith}}, "A.b B.b G.b T G.a B.a G.b T " +
+			"G.a B.a A.a",
 			func(t *testing.T, o Outcome) { require.Equal(t, `"m2"`, replyField(t, o.Call, "model")) }},
 		{"full", "the kept request stays as it was", Script{"B.a": {ActAgainWith, ActAgain}},
 			"A.b B.b G.b T G.a B.a G.b T G.a B.a G.b T G.a B.a A.a",
 			func(t *testing.T, o Outcome) { require.Equal(t, `"m1"`, replyField(t, o.Call, "model")) }},
-		{"full", "S1-CAP-4 a fault of the target", Script{"T": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", func(t *testing.T, o Outcome) {
-			f := o.Call.Fault
-			require.True(t, f.OfTarget())
-			require.Equal(t, 2*time.Second, f.RetryAfter)
-			require.Equal(t, map[string]string{"x-ratelimit-remaining": "0"}, f.Headers)
-		}},
+		{"full", "afters see a fault of the target (S1-CAP-4)", Script{"T": {ActFault}}, "A.b B.b G.b T G.a B.a A.a",
+			func(t *testing.T, o Outcome) {
+				f := o.Call.Fault
+				require.True(t, f.OfTarget())
+				require.Equal(t, 2*time.Second, f.RetryAfter)
+				require.Equal(t, map[string]string{"x-ratelimit-remaining": "0"}, f.Headers)
+			}},
 		{"full", "a fault of the target and a good second attempt", Script{"T": {ActFault}, "A.a": {ActAgain}},
 			"A.b B.b G.b T G.a B.a A.a B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target fails", Script{"T": {ActError}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target panics", Script{"T": {ActPanic}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target gives nothing", Script{"T": {ActNothing}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"full", "the target sets its fault itself", Script{"T": {ActOwnFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "a fault from before travels as it is", Script{"B.b": {ActFault}}, "A.b B.b A.a", func(t *testing.T, o Outcome) {
-			require.Equal(t, "messages", o.Call.Fault.Param)
-		}},
+		{"full", "a fault from before travels as it is", Script{"B.b": {ActFault}}, "A.b B.b A.a",
+			func(t *testing.T, o Outcome) {
+				require.Equal(t, "messages", o.Call.Fault.Param)
+			}},
 		{"full", "a fault from after is only recorded", Script{"B.a": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
 		{"closed", "fail-closed after", Script{"B.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", named("beta")},
 		{"closed", "fail-closed after with a fault", Script{"B.a": {ActFault}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"closed", "fail-closed after keeps the fault that is there", Script{"T": {ActFault}, "B.a": {ActError}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"full", "CH-21 zero verdict from before", Script{"B.b": {ActZero}}, "A.b B.b A.a", expected("Continue", "Answer", "Stop", "Hold", "Jump")},
-		{"full", "CH-21 zero verdict from after", Script{"B.a": {ActZero}}, "A.b B.b G.b T G.a B.a A.a", expected("Continue", "Again", "Hold", "Jump")},
-		{"full", "CH-21 Again from before", Script{"B.b": {ActAgain}}, "A.b B.b A.a", expected("Again", "Continue")},
-		{"full", "CH-21 Answer without a reply", Script{"B.b": {ActAnswerEmpty}}, "A.b B.b A.a", expected("without a reply")},
-		{"full", "CH-21 Answer from after", Script{"B.a": {ActAnswer}}, "A.b B.b G.b T G.a B.a A.a", expected("Answer", "Again")},
-		{"full", "CH-21 Stop from after", Script{"B.a": {ActStop}}, "A.b B.b G.b T G.a B.a A.a", expected("Stop", "Again")},
-		{"nokeep", "CH-21 Again of a stage that does not keep", Script{"B.a": {ActAgain}}, "A.b B.b G.b T G.a B.a A.a", expected("Again", "keep")},
-		{"full", "after takes the reply away", Script{"B.a": {ActDrop}}, "A.b B.b G.b T G.a B.a A.a", expected("reply")},
-		{"full", "HK-9 undeclared jump from before", Script{"B.b": {ActJumpNowhere}}, "A.b B.b A.a", expected("nowhere", "end")},
-		{"full", "HK-9 undeclared jump from after", Script{"B.a": {ActJumpNowhere}}, "A.b B.b G.b T G.a B.a A.a", expected("nowhere", "end")},
+		{"closed", "fail-closed after keeps the fault that is there", Script{"T": {ActFault}, "B.a": {ActError}},
+			"A.b B.b G.b T G.a B.a A.a", nil},
+		{"full", "the zero verdict is refused from before (CH-21)", Script{"B.b": {ActZero}}, "A.b B.b A.a",
+			expected("Continue", "Answer", "Stop", "Hold", "Jump")},
+		{"full", "the zero verdict is refused from after (CH-21)", Script{"B.a": {ActZero}},
+			"A.b B.b G.b T G.a B.a A.a",
+			expected("Continue", "Again", "Hold", "Jump")},
+		{"full", "Again is refused from before (CH-21)", Script{"B.b": {ActAgain}}, "A.b B.b A.a",
+			expected("Again", "Continue")},
+		{"full", "Answer is refused without a reply (CH-21)", Script{"B.b": {ActAnswerEmpty}}, "A.b B.b A.a",
+			expected("without a reply")},
+		{"full", "Answer is refused from after (CH-21)", Script{"B.a": {ActAnswer}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("Answer", "Again")},
+		{"full", "Stop is refused from after (CH-21)", Script{"B.a": {ActStop}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("Stop", "Again")},
+		{"nokeep", "Again is refused of a stage that does not keep (CH-21)", Script{"B.a": {ActAgain}},
+			"A.b B.b G.b T G.a B.a A.a", expected("Again", "keep")},
+		{"full", "after takes the reply away", Script{"B.a": {ActDrop}}, "A.b B.b G.b T G.a B.a A.a",
+			expected("reply")},
+		{"full", "an undeclared jump is refused from before (HK-9)", Script{"B.b": {ActJumpNowhere}}, "A.b B.b A.a",
+			expected("nowhere", "end")},
+		{"full", "an undeclared jump is refused from after (HK-9)", Script{"B.a": {ActJumpNowhere}},
+			"A.b B.b G.b T G.a B.a A.a",
+			expected("nowhere", "end")},
 		{"full", "jump to end from before is a stop", Script{"B.b": {ActJumpEnd}}, "A.b B.b A.a", named("beta")},
 		{"full", "jump to end from after goes on", Script{"B.a": {ActJumpEnd}}, "A.b B.b G.b T G.a B.a A.a", nil},
-		{"partial", "phases that are not there are no hops", nil, "A.b G.b T D.a G.a B.a", nil},
-		{"partial", "X-7 with phases that are not there", Script{"G.b": {ActStop}}, "A.b G.b B.a", nil},
-		{"partial", "again of a stage without a before", Script{"B.a": {ActAgain}}, "A.b G.b T D.a G.a B.a G.b T D.a G.a B.a", nil},
+		{"partial", "missing phases are not hops", nil, "A.b G.b T D.a G.a B.a", nil},
+		{"partial", "a stop passes phases that are not there (X-7)", Script{"G.b": {ActStop}}, "A.b G.b B.a", nil},
+		{"partial", "again of a stage without a before", Script{"B.a": {ActAgain}}, "A.b G.b T D.a G.a B.a G.b " +
+			"T D.a G.a B.a", nil},
 	}
 }
 
@@ -145,7 +177,8 @@ func chainFixtures() []Fixture {
 	var out []Fixture
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
 		for name, shapes := range chainShapes() {
-			f := Fixture{Name: string(kind) + "-" + name, Kind: kind, Stages: Stages(kind, shapes...), Target: ScriptedTarget()}
+			f := Fixture{Name: string(kind) + "-" + name, Kind: kind, Stages: Stages(kind, shapes...),
+				Target: ScriptedTarget()}
 			for _, r := range chainRows() {
 				if r.shapes == name {
 					f.Cases = append(f.Cases, rowCase(kind, shapes, r))
@@ -185,9 +218,11 @@ func RandomScript(shapes []Shape, seed uint64) Script {
 	}
 	s := Script{"T": pick(ActError, ActFault, ActPanic, ActNothing, ActOwnFault)}
 	for _, shape := range shapes {
-		s[shape.Letter()+".b"] = pick(ActEdit, ActEdit, ActAnswer, ActStop, ActError, ActFault, ActPanic, ActZero, ActAgain,
+		s[shape.Letter()+".b"] = pick(ActEdit, ActEdit, ActAnswer, ActStop, ActError, ActFault, ActPanic, ActZero,
+			ActAgain,
 			ActAnswerEmpty, ActJumpEnd, ActJumpNowhere)
-		s[shape.Letter()+".a"] = pick(ActEdit, ActAgain, ActAgain, ActAgain, ActAgainWith, ActError, ActFault, ActRethrow,
+		s[shape.Letter()+".a"] = pick(ActEdit, ActAgain, ActAgain, ActAgain, ActAgainWith, ActError, ActFault,
+			ActRethrow,
 			ActHalf, ActDrop, ActPanic, ActZero, ActAnswer, ActStop, ActJumpEnd, ActJumpNowhere)
 	}
 	return s
@@ -223,7 +258,8 @@ func timeFixture() Fixture {
 			},
 		}
 	}
-	return Fixture{Name: "deadline", Kind: messages.Model, Stages: Stages(messages.Model, shapes...), Target: ScriptedTarget(),
+	return Fixture{Name: "deadline", Kind: messages.Model, Stages: Stages(messages.Model, shapes...),
+		Target: ScriptedTarget(),
 		Cases: []Case{
 			late("the target waits", Script{"T": {ActWait}}),
 			late("a before waits", Script{"B.b": {ActWait}}),

@@ -15,8 +15,8 @@ import (
 
 type assertT = assert.CollectT
 
-// Target is a target of a test that runs in one process: it gives one outcome after the other and remembers what it
-// was asked. The last outcome repeats. The zero value replies {}. It is safe for concurrent use.
+// Target is a target for tests in one process: it gives one outcome after the other and remembers the requests. The
+// last outcome repeats. The zero value replies {}. It is safe for concurrent use.
 type Target struct {
 	// Outcomes are replies (string or []byte) and errors, in the order of the runs.
 	Outcomes []any
@@ -98,8 +98,8 @@ func (r *Records) All() []Record {
 	return append([]Record(nil), r.all...)
 }
 
-// BrokenStore is a store that does not answer: every method returns Err. It is what "store down" means in tests of the
-// stages' fail-open and fail-closed rules.
+// BrokenStore is a store that does not answer: every method returns Err. Tests use it to see whether a stage fails open
+// or closed when its store is down.
 type BrokenStore struct{ Err error }
 
 var _ pipeline.Store = BrokenStore{}

@@ -11,8 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Fixture is one chain with the cases that are run on it. Stages are in the order of the chain, and their orders say
-// the same.
+// Fixture is one chain with the cases that are run on it. Stages are in the order of the chain, and have orders that
+// agree.
 type Fixture struct {
 	Name   string
 	Kind   messages.Kind
@@ -64,7 +64,7 @@ func scripted(kind messages.Kind, s Script) func(int) *messages.Call {
 	return func(int) *messages.Call { return NewCall(kind, body) }
 }
 
-// RequireWant checks a finished scripted call against what it must come to.
+// RequireWant checks a finished scripted call against the expected result.
 func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	require.Equal(t, w.Trace, Trace(c), "trace")
 	if w.Code != "" {
@@ -78,15 +78,15 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	}
 	var stopper string
 	c.Noted(messages.NoteStopper, &stopper)
-	require.Equal(t, w.Stopper, stopper, "CH-4: who ended the call before its target")
+	require.Equal(t, w.Stopper, stopper, "who ended the call before its target (CH-4)")
 	require.Equal(t, w.Tries, c.Slip.Tries, "runs of the target")
 	require.Equal(t, w.Tries > 0, c.Flag(messages.NoteExecutorReached), messages.NoteExecutorReached)
 	require.True(t, c.Slip.Done(), "the slip is at its end")
 	require.Empty(t, c.Slip.Frames, "every frame is closed")
 	for _, stop := range c.Slip.Stops {
 		got := Count{Closed: stop.Tally.Count, Errors: stop.Tally.Errors}
-		require.Equal(t, w.Tally[stop.Name], got, "ST-5: frames closed of stage %s", stop.Name)
-		require.Equal(t, got.Errors > 0, stop.Tally.Err != "", "ST-2: last error of stage %s", stop.Name)
+		require.Equal(t, w.Tally[stop.Name], got, "frames closed of stage %s (ST-5)", stop.Name)
+		require.Equal(t, got.Errors > 0, stop.Tally.Err != "", "last error of stage %s (ST-2)", stop.Name)
 	}
 }
 

@@ -2,7 +2,7 @@ package pipelinetest
 
 import "github.com/shallot-nats/shallot/messages"
 
-// Want is what a scripted call must come to.
+// Want is the expected result of a scripted call.
 type Want struct {
 	Trace  []string
 	Text   string        // of the reply, if there is one
@@ -17,8 +17,8 @@ type Want struct {
 // Count is what one stage's counters must grow by: frames closed, and those of them with an error.
 type Count struct{ Closed, Errors int64 }
 
-// Expect works out what a script must come to, by the law of the onion as a recursion (each stage surrounds the rest,
-// as middleware does). It shares nothing with Advance and Step, so the two can be compared.
+// Expect works out the expected result of a script by recursion: each stage surrounds the rest, as middleware does. It
+// shares no code with Advance and Step, so the two can be compared.
 func Expect(shapes []Shape, script Script) Want {
 	o := &oracle{shapes: shapes, script: script, want: Want{Tally: map[string]Count{}}}
 	out := o.inward(0)

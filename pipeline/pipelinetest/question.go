@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// StepOverWire is pipeline.Step as an owner and a member in two processes do it: the question and the answer go over
-// their wire forms. A stage sees only the bodies that it declares to read; it is an error if it looks at another one.
+// StepOverWire is pipeline.Step as an owner and a member in two processes do it: the question and the answer travel in
+// their wire forms. The stage sees only the bodies that it declares; it is an error if it reads another one.
 func StepOverWire(ctx context.Context, s pipeline.Stage, c *messages.Call) (pipeline.Next, pipeline.Report, error) {
 	question, err := pipeline.Ask(s, c, time.Time{})
 	if err != nil {

@@ -14,14 +14,15 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
 )
 
-// Remotely returns the stages with their work in the hands of programs elsewhere, so that the cases of the Runner suite
-// hold for remote stages too: each has its own subject, its name, and asks there with ask.
+// Remotely turns the stages into remote stages, so that the Runner suite can be run on these too. The subject of each
+// is its name; ask asks the programs.
 func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage {
 	out := make([]pipeline.Stage, len(stages))
 	for i, s := range stages {
 		spec := remotestage.Spec{
-			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute, OnError: remotestage.OpenErr,
-			Again: s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
+			Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, Subject: s.Name, Timeout: time.Minute,
+			OnError: remotestage.OpenErr,
+			Again:   s.Keep, Jumps: s.Jumps, Writes: []string{"request", "reply"},
 		}
 		if s.FailClosed {
 			spec.OnError = remotestage.CloseErr
@@ -41,8 +42,9 @@ func Remotely(stages []pipeline.Stage, ask pipeline.Requester) []pipeline.Stage 
 // Programs is a Requester whose programs are the stages themselves, by name, in this process.
 type Programs []pipeline.Stage
 
-// Request implements pipeline.Requester.
-func (p Programs) Request(ctx context.Context, subject string, _ map[string]string, question []byte) (pipeline.Response, error) {
+// Request runs the stage whose name is the subject.
+func (p Programs) Request(ctx context.Context, subject string, _ map[string]string,
+	question []byte) (pipeline.Response, error) {
 	for _, s := range p {
 		if s.Name == subject {
 			body, failed := Program(ctx, s, question)
@@ -56,8 +58,8 @@ func (p Programs) Request(ctx context.Context, subject string, _ map[string]stri
 	return pipeline.Response{}, pipeline.ErrNoResponders
 }
 
-// told is a question as a program reads it. It is written from docs/writing-a-stage.md and shares nothing with package
-// remote, so that the two can be compared.
+// told is a question as a program reads it. It follows docs/writing-a-stage.md and shares no code with package
+// remotestage, so that the two can be compared.
 type told struct {
 	Version int    `json:"version"`
 	Stage   string `json:"stage"`
@@ -84,8 +86,8 @@ type told struct {
 	} `json:"fault"`
 }
 
-// Program is the program of a remote stage that does what the stage does: it runs the phase that the question names on a
-// call of its own, and answers with the verdict and what the phase has changed. failed is the text of a service error.
+// Program answers a question as the program of a remote stage would: it runs the stage's phase on a call of its own,
+// and answers with the verdict and the changes. failed is the text of a service error.
 func Program(ctx context.Context, s pipeline.Stage, question []byte) (body []byte, failed string) {
 	var q told
 	if err := json.Unmarshal(question, &q); err != nil {
@@ -130,10 +132,12 @@ func (q *told) rebuild() *messages.Call {
 		return raw
 	}
 	c := messages.NewCall(messages.Kind(q.Call.Kind), q.Call.Tenant, text("request", q.Request))
-	c.ID, c.Session, c.Run, c.Tool, c.Deadline, c.Notes = q.Call.ID, q.Call.Session, q.Call.Run, q.Call.Tool, q.Call.Deadline, q.Call.Notes
+	c.ID, c.Session, c.Run, c.Tool, c.Deadline, c.Notes = q.Call.ID, q.Call.Session, q.Call.Run, q.Call.Tool,
+		q.Call.Deadline, q.Call.Notes
 	c.Slip = messages.Slip{Stops: []messages.Stop{{Name: q.Stage, Before: true, After: true}}, Scratch: q.State}
 	if q.Phase == "after" {
-		c.Slip.Back, c.Slip.Frames, c.Slip.Scratch = true, []messages.Frame{{Attempt: q.Call.Attempt, State: q.State}}, nil
+		c.Slip.Back, c.Slip.Frames, c.Slip.Scratch = true,
+			[]messages.Frame{{Attempt: q.Call.Attempt, State: q.State}}, nil
 	}
 	switch {
 	case q.Reply != nil:
@@ -185,7 +189,7 @@ func (q *told) answer(v pipeline.Verdict, was, is *messages.Call) []byte {
 	return rawjson.Encode(out)
 }
 
-// changed are the notes that a phase has set; null for those that it took away.
+// changed returns the notes that a phase has set; null for those that it removed.
 func changed(was, is *messages.Call) map[string]json.RawMessage {
 	notes := map[string]json.RawMessage{}
 	for k, raw := range is.Notes {

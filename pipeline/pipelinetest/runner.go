@@ -14,15 +14,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Streamer is a Caller that can hand out the chunks of a streamed call. Cases about streams run only on these.
+// Streamer is a Caller that can pass on the chunks of a streamed call. Cases about streams run only on Streamers.
 type Streamer interface {
 	pipeline.Caller
-	// CallStream is Call; onChunk is called in order for each chunk, and not after CallStream returned.
+	// CallStream is Call with chunks: onChunk is called in order for each chunk, and never after CallStream has
+	// returned.
 	CallStream(ctx context.Context, c *messages.Call, onChunk func(chunk []byte)) (*messages.Call, error)
 }
 
 // Runner is the suite of a Caller. newCaller is called once for each fixture and returns a caller whose calls pass the
-// fixture's stages and target; what it starts, it ends in t.Cleanup. A call from the suite has no slip: the caller
+// fixture's stages and target; it must stop what it starts in t.Cleanup. A call from the suite has no slip: the caller
 // gives it one of all the fixture's stages. Fixtures run in parallel, each case's calls at once.
 func Runner(t *testing.T, newCaller func(t *testing.T, f Fixture) pipeline.Caller) {
 	t.Helper()

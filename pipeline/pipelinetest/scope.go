@@ -14,11 +14,12 @@ import (
 )
 
 func scopeFixtures() []Fixture {
-	return []Fixture{noteFixture(messages.Model), noteFixture(messages.Tool), stateFixture(), auditFixture(), streamFixture()}
+	return []Fixture{noteFixture(messages.Model), noteFixture(messages.Tool), stateFixture(), auditFixture(),
+		streamFixture()}
 }
 
-// noteFixture: the outer stage notes the request's "put", the inner one and the target read it, and the outer after
-// puts what all of them saw into the reply (S0-CTX-1, CH-16, CH-17).
+// noteFixture checks shared notes: the outer stage notes the request's "put", the inner stage and the target read it,
+// and the outer after writes what all of them saw into the reply (S0-CTX-1, CH-16, CH-17).
 func noteFixture(kind messages.Kind) Fixture {
 	seen := func(c *messages.Call) string { return string(c.Notes["test.k"]) }
 	stages := []pipeline.Stage{
@@ -65,9 +66,10 @@ func noteFixture(kind messages.Kind) Fixture {
 		}
 	}
 	return Fixture{Name: "notes-" + string(kind), Kind: kind, Stages: stages, Target: target, Cases: []Case{
-		{Name: "CH-16 S0-CTX-1 shared from before to after", Call: call(`{"put":N}`), Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
-		{Name: "CH-16 the next call does not see it", Call: call(`{}`), Check: check(func(int) string { return "" })},
-		{Name: "CH-17 CH-9 calls at once do not mix", Calls: 50, Call: call(`{"put":N}`),
+		{Name: "notes are shared from before to after (CH-16 S0-CTX-1)", Call: call(`{"put":N}`),
+			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
+		{Name: "the next call does not see it (CH-16)", Call: call(`{}`), Check: check(func(int) string { return "" })},
+		{Name: "calls at once do not mix (CH-17 CH-9)", Calls: 50, Call: call(`{"put":N}`),
 			Check: check(func(i int) string { return string(rawjson.Encode(fmt.Sprint(i))) })},
 	}}
 }
@@ -77,10 +79,12 @@ type frameState struct {
 	Token string `json:"token"`
 }
 
-// stateFixture: private state lives in the frame, over all attempts of its stage, and no other stage sees it (X-9).
+// stateFixture checks that private state lives in the frame, through all attempts of its stage, and that no other stage
+// sees it (X-9).
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
-		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true, Reads: []string{"request"},
+		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
+			Reads: []string{"request"},
 			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				token, _ := rawjson.FieldString(c.Request(), "token")
 				return pipeline.Continue(), c.SetState(frameState{Token: name + token})
@@ -104,37 +108,44 @@ func stateFixture() Fixture {
 	return Fixture{Name: "state", Kind: messages.Model,
 		Stages: []pipeline.Stage{stage("outer", 10, 1), stage("inner", 20, 1)}, Target: ScriptedTarget(),
 		Cases: []Case{{
-			Name: "X-9 the counter belongs to the frame", Calls: 10,
+			Name: "the counter belongs to the frame (X-9)", Calls: 10,
 			Call: func(i int) *messages.Call {
 				return NewCall(messages.Model, fmt.Appendf(nil, `{"token":"-%d"}`, i))
 			},
 			Check: func(t *testing.T, i int, o Outcome) {
 				require.Nil(t, o.Call.Fault)
-				line := func(who string, n int) string { return fmt.Sprintf("%s state %d attempt %d %s-%d", who, n, n, who, i) }
+				line := func(who string, n int) string {
+					return fmt.Sprintf("%s state %d attempt %d %s-%d", who, n, n,
+						who, i)
+				}
 				require.Equal(t, []string{"T", line("inner", 1), "T", line("inner", 2), line("outer", 1),
 					"T", line("inner", 1), "T", line("inner", 2), line("outer", 2)}, Trace(o.Call),
-					"a new frame counts anew, an attempt more of one frame goes on counting")
+					"a new frame starts counting again, another attempt of one frame goes on counting")
 			},
 		}}}
 }
 
-// auditFixture: a mandatory audit around an answering stage, with a limiter inside it (CH-14, X-51).
+// auditFixture puts a mandatory audit round a stage that answers, with a limiter inside it (CH-14, X-51).
 func auditFixture() Fixture {
 	audit := Shape{Name: "audit", Order: 1, Before: true, After: true}.Stage(messages.Tool)
 	audit.Tier = pipeline.Mandatory
 	inner := audit.After
 	audit.After = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		Mark(c, fmt.Sprintf("executorReached=%v stopper=%s", c.Flag(messages.NoteExecutorReached), c.Notes[messages.NoteStopper]))
+		Mark(c, fmt.Sprintf("executorReached=%v stopper=%s", c.Flag(messages.NoteExecutorReached),
+			c.Notes[messages.NoteStopper]))
 		return inner(ctx, c)
 	}
 	stages := append([]pipeline.Stage{audit}, Stages(messages.Tool, full("cache", 20), full("limiter", 40))...)
 	return Fixture{Name: "audit", Kind: messages.Tool, Stages: stages, Target: ScriptedTarget(), Cases: []Case{
-		{Name: "CH-14 X-51 a hit", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}), Check: func(t *testing.T, _ int, o Outcome) {
-			require.Equal(t, []string{"A.b", "C.b", `executorReached=false stopper="cache"`, "A.a"}, Trace(o.Call))
-			require.Equal(t, "by C", text(o.Call))
-		}},
-		{Name: "CH-14 a miss", Call: scripted(messages.Tool, nil), Check: func(t *testing.T, _ int, o Outcome) {
-			require.Equal(t, []string{"A.b", "C.b", "L.b", "T", "L.a", "C.a", `executorReached=true stopper=`, "A.a"}, Trace(o.Call))
+		{Name: "the audit sees a hit (CH-14 X-51)", Call: scripted(messages.Tool, Script{"C.b": {ActAnswer}}),
+			Check: func(t *testing.T, _ int, o Outcome) {
+				require.Equal(t, []string{"A.b", "C.b", `executorReached=false stopper="cache"`, "A.a"}, Trace(o.Call))
+				require.Equal(t, "by C", text(o.Call))
+			}},
+		{Name: "the audit sees a miss (CH-14)", Call: scripted(messages.Tool, nil), Check: func(t *testing.T, _ int,
+			o Outcome) {
+			require.Equal(t, []string{"A.b", "C.b", "L.b", "T", "L.a", "C.a", `executorReached=true stopper=`, "A.a"},
+				Trace(o.Call))
 		}},
 	}}
 }
@@ -159,20 +170,22 @@ func streamFixture() Fixture {
 	body := fmt.Sprintf(`{"stream":true,"pieces":[%s]}`, strings.Join(pieces, ","))
 	quiet := pipeline.Stage{Name: "quiet", Kind: messages.Model, Order: 10,
 		Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }}
-	return Fixture{Name: "stream", Kind: messages.Model, Stages: []pipeline.Stage{quiet}, Target: target, Cases: []Case{{
-		Name: "chunks come in the order in which they were emitted, none missing, none twice", Calls: 4, Stream: true,
-		Call: func(int) *messages.Call {
-			c := NewCall(messages.Model, []byte(body))
-			c.Stream = true
-			return c
-		},
-		Check: func(t *testing.T, _ int, o Outcome) {
-			require.Nil(t, o.Call.Fault)
-			var got []string
-			for _, c := range o.Chunks {
-				got = append(got, string(c))
-			}
-			require.Equal(t, pieces, got)
-		},
-	}}}
+	return Fixture{Name: "stream", Kind: messages.Model, Stages: []pipeline.Stage{quiet}, Target: target,
+		Cases: []Case{{
+			Name: "chunks come in the order in which they were emitted, none missing, none twice", Calls: 4,
+			Stream: true,
+			Call: func(int) *messages.Call {
+				c := NewCall(messages.Model, []byte(body))
+				c.Stream = true
+				return c
+			},
+			Check: func(t *testing.T, _ int, o Outcome) {
+				require.Nil(t, o.Call.Fault)
+				var got []string
+				for _, c := range o.Chunks {
+					got = append(got, string(c))
+				}
+				require.Equal(t, pieces, got)
+			},
+		}}}
 }

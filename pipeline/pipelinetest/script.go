@@ -20,10 +20,12 @@ type Script map[string][]Act
 // Act is what a scripted phase does.
 type Act string
 
-// The acts. In a phase that cannot give the verdict, ActAnswer, ActStop and ActAgain are the invalid verdicts of CH-21.
+// The acts. In a phase that may not return their verdict, ActAnswer, ActStop and ActAgain are tests of invalid
+// verdicts.
 const (
-	ActContinue    Act = "continue"
-	ActEdit        Act = "edit"         // before: appends its letter to the request's list "edits"; after: to the reply's text
+	ActContinue Act = "continue"
+	// before: appends its letter to the request's list "edits"; after: to the reply's text
+	ActEdit        Act = "edit"
 	ActAnswer      Act = "answer"       // sets the reply "by <letter>" and answers
 	ActAnswerEmpty Act = "answer-empty" // answers without a reply
 	ActStop        Act = "stop"
@@ -31,11 +33,11 @@ const (
 	ActAgainLater  Act = "again-later"  // after 60 ms
 	ActAgainNever  Act = "again-never"  // after an hour
 	ActAgainWith   Act = "again-with"   // with model m2 for this one attempt
-	ActError       Act = "error"        // an error that is no fault
+	ActError       Act = "error"        // an error that is not a fault
 	ActFault       Act = "fault"        // the fault blocked; at the target provider_limited
 	ActRethrow     Act = "rethrow"      // after: the call's fault as an error of its own
 	ActHalf        Act = "half"         // after: edits the reply, then fails
-	ActDrop        Act = "drop"         // after: takes the reply away and continues
+	ActDrop        Act = "drop"         // after: removes the reply and continues
 	ActPanic       Act = "panic"        //
 	ActZero        Act = "zero"         // the zero verdict
 	ActJumpEnd     Act = "jump-end"     // declared
@@ -93,7 +95,7 @@ func Trace(c *messages.Call) []string {
 	return t
 }
 
-// play marks the phase and returns its act. The n-th mark has the n-th act: nothing is counted in the process.
+// play marks the phase and returns its act. The n-th mark gets the n-th act, so that the process need not count.
 func play(c *messages.Call, mark string) Act {
 	n := 0
 	for _, m := range Trace(c) {

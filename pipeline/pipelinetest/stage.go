@@ -21,9 +21,11 @@ func OverWire(c *messages.Call) (*messages.Call, error) {
 	return messages.Unmarshal(wire)
 }
 
-// CallOverWire runs a call like pipeline.Local with a trip over the wire form before each step, and each step asked over
-// the wire. It is the reference of what any transport does to a call. Delays and the deadline are kept; nothing is stored, so a held call is an error.
-func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.Target, c *messages.Call) (*messages.Call, error) {
+// CallOverWire runs a call like pipeline.Local with a trip over the wire form before each step, and each step asked
+// over the wire. It is the reference for what a transport may do to a call. Delays and the deadline are kept; nothing
+// is stored, so a held call is an error.
+func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.Target,
+	c *messages.Call) (*messages.Call, error) {
 	ctx, cancel := context.WithDeadline(ctx, c.Deadline)
 	defer cancel()
 	if c.Slip.Stops == nil {
@@ -41,7 +43,8 @@ func CallOverWire(ctx context.Context, stages []pipeline.Stage, target pipeline.
 		if next.Delay > 0 {
 			select {
 			case <-ctx.Done():
-				c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s", c.Slip.Where()).From("deadline"))
+				c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over at %s",
+					c.Slip.Where()).From("deadline"))
 				return c, nil
 			case <-time.After(next.Delay):
 			}
@@ -71,11 +74,10 @@ func stageOf(stages []pipeline.Stage, c *messages.Call) pipeline.Stage {
 	return pipeline.Stage{Name: name}
 }
 
-// Stage is the suite of one stage with one target: it runs the call over the wire form, and each phase of the stage
-// twice on clones of the same call, as a redelivery after a crash would, whose first run was lost: once in process, and
-// once asked over the wire, where an undeclared body is absent. It returns the
-// finished call. The two runs must agree in where the call goes next; stages whose reply differs by intent (times, ids)
-// are compared by their verdict only.
+// Stage is the suite of one stage with one target. It runs the call over the wire form, and each phase twice on clones
+// of the same call, as a redelivery after a crash would: once in process, and once asked over the wire, where an
+// undeclared body is absent. Both runs must agree on where the call goes next; stages whose replies differ by intent
+// (times, ids) are compared by verdict only. It returns the finished call.
 func Stage(t *testing.T, s pipeline.Stage, target pipeline.Target, c *messages.Call) *messages.Call {
 	t.Helper()
 	if c.Slip.Stops == nil {
@@ -97,7 +99,8 @@ func Stage(t *testing.T, s pipeline.Stage, target pipeline.Target, c *messages.C
 			var second pipeline.Report
 			next, second, err = StepOverWire(t.Context(), s, c)
 			require.NoError(t, err)
-			require.Equal(t, first.Verdict.String(), second.Verdict.String(), "%s of %s, run twice", first.Phase, s.Name)
+			require.Equal(t, first.Verdict.String(), second.Verdict.String(), "%s of %s, run twice", first.Phase,
+				s.Name)
 			require.Equal(t, firstNext.Where, next.Where, "%s of %s, run twice", first.Phase, s.Name)
 			require.Empty(t, second.Stack, "%s of %s panicked", first.Phase, s.Name)
 		}

@@ -19,25 +19,25 @@ import (
 // StoreTTL is the time to live that the Store suite uses: the shortest that a NATS bucket takes.
 const StoreTTL = time.Second
 
-// Store is the suite of a Store. newStore returns an empty store each time; what it starts, it ends in t.Cleanup.
+// Store is the suite of a Store. newStore returns an empty store each time; it must stop what it starts in t.Cleanup.
 // It takes a little longer than StoreTTL of real time.
 func Store(t *testing.T, newStore func(t *testing.T) pipeline.Store) {
 	t.Helper()
 	cases := map[string]func(t *testing.T, s pipeline.Store){
-		"what is not there is ErrNotFound":                             storeMissing,
-		"put, get, overwrite, delete":                                  storeBasics,
-		"IfAbsent: the first writer wins":                              storeIfAbsent,
-		"IfAbsent: a race has one winner":                              storeRace,
-		"IfRevision: compare and set":                                  storeRevision,
-		"IfRevision: a race has one winner":                            storeRevisionRace,
-		"values of any bytes come back":                                storeValues,
-		"a value that was handed out is a copy":                        storeIsolated,
-		"keys of every token form":                                     storeKeys,
-		"Keys lists by prefix":                                         storePrefix,
-		"Change: concurrent changes lose nothing":                      storeChange,
-		"Change: what edit decides":                                    storeChangeEdit,
-		"a context that ended is an error":                             storeContext,
-		"CA-6 an entry is gone at the end of its ttl, the others stay": storeTTL,
+		"what is not there is ErrNotFound":                               storeMissing,
+		"put, get, overwrite, delete":                                    storeBasics,
+		"IfAbsent: the first writer wins":                                storeIfAbsent,
+		"IfAbsent: a race has one winner":                                storeRace,
+		"IfRevision: compare and set":                                    storeRevision,
+		"IfRevision: a race has one winner":                              storeRevisionRace,
+		"values of any bytes come back":                                  storeValues,
+		"a value that was handed out is a copy":                          storeIsolated,
+		"keys of every token form":                                       storeKeys,
+		"Keys lists by prefix":                                           storePrefix,
+		"Change: concurrent changes lose nothing":                        storeChange,
+		"Change: what edit decides":                                      storeChangeEdit,
+		"a context that ended is an error":                               storeContext,
+		"an entry is gone at the end of its ttl, the others stay (CA-6)": storeTTL,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) { run(t, newStore(t)) })
@@ -48,7 +48,7 @@ func storeMissing(t *testing.T, s pipeline.Store) {
 	ctx := t.Context()
 	_, err := s.Get(ctx, "a.b")
 	require.ErrorIs(t, err, pipeline.ErrNotFound)
-	require.NoError(t, s.Delete(ctx, "a.b"), "a key that is not there is no error")
+	require.NoError(t, s.Delete(ctx, "a.b"), "deleting a missing key is not an error")
 	keys, err := s.Keys(ctx, "")
 	require.NoError(t, err, "an empty store lists nothing, without an error")
 	require.Empty(t, keys)
@@ -181,7 +181,8 @@ func storeIsolated(t *testing.T, s pipeline.Store) {
 // TokenForms are strings whose keys cover every form of messages.Token.
 func TokenForms() []string {
 	return []string{"", "plain", "a.b", "a b", "*", ">", "=", "=h", "$JS", "ä", "日本", "a/b\\c", "UPPER", "-", "_",
-		"line\nfeed", "\x00", strings.Repeat("long", 40), strings.Repeat("é", 30), strings.Repeat("x", 64), strings.Repeat("x", 65)}
+		"line\nfeed", "\x00", strings.Repeat("long", 40), strings.Repeat("é", 30), strings.Repeat("x", 64),
+		strings.Repeat("x", 65)}
 }
 
 func storeKeys(t *testing.T, s pipeline.Store) {
@@ -288,7 +289,7 @@ func storeContext(t *testing.T, s pipeline.Store) {
 	cancel()
 	_, err := pipeline.Change(ctx, s, "k", 0, func(*int) (bool, error) { return true, nil })
 	if err == nil {
-		return // a store that answers at once may do so
+		return // a store may answer before it looks at ctx
 	}
 	require.NotErrorIs(t, err, pipeline.ErrNotFound, "an ended context says nothing about the key")
 	require.NotErrorIs(t, err, pipeline.ErrExists)
@@ -302,7 +303,7 @@ func storeTTL(t *testing.T, s pipeline.Store) {
 	r, err := s.Put(ctx, "renewed", []byte("x"), StoreTTL, pipeline.IfAbsent())
 	require.NoError(t, err)
 	_, err = s.Put(ctx, "renewed", []byte("y"), time.Hour, pipeline.IfRevision(r))
-	require.NoError(t, err, "each write sets the ttl anew")
+	require.NoError(t, err, "each write restarts the ttl")
 	_, err = s.Put(ctx, "good", []byte("x"), 0, pipeline.Always())
 	require.NoError(t, err)
 	if _, err = s.Get(ctx, "short"); time.Since(begin) < StoreTTL {

@@ -18,7 +18,7 @@ func TestStoreOnMemory(t *testing.T) {
 	pipelinetest.Store(t, func(*testing.T) pipeline.Store { return &pipeline.Memory{} })
 }
 
-// CA-6: an entry is there until the very end of its ttl and gone at it, by the clock of the process.
+// An entry is there until its ttl ends, and gone at that instant, by the clock of the process (CA-6).
 func TestMemoryTTLToTheInstant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

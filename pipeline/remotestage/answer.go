@@ -22,7 +22,7 @@ const (
 	maxNote  = 128      // characters of a note's name
 )
 
-// answer is a program's answer, read and not yet judged.
+// answer is a program's answer, decoded and not yet judged.
 type answer struct {
 	verdict        string // in lower case
 	request, reply []byte // whole bodies; nil: not given
@@ -44,17 +44,17 @@ type edit struct {
 
 type note struct {
 	key string
-	raw []byte // null takes it away
+	raw []byte // null removes it
 }
 
-// said is an error of the program's.
+// said is an error that the program answered with.
 type said struct {
 	code           messages.Code
 	message, param string
 	retryAfter     time.Duration
 }
 
-// of is the error as the stage's. Without a code it is an error like any other, which becomes stage_error.
+// of makes it the stage's error. Without a code it is an ordinary error, which becomes stage_error.
 func (s *said) of(stage string) error {
 	if s.code == "" {
 		return errors.New(s.message)
@@ -64,9 +64,10 @@ func (s *said) of(stage string) error {
 	return f
 }
 
-const answerKeys = "version, verdict, request, reply, text, set, remove, notes, state, delay_ms, question, target, error"
+const answerKeys = "version, verdict, request, reply, text, set, remove, notes, state, delay_ms, question, " +
+	"target, error"
 
-// decode reads an answer. An empty one is Continue. The error says what is wrong, for whoever writes the program.
+// decode reads an answer. An empty one is Continue. The error tells the author of the program what is wrong.
 func decode(body []byte) (a answer, err error) {
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 {
@@ -112,7 +113,8 @@ func decode(body []byte) (a answer, err error) {
 		case "notes":
 			return object(raw, "notes", func(key string, value []byte) error {
 				if key == "" || len(key) > maxNote || reservedNote(key) {
-					return fmt.Errorf("notes: %q is reserved, empty or too long; notes of your own begin with your stage's name", clip([]byte(key)))
+					return fmt.Errorf("notes: %q is reserved, empty or too long; notes of your own begin with "+
+						"your stage's name", clip([]byte(key)))
 				}
 				a.notes = append(a.notes, note{key, value})
 				return nil
@@ -153,7 +155,8 @@ func decode(body []byte) (a answer, err error) {
 		extra += len(n.key) + len(n.raw)
 	}
 	if extra > maxExtra {
-		return answer{}, fmt.Errorf("notes and state have %d bytes, at most %d; keep more in a store of your own", extra, maxExtra)
+		return answer{}, fmt.Errorf("notes and state have %d bytes, at most %d; keep more in a store of your own",
+			extra, maxExtra)
 	}
 	return a, nil
 }
@@ -179,7 +182,8 @@ func readError(raw []byte) (*said, error) {
 			}
 			s.retryAfter = *d
 		default:
-			return fmt.Errorf("error.%s is %s; an error has code, message, param and retry_after_ms", clip([]byte(key)), clip(raw))
+			return fmt.Errorf("error.%s is %s; an error has code, message, param and retry_after_ms",
+				clip([]byte(key)), clip(raw))
 		}
 		return nil
 	}); err != nil {
@@ -189,7 +193,7 @@ func readError(raw []byte) (*said, error) {
 		return nil, errors.New("error.message is missing")
 	}
 	if s.code == messages.StageError {
-		s.code = "" // what an error without a code becomes
+		s.code = "" // the code of an error without one
 	}
 	if s.code != "" && !s.code.Known() {
 		return nil, fmt.Errorf("error.code is %q, which is not in the list of codes", clip([]byte(s.code)))
@@ -197,7 +201,7 @@ func readError(raw []byte) (*said, error) {
 	return s, nil
 }
 
-// object calls f for each pair; a key that comes twice is an error, because two readers would take different ones.
+// object calls f for each pair; a repeated key is an error, because two readers could choose different values.
 func object(raw []byte, what string, f func(key string, raw []byte) error) error {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
 		return fmt.Errorf("%s is %s, no object", what, clip(raw))
@@ -220,7 +224,7 @@ func object(raw []byte, what string, f func(key string, raw []byte) error) error
 func texts(raw []byte) ([]string, error) {
 	var out []string
 	if err := json.Unmarshal(raw, &out); err != nil || out == nil {
-		return nil, fmt.Errorf("%s is no list of strings", clip(raw))
+		return nil, fmt.Errorf("%s is not a list of strings", clip(raw))
 	}
 	return out, nil
 }
@@ -229,7 +233,7 @@ func texts(raw []byte) ([]string, error) {
 func millis(raw []byte) (*time.Duration, error) {
 	ms, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || ms < 0 || ms > float64(maxDelay/time.Millisecond) {
-		return nil, fmt.Errorf("%s is no number of milliseconds from 0 to those of 30 days", clip(raw))
+		return nil, fmt.Errorf("%s is not a number of milliseconds from 0 to 30 days", clip(raw))
 	}
 	d := time.Duration(math.Ceil(ms * float64(time.Millisecond)))
 	return &d, nil

@@ -33,13 +33,15 @@ func TestDocumentedQuestion(t *testing.T) {
 	c.Note("a", 1)
 	require.NoError(t, c.SetState(1))
 	c.SetReply([]byte("plain text"))
-	c.Fault = &messages.Fault{Code: messages.ProviderLimited, Message: "m", Origin: "target", Param: "p", RetryAfter: time.Second, Last: messages.ToolError}
+	c.Fault = &messages.Fault{Code: messages.ProviderLimited, Message: "m", Origin: "target", Param: "p",
+		RetryAfter: time.Second, Last: messages.ToolError}
 	v, err := s.Before(context.Background(), c)
 	require.NoError(t, err)
 	require.Equal(t, pipeline.Continue(), v)
 
 	for _, at := range []string{"", "call", "fault"} {
-		require.Equal(t, keysAt(t, []byte(ask.bodies[0]), at), keysAt(t, shown[1], at), "keys of %q in docs/writing-a-stage.md", at)
+		require.Equal(t, keysAt(t, []byte(ask.bodies[0]), at), keysAt(t, shown[1], at),
+			"keys of %q in docs/writing-a-stage.md", at)
 	}
 }
 

@@ -17,10 +17,11 @@ import (
 // maxSteps bounds the path of an edit.
 const maxSteps = 64
 
-// judge turns an answer into the pipeline's verdict and what it does to the call, which is done all or not at all. What
-// a verdict may change: the request is changed by continue and jump from before, and by again; a reply is set by answer
-// and jump from before, and changed by continue and jump from after.
-func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipeline.Verdict, apply func() error, err error) {
+// judge turns an answer into the pipeline's verdict, and a function that makes all of its changes to the call or none.
+// The request may be changed by continue and jump from before, and by again. The reply may be set by answer and jump
+// from before, and changed by continue and jump from after.
+func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipeline.Verdict, apply func() error,
+	err error) {
 	if err := a.fits(); err != nil {
 		return v, nil, err
 	}
@@ -31,7 +32,7 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 	case "continue":
 		v, onRequest, onReply = pipeline.Continue(), before, !before
 	case "answer":
-		v, onReply, stays = pipeline.Answer(), true, nil // after: refused as a verdict, by the step
+		v, onReply, stays = pipeline.Answer(), true, nil // from after, the step refuses this verdict
 	case "stop":
 		v = pipeline.Stop()
 	case "again":
@@ -65,7 +66,7 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 		request = nil
 	}
 	if r.refused(phase, a) {
-		return v, func() error { return nil }, nil // the step says why; the answer changes nothing
+		return v, func() error { return nil }, nil // the step says why it refuses; the answer changes nothing
 	}
 	return v, func() error {
 		if request != nil {
@@ -81,8 +82,8 @@ func (r *stage) judge(c *messages.Call, phase messages.Phase, a answer) (v pipel
 	}, nil
 }
 
-// note writes the answer's notes. They are taken from every answer that can be read, as those of a stage in process stay
-// when it fails.
+// note writes the answer's notes. They count even if the answer is refused, because the notes of a stage in process
+// stay when it fails.
 func (a answer) note(c *messages.Call) {
 	for _, n := range a.notes {
 		if rawjson.IsNull(n.raw) {
@@ -96,7 +97,8 @@ func (a answer) note(c *messages.Call) {
 	}
 }
 
-// refused reports whether the step refuses the verdict: the phase cannot give it, or the stage does not declare it.
+// refused reports whether the step will refuse the verdict: the phase may not return it, or the stage does not declare
+// it.
 func (r *stage) refused(phase messages.Phase, a answer) bool {
 	switch a.verdict {
 	case "answer", "stop":
@@ -109,7 +111,7 @@ func (r *stage) refused(phase messages.Phase, a answer) bool {
 	return false
 }
 
-// fits refuses keys that do not go with the verdict: a program that sends them means something else.
+// fits refuses keys that do not belong to the verdict: the program probably means something else.
 func (a answer) fits() error {
 	switch {
 	case a.delay != nil && a.verdict != "again":
@@ -126,7 +128,7 @@ func (a answer) fits() error {
 	return nil
 }
 
-// edited returns the body as the answer wants it, or nil if the answer leaves it alone.
+// edited returns the body with the answer's changes, or nil if there are none.
 func (r *stage) edited(name string, is, whole []byte, a answer, may bool) ([]byte, error) {
 	var set []edit
 	var remove []string
@@ -175,13 +177,13 @@ func (r *stage) edited(name string, is, whole []byte, a answer, may bool) ([]byt
 			return nil, fmt.Errorf("remove %s: %w", clip([]byte(path)), err)
 		}
 	}
-	if !json.Valid(out) { // nested beyond what any reader of ours takes
+	if !json.Valid(out) { // nested deeper than our readers accept
 		return nil, fmt.Errorf("its edits make a %s that is no JSON", name)
 	}
 	return out, nil
 }
 
-// bodyOf says which body a path leads into.
+// bodyOf returns the body that a path leads into.
 func bodyOf(path string) (string, error) {
 	if strings.Count(path, ".") > maxSteps {
 		return "", fmt.Errorf("the path %q has more than %d steps", clip([]byte(path)), maxSteps)
@@ -191,25 +193,27 @@ func bodyOf(path string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("%q is no field of a body; a path is request.<field> or reply.<field>, such as reply.choices.0.message.content", clip([]byte(path)))
+	return "", fmt.Errorf("%q is not a field of a body; a path is request.<field> or reply.<field>, such as "+
+		"reply.choices.0.message.content", clip([]byte(path)))
 }
 
-// spoken are names of the table of stages for what lies in chat bodies.
+// spoken maps the names that stages use for parts of chat bodies to their paths.
 var spoken = map[string]string{
 	"request.system": "request.messages", "reply.text": "reply.choices", "reply.tool_calls": "reply.choices",
 }
 
-// declared refuses an edit of what the stage does not declare that it writes.
+// declared refuses an edit of a field that the stage does not declare in writes.
 func (r *stage) declared(path string) error {
 	for _, w := range r.Writes {
 		if within(path, w) || r.Kind == messages.Model && spoken[w] != "" && within(path, spoken[w]) {
 			return nil
 		}
 	}
-	return fmt.Errorf("it changes %s, and the stage declares writes: [%s]; declare it, or do not change it", clip([]byte(path)), strings.Join(r.Writes, ", "))
+	return fmt.Errorf("it changes %s, and the stage declares writes: [%s]; declare it, or do not change it",
+		clip([]byte(path)), strings.Join(r.Writes, ", "))
 }
 
-// within reports whether a field is a whole or a part of it.
+// within reports whether field equals whole or is a part of it.
 func within(field, whole string) bool { return field == whole || strings.HasPrefix(field, whole+".") }
 
 func (a answer) wait() (d time.Duration) {
@@ -219,7 +223,7 @@ func (a answer) wait() (d time.Duration) {
 	return d
 }
 
-// plain is the text of a JSON string, which stands for a body that is text.
+// plain returns the text of a JSON string, the form in which a text body travels.
 func plain(raw []byte) []byte {
 	if s, ok := rawjson.IsString(raw); ok {
 		return []byte(s)
@@ -227,7 +231,7 @@ func plain(raw []byte) []byte {
 	return raw
 }
 
-// split takes a path apart at its dots; a backslash before a dot or a backslash keeps it in the name.
+// split splits a path at its dots; a backslash escapes a dot or a backslash.
 func split(path string) []string {
 	var out []string
 	var step []byte
@@ -245,8 +249,8 @@ func split(path string) []string {
 	return append(out, string(step))
 }
 
-// setPath puts a value in the place of a field: into objects by name, made where they are missing, and into arrays by
-// number, where the one after the last appends.
+// setPath sets the field at a path. A step into an object is a name, and missing objects are made; a step into an array
+// is a number, and the number after the last appends.
 func setPath(in []byte, path []string, raw []byte) ([]byte, error) {
 	if len(path) == 0 {
 		return raw, nil
@@ -274,7 +278,7 @@ func setPath(in []byte, path []string, raw []byte) ([]byte, error) {
 	return rawjson.SetField(in, path[0], value), nil
 }
 
-// removePath takes a field or an element away; one that is not there is no error.
+// removePath removes a field or an element; it is not an error if it does not exist.
 func removePath(in []byte, path []string) ([]byte, error) {
 	if elems, i, err := element(in, path[0]); err != nil {
 		return nil, err
@@ -302,14 +306,15 @@ func removePath(in []byte, path []string) ([]byte, error) {
 	return rawjson.SetField(in, path[0], value), nil
 }
 
-// element reads a step into a list: its elements, and the place that the step names. elems is nil if in is no list.
+// element reads a step into a list: it returns the elements, and the index that the step names. elems is nil if in is
+// not a list.
 func element(in []byte, step string) (elems [][]byte, i int, err error) {
 	if elems = rawjson.Elements(in); elems == nil {
 		return nil, 0, nil
 	}
 	i, err = strconv.Atoi(step)
 	if err != nil || i < 0 || i > len(elems) || strconv.Itoa(i) != step {
-		return nil, 0, fmt.Errorf("%q is no place in a list of %d", clip([]byte(step)), len(elems))
+		return nil, 0, fmt.Errorf("%q is not a place in a list of %d", clip([]byte(step)), len(elems))
 	}
 	return elems, i, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Version is that of the questions and answers.
+// Version is the version of questions and answers.
 const Version = 1
 
 // question is what a program is asked, without the bodies, which follow verbatim.
@@ -21,12 +21,12 @@ type question struct {
 	Call    asked           `json:"call"`
 	State   json.RawMessage `json:"state,omitempty"`
 	Fault   *fault          `json:"fault,omitempty"`
-	// Text names the bodies that are no JSON but text, and stand there as JSON strings.
+	// Text names the bodies that are text and not JSON; they are written as JSON strings.
 	Text []string `json:"text,omitempty"`
 }
 
-// asked is what a program is told of the call. The caller's role and credentials, reply addresses and the lease are not
-// among it.
+// asked is what a program learns about the call. It never includes the caller's role and credentials, reply addresses
+// or the lease.
 type asked struct {
 	ID         string         `json:"id"`
 	Kind       messages.Kind  `json:"kind"`
@@ -48,7 +48,7 @@ type asked struct {
 	Notes      messages.Notes `json:"notes,omitempty"`
 }
 
-// fault is a call's failure as a program reads it.
+// fault is a call's failure in the form that programs read.
 type fault struct {
 	Code         messages.Code `json:"code"`
 	Message      string        `json:"message"`
@@ -60,10 +60,11 @@ type fault struct {
 	Last         messages.Code `json:"last,omitempty"`
 }
 
-// question writes what the program is asked: the call, then the bodies that the stage reads, as they are.
+// question writes the question to the program: the call, then the bodies that the stage reads, byte for byte.
 func (r *stage) question(c *messages.Call, phase messages.Phase) []byte {
 	q := question{Version: Version, Stage: r.Name, Phase: phase, Key: r.key(c, phase), Call: asked{
-		ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent, Tool: c.Tool,
+		ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent,
+		Tool:      c.Tool,
 		RequestID: c.RequestID, Parent: c.Parent, Stream: c.Stream, Attempt: c.Attempt(), Hop: c.Slip.Hops,
 		Generation: c.Generation, Tries: c.Slip.Tries, Accepted: some(c.Accepted), Deadline: some(c.Deadline),
 	}}
@@ -118,7 +119,7 @@ func some(t time.Time) *time.Time {
 	return &t
 }
 
-// hiddenNote reports whether a note is the machinery's own and no program's business.
+// hiddenNote reports whether a note is internal, so that programs do not see it.
 func hiddenNote(key string) bool {
 	switch key {
 	case messages.NoteUpstreamHeaders, messages.NoteStreamTail, "mcp.call", "stageTools":
@@ -127,7 +128,8 @@ func hiddenNote(key string) bool {
 	return strings.HasPrefix(key, "bus.") || strings.HasPrefix(key, "stream.")
 }
 
-// reservedNote reports whether a note is not a program's to set: the pipeline, the executors and the gateway trust it.
+// reservedNote reports whether a program must not set a note, because the pipeline, the executors or the gateway trust
+// it.
 func reservedNote(key string) bool {
 	switch key {
 	case messages.NoteExecutorReached, messages.NoteStopper, messages.NoteEmptied:

@@ -43,19 +43,23 @@ func TestQuestion(t *testing.T) {
 	first, second, header := ask.bodies[0], ask.bodies[1], ask.headers[0]
 	require.Contains(t, first, `"request":`+body, "verbatim")
 	require.Contains(t, second, `"reply":`+reply, "verbatim")
-	for _, part := range []string{`"version":1`, `"stage":"mine"`, `"phase":"before"`, `"tenant":"acme"`, `"session":"s-1"`, `"user":"u-1"`, `"attempt":1`,
-		`"hop":1`, `"generation":7`, `"mine.seen":3`, `"id":"` + c.ID + `"`, `"kind":"model"`, `"deadline":"`, `"request_id":"req-1"`} {
+	for _, part := range []string{`"version":1`, `"stage":"mine"`, `"phase":"before"`, `"tenant":"acme"`,
+		`"session":"s-1"`, `"user":"u-1"`, `"attempt":1`,
+		`"hop":1`, `"generation":7`, `"mine.seen":3`, `"id":"` + c.ID + `"`, `"kind":"model"`, `"deadline":"`,
+		`"request_id":"req-1"`} {
 		require.Contains(t, first, part)
 	}
 	for _, q := range ask.bodies {
-		for _, no := range []string{"operator-role", "idem-secret", "_INBOX", "secret", "role\":\"op", "lease", "slip", "bus.waiting"} {
+		for _, no := range []string{"operator-role", "idem-secret", "_INBOX", "secret", "role\":\"op", "lease",
+			"slip", "bus.waiting"} {
 			require.NotContains(t, q, no)
 		}
 		var v struct{ Key string }
 		require.NoError(t, json.Unmarshal([]byte(q), &v))
 		keys = append(keys, v.Key)
 	}
-	require.Equal(t, []string{c.ID + ".mine.before.1", c.ID + ".mine.after.3", c.ID + ".mine.after.5"}, keys, "another attempt is another question")
+	require.Equal(t, []string{c.ID + ".mine.before.1", c.ID + ".mine.after.3", c.ID + ".mine.after.5"}, keys,
+		"another attempt is another question")
 	require.Equal(t, keys[0], header["Idempotency-Key"])
 	require.Equal(t, "00-a-b-01", header["traceparent"])
 	require.Equal(t, c.ID, header["Shallot-Call"])
@@ -74,7 +78,8 @@ func TestQuestion(t *testing.T) {
 		ask := &recorder{}
 		s := spec()
 		s.Reads, s.Writes = r.reads, nil
-		require.Equal(t, r.blind, remotestage.Stage(s, ask, nil).Blind, "%v: claim checks are not fetched for a stage that looks at no body", r.reads)
+		require.Equal(t, r.blind, remotestage.Stage(s, ask, nil).Blind, "%v: claim checks are not fetched for a "+
+			"stage that looks at no body", r.reads)
 		_, _ = run(t, s, ask)
 		require.Equal(t, r.request, strings.Contains(ask.bodies[1], `"request":`), "%v", r.reads)
 		require.Equal(t, r.reply, strings.Contains(ask.bodies[1], `"reply":`), "%v", r.reads)
@@ -87,7 +92,8 @@ type recorder struct {
 	answer  func(n int) string
 }
 
-func (r *recorder) Request(_ context.Context, _ string, header map[string]string, body []byte) (pipeline.Response, error) {
+func (r *recorder) Request(_ context.Context, _ string, header map[string]string, body []byte) (pipeline.Response,
+	error) {
 	r.bodies, r.headers = append(r.bodies, string(body)), append(r.headers, header)
 	if !json.Valid(body) {
 		return pipeline.Response{}, errors.New("no JSON")
@@ -126,7 +132,8 @@ func TestTrouble(t *testing.T) {
 		{"optional, named as mandatory", "auto", 20, pipeline.Optional, true, false},
 	} {
 		for _, phase := range []messages.Phase{messages.Before, messages.After} {
-			for name, ask := range map[string]requester{"hangs": hangs, "is unreachable": broken, "cannot take so much": big} {
+			for name, ask := range map[string]requester{"hangs": hangs, "is unreachable": broken,
+				"cannot take so much": big} {
 				t.Run(fmt.Sprint(r.name, " ", phase, " ", name), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
@@ -135,7 +142,9 @@ func TestTrouble(t *testing.T) {
 						begin := time.Now()
 						c, _ := run(t, s, ask, func(c *messages.Call) {
 							if r.own {
-								c.Slip.Stops = []messages.Stop{{Name: "outer", Before: true, After: true}, {Name: "mine", Order: 20, Before: phase == messages.Before, After: phase == messages.After, Mandatory: true}}
+								c.Slip.Stops = []messages.Stop{{Name: "outer", Before: true, After: true},
+									{Name: "mine", Order: 20, Before: phase == messages.Before,
+										After: phase == messages.After, Mandatory: true}}
 							}
 						})
 						if name == "hangs" {
@@ -150,8 +159,10 @@ func TestTrouble(t *testing.T) {
 							return
 						}
 						require.NotNil(t, c.Fault)
-						require.Equal(t, name == "cannot take so much", c.Fault.Code == messages.TooLarge, c.Fault.Message)
-						require.Equal(t, name != "cannot take so much", c.Fault.Code == messages.StageError, c.Fault.Message)
+						require.Equal(t, name == "cannot take so much", c.Fault.Code == messages.TooLarge,
+							c.Fault.Message)
+						require.Equal(t, name != "cannot take so much", c.Fault.Code == messages.StageError,
+							c.Fault.Message)
 						require.Equal(t, "mine", c.Fault.Origin)
 					})
 				})
@@ -161,11 +172,11 @@ func TestTrouble(t *testing.T) {
 	c, _ := run(t, spec(), requester(func(context.Context, map[string]json.RawMessage) (pipeline.Response, error) {
 		return pipeline.Response{}, pipeline.ErrNoResponders
 	}))
-	require.Equal(t, messages.StageAbsent, c.Fault.Code, "without a bus nobody waits for the program")
+	require.Equal(t, messages.StageAbsent, c.Fault.Code, "without a bus the call does not wait for the program")
 	require.Contains(t, c.Fault.Message, "shallot.v1.stage.model.mine")
 }
 
-// A question that nobody answers in time is put again, with the same key: another program of the same stage may live.
+// A question that is not answered in time is asked again, with the same key: another program of the stage may answer.
 func TestTries(t *testing.T) {
 	t.Parallel()
 	for dead := range 4 {
@@ -174,7 +185,8 @@ func TestTries(t *testing.T) {
 			s.Tries, s.OnError, s.Phases = 3, remotestage.CloseErr, []messages.Phase{messages.Before}
 			var keys []string
 			begin := time.Now()
-			c, _ := run(t, s, requester(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
+			c, _ := run(t, s, requester(func(ctx context.Context, q map[string]json.RawMessage) (pipeline.Response,
+				error) {
 				if keys = append(keys, string(q["key"])); len(keys) <= dead {
 					<-ctx.Done()
 					return pipeline.Response{}, ctx.Err()
@@ -205,7 +217,8 @@ func TestServiceError(t *testing.T) {
 		{pipeline.Response{ErrorCode: "500", ErrorText: "broke"}, messages.StageError, "stage mine: broke"},
 		{pipeline.Response{ErrorCode: "503"}, messages.StageError, "503"},
 		{pipeline.Response{ErrorText: "broke", Body: []byte(`{"verdict":"continue"}`)}, messages.StageError, "broke"},
-		{pipeline.Response{ErrorCode: "422", ErrorText: "x", Body: []byte(`{"error":{"code":"blocked","message":"not allowed"}}`)}, messages.Blocked, "not allowed"},
+		{pipeline.Response{ErrorCode: "422", ErrorText: "x",
+			Body: []byte(`{"error":{"code":"blocked","message":"not allowed"}}`)}, messages.Blocked, "not allowed"},
 		{pipeline.Response{ErrorCode: "500", ErrorText: "broke", Body: []byte("\xff{")}, messages.StageError, "broke"},
 	} {
 		c, _ := run(t, spec(), fails(r.asked))
@@ -217,12 +230,15 @@ func TestServiceError(t *testing.T) {
 	}
 }
 
-// FuzzAnswer: whatever a program says, the call ends well or as the stage's fault; bodies stay JSON, the machinery's notes
-// stay its own, and nothing changes that is not declared.
+// FuzzAnswer: whatever a program says, the call ends well or as the stage's fault; bodies stay JSON, the machinery's
+// notes stay its own, and nothing changes that is not declared.
 func FuzzAnswer(f *testing.F) {
-	for _, seed := range []string{"", "{}", `{"verdict":"continue","set":{"request.messages.0.content":"x"},"remove":["reply.usage"]}`,
-		`{"verdict":"again","delay_ms":1,"set":{"request.messages":[]}}`, `{"verdict":"answer","reply":"x","text":["reply"]}`,
-		`{"error":{"code":"blocked","message":"x"},"notes":{"a":null}}`, `{"verdict":"jump","target":"end","state":[1]}`,
+	for _, seed := range []string{"", "{}", `{"verdict":"continue","set":{"request.messages.0.content":"x"},` +
+		`"remove":["reply.usage"]}`,
+		`{"verdict":"again","delay_ms":1,"set":{"request.messages":[]}}`, `{"verdict":"answer","reply":"x",` +
+			`"text":["reply"]}`,
+		`{"error":{"code":"blocked","message":"x"},"notes":{"a":null}}`, `{"verdict":"jump","target":"end",` +
+			`"state":[1]}`,
 		`{"verdict":"continue","set":{"request.messages.\\.":{"a": 1}}}`, `{"verdict":"hold","question":1}`} {
 		f.Add(seed, false)
 		f.Add(seed, true)
@@ -234,7 +250,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		s.Writes = []string{"request.messages", "reply.choices"}
 		n := 0
-		c, asked := run(t, s, requester(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response, error) {
+		c, asked := run(t, s, requester(func(_ context.Context, q map[string]json.RawMessage) (pipeline.Response,
+			error) {
 			n++
 			if string(q["phase"]) != `"`+phase+`"` || n > 5 {
 				return pipeline.Response{}, nil

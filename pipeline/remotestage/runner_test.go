@@ -20,7 +20,8 @@ func (l local) CallStream(ctx context.Context, c *messages.Call, onChunk func([]
 func TestRunnerWithRemoteStages(t *testing.T) {
 	t.Parallel()
 	pipelinetest.Runner(t, func(_ *testing.T, f pipelinetest.Fixture) pipeline.Caller {
-		return local{pipeline.Local{Stages: pipelinetest.Remotely(f.Stages, pipelinetest.Programs(f.Stages)), Target: f.Target}}
+		return local{pipeline.Local{Stages: pipelinetest.Remotely(f.Stages, pipelinetest.Programs(f.Stages)),
+			Target: f.Target}}
 	})
 }
 
@@ -28,7 +29,8 @@ func TestRunnerWithRemoteStages(t *testing.T) {
 type wired struct{ f pipelinetest.Fixture }
 
 func (w wired) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
-	return pipelinetest.CallOverWire(ctx, pipelinetest.Remotely(w.f.Stages, pipelinetest.Programs(w.f.Stages)), w.f.Target, c)
+	return pipelinetest.CallOverWire(ctx, pipelinetest.Remotely(w.f.Stages, pipelinetest.Programs(w.f.Stages)),
+		w.f.Target, c)
 }
 
 func TestRunnerWithRemoteStagesOverTheWireForm(t *testing.T) {

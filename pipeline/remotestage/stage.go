@@ -1,6 +1,6 @@
-// Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON, and its
-// answer is a verdict with edits. docs/writing-a-stage.md has the wire for the one who writes such a program. The program
-// gets no lease, no reply address and no credentials, and is asked by whichever process hosts the stage.
+// Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON,
+// and the answer is a verdict with edits. docs/writing-a-stage.md describes the wire format for authors of such
+// programs. The program gets no lease, no reply address and no credentials; the process that hosts the stage asks it.
 package remotestage
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// What OnError may be; empty is auto.
+// The values of OnError; empty means auto.
 const (
 	Auto     = "auto" // open for optional stages, closed for the others
 	OpenErr  = "open"
@@ -33,14 +33,14 @@ type Spec struct {
 	Tier    pipeline.Tier
 	Phases  []messages.Phase // empty: both
 	Subject string
-	// Timeout is the time for one answer; the call's deadline may be sooner.
+	// Timeout is the time limit of one answer; the call's deadline may be sooner.
 	Timeout time.Duration
-	// Tries is how often a question that is not answered in time is put; 0 means once.
+	// Tries is how often a question is asked while no answer comes in time; 0 means once.
 	Tries      int
 	SkipAbsent bool
-	// OnError says what becomes of a call when the program cannot be asked or does not answer in time.
+	// OnError says what happens to a call if the program cannot be asked or does not answer in time.
 	OnError string
-	// Again says that the after may ask for another attempt, Jumps where the program may jump to.
+	// Again says that the after may ask for another attempt; Jumps lists the targets that the program may jump to.
 	Again bool
 	Jumps []string
 	// ApplyTo, Durable and Idempotent are those of pipeline.Stage.
@@ -61,14 +61,17 @@ type stage struct {
 	warned atomic.Int64 // when the absence was last logged
 }
 
-// Stage makes the pipeline's stage of a spec.
+// Stage makes the pipeline's stage of a spec. It does not check the spec.
 func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r := &stage{Spec: s, ask: ask, log: log.With("stage", s.Name, "kind", s.Kind, "subject", s.Subject), reads: map[string]bool{}}
+	r := &stage{Spec: s, ask: ask, log: log.With("stage", s.Name, "kind", s.Kind, "subject", s.Subject),
+		reads: map[string]bool{}}
 	for _, body := range []string{messages.RequestBody, messages.ReplyBody} {
-		r.reads[body] = len(s.Reads) == 0 || slices.ContainsFunc(s.Reads, func(f string) bool { return within(f, body) })
+		r.reads[body] = len(s.Reads) == 0 || slices.ContainsFunc(s.Reads, func(f string) bool {
+			return within(f, body)
+		})
 	}
 	writes := func(body string) bool {
 		return slices.ContainsFunc(s.Writes, func(f string) bool { return within(f, body) })
@@ -77,8 +80,9 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 		Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, ApplyTo: s.ApplyTo, Keep: s.Again, Jumps: s.Jumps,
 		Reads: r.looksAt(), Writes: s.Writes, Durable: s.Durable, Idempotent: s.Idempotent, SkipAbsent: s.SkipAbsent,
 		FailClosed: s.OnError == CloseErr || s.OnError != OpenErr && s.Tier != pipeline.Optional,
-		Blind:      !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) && !writes(messages.ReplyBody),
-		Details:    r.details,
+		Blind: !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) &&
+			!writes(messages.ReplyBody),
+		Details: r.details,
 	}
 	if r.has(messages.Before) {
 		out.Before = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -94,8 +98,8 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	return out
 }
 
-// looksAt is what the stage looks at: what the spec says, and each body that an answer may change a part of. The
-// program of a stage that says nothing is told everything.
+// looksAt returns what the stage reads: what the spec says, and each body that an answer may change a part of. If the
+// spec says nothing, the program gets both bodies.
 func (r *stage) looksAt() []string {
 	out := slices.Clone(r.Reads)
 	for _, body := range []string{messages.RequestBody, messages.ReplyBody} {
@@ -112,7 +116,7 @@ func (r *stage) looksAt() []string {
 
 func (r *stage) has(p messages.Phase) bool { return len(r.Phases) == 0 || slices.Contains(r.Phases, p) }
 
-// run asks the program and does what it says. It changes the call only by a good answer, and may run twice.
+// run asks the program and follows the answer. Only a good answer changes the call. It may run twice for one step.
 func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase) (pipeline.Verdict, error) {
 	reply, late, err := r.put(ctx, c, phase)
 	var f *messages.Fault
@@ -125,15 +129,19 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 		return pipeline.Verdict{}, r.trouble(c, f)
 	case late:
 		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError,
-			"stage %s: its program gave no answer within %s%s%s; see whether it hangs or has died, or raise the stage's timeout", r.Name, r.Timeout, times(r.Tries), r.where()))
+			"stage %s: its program gave no answer within %s%s%s; see whether it hangs or has died, or raise the "+
+				"stage's timeout", r.Name, r.Timeout, times(r.Tries), r.where()))
 	case err != nil:
-		return pipeline.Verdict{}, r.trouble(c, messages.NewFault(messages.StageError, "stage %s: its program could not be asked%s: %v", r.Name, r.where(), err))
+		return pipeline.Verdict{},
+			r.trouble(c, messages.NewFault(messages.StageError, "stage %s: its program could not be asked%s: %v",
+				r.Name, r.where(), err))
 	}
 	failed := reply.ErrorCode != "" || reply.ErrorText != ""
 	a, err := decode(reply.Body)
 	if (failed || err == nil && a.fault != nil) && over(ctx) {
 		a.note(c)
-		return pipeline.Verdict{}, fmt.Errorf("its program gave up%s: %w", r.where(), ctx.Err()) // it was told the deadline
+		// the program knew the deadline
+		return pipeline.Verdict{}, fmt.Errorf("its program gave up%s: %w", r.where(), ctx.Err())
 	}
 	if failed {
 		return pipeline.Verdict{}, r.serviceError(c, phase, reply)
@@ -152,9 +160,10 @@ func (r *stage) run(ctx context.Context, c *messages.Call, phase messages.Phase)
 	return v, apply()
 }
 
-// put puts the question, and again with the same key while there is no answer in time. late says that the last one had
-// none.
-func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Response, late bool, err error) {
+// put asks the question, up to Tries times with the same key while no answer comes in time. late says that the last one
+// was not answered either.
+func (r *stage) put(ctx context.Context, c *messages.Call, phase messages.Phase) (reply pipeline.Response, late bool,
+	err error) {
 	question := r.question(c, phase)
 	for try := 1; ; try++ {
 		asking, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -175,7 +184,7 @@ func times(n int) string {
 	return fmt.Sprintf(", %d times", n)
 }
 
-// over reports whether the call's own time is over; its timer may be a moment late.
+// over reports whether the call's own time is over, even if the timer of ctx fires a moment late.
 func over(ctx context.Context) bool {
 	if until, ok := ctx.Deadline(); ok && !time.Now().Before(until) {
 		<-ctx.Done()
@@ -183,7 +192,8 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// absent is the error of a program that does not run. It is logged once in a while: every waiting call comes here again.
+// absent is the error of a program that does not run. It is logged only now and then, because every waiting call comes
+// here again and again.
 func (r *stage) absent() error {
 	r.counts.absent.Add(1)
 	now, last := time.Now().UnixNano(), r.warned.Load()
@@ -193,7 +203,7 @@ func (r *stage) absent() error {
 	return &pipeline.Absent{Stage: r.Name, Subject: r.Subject}
 }
 
-// trouble is what a program that cannot be asked, or does not answer, does to the call.
+// trouble decides what happens to the call if the program cannot be asked or does not answer.
 func (r *stage) trouble(c *messages.Call, f *messages.Fault) error {
 	r.counts.failed.Add(1)
 	if r.open(c) {
@@ -203,8 +213,8 @@ func (r *stage) trouble(c *messages.Call, f *messages.Fault) error {
 	return pipeline.Closed(f)
 }
 
-// open reports whether the call goes on without the stage. A stage that a tool names among its mandatory ones is mandatory
-// for that call.
+// open reports whether the call goes on without the stage. A stage that a tool names among its mandatory ones is
+// mandatory for that call.
 func (r *stage) open(c *messages.Call) bool {
 	if r.OnError == OpenErr || r.OnError == CloseErr {
 		return r.OnError == OpenErr
@@ -213,8 +223,8 @@ func (r *stage) open(c *messages.Call) bool {
 	return r.Tier == pipeline.Optional && (at < 0 || at >= len(c.Slip.Stops) || !c.Slip.Stops[at].Mandatory)
 }
 
-// said is an error that the program itself gave: from before it is the call's fault, as of any stage; from after it is
-// recorded, unless the stage fails closed for this call.
+// said handles an error that the program itself answered: from before it is the call's fault, as with any stage; from
+// after it is only recorded, unless the stage fails closed for this call.
 func (r *stage) said(c *messages.Call, phase messages.Phase, err error) error {
 	if phase == messages.After && !r.open(c) {
 		return pipeline.Closed(err)
@@ -222,7 +232,7 @@ func (r *stage) said(c *messages.Call, phase messages.Phase, err error) error {
 	return err
 }
 
-// serviceError is the error of a NATS micro service. Its body may be an error answer, with a code of ours.
+// serviceError is the error of a NATS micro service. Its body may be an error answer with one of our fault codes.
 func (r *stage) serviceError(c *messages.Call, phase messages.Phase, reply pipeline.Response) error {
 	if a, err := decode(reply.Body); err == nil && a.fault != nil {
 		a.note(c)
@@ -235,8 +245,8 @@ func (r *stage) serviceError(c *messages.Call, phase messages.Phase, reply pipel
 	return r.said(c, phase, errors.New(text))
 }
 
-// bad refuses an answer that cannot be followed (CH-21): it is the call's fault from either phase, because nobody knows
-// what the program meant.
+// bad refuses an answer that cannot be followed. It is the call's fault from either phase, because what the program
+// meant is unknown.
 func (r *stage) bad(phase messages.Phase, why error) (pipeline.Verdict, error) {
 	r.counts.invalid.Add(1)
 	expected := "Continue, Answer, Stop, Hold or Jump"
@@ -244,10 +254,11 @@ func (r *stage) bad(phase messages.Phase, why error) (pipeline.Verdict, error) {
 		expected = "Continue, Again, Hold or Jump"
 	}
 	return pipeline.Verdict{}, pipeline.Closed(messages.NewFault(messages.StageError,
-		"stage %s: its program's answer from %s%s cannot be used: %v; expected a JSON object with the verdict %s, or an error", r.Name, phase, r.where(), why, expected))
+		"stage %s: its program's answer from %s%s cannot be used: %v; expected a JSON object with the verdict "+
+			"%s, or an error", r.Name, phase, r.where(), why, expected))
 }
 
-// where names the subject, if it is not the one that follows from the name.
+// where names the subject, if it is not the default one.
 func (r *stage) where() string {
 	if strings.HasSuffix(r.Subject, "."+r.Name) {
 		return ""
@@ -255,10 +266,11 @@ func (r *stage) where() string {
 	return " on " + r.Subject
 }
 
-// header is what a person reads in tooling; what the program needs stands in the body too.
+// header is for people who watch messages with tools; the body has everything that the program needs.
 func (r *stage) header(ctx context.Context, c *messages.Call, phase messages.Phase) map[string]string {
 	h := map[string]string{
-		"Idempotency-Key": r.key(c, phase), "Shallot-Call": c.ID, "Shallot-Kind": string(c.Kind), "Shallot-Stage": r.Name,
+		"Idempotency-Key": r.key(c, phase), "Shallot-Call": c.ID, "Shallot-Kind": string(c.Kind),
+		"Shallot-Stage": r.Name,
 		"Shallot-Phase": string(phase), "Shallot-Attempt": strconv.Itoa(c.Attempt()), "Shallot-Tenant": c.Tenant,
 		"Shallot-Session": c.Session, "traceparent": c.Trace.Parent, "tracestate": c.Trace.State,
 	}
@@ -273,8 +285,8 @@ func (r *stage) header(ctx context.Context, c *messages.Call, phase messages.Pha
 	return h
 }
 
-// key is the same for every time that one step of one call is asked, and for no other step: redeliveries repeat it,
-// another attempt does not.
+// key identifies one step of one call: redeliveries and repeated questions have the same key, another attempt has
+// another.
 func (r *stage) key(c *messages.Call, phase messages.Phase) string {
 	return strings.Join([]string{c.ID, r.Name, string(phase), strconv.Itoa(c.Slip.Hops)}, ".")
 }

@@ -12,9 +12,10 @@ import (
 type FilterMaker = func(c *messages.Call) (pipeline.ChunkFilter, error)
 
 // ChunkFilters makes the filters of the stages that the call is inside, innermost first. find returns the maker of a
-// stage's filter by the stage's name, from this process's own registry. show is false if the stream is to be held back:
-// a stage rewrites replies and has no filter, or its filter is not known or cannot be made here (contracts 8).
-func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool), log *slog.Logger) (chain []pipeline.ChunkFilter, show bool) {
+// stage's filter by the stage's name, from this process's own registry. show is false if the stream must be held back:
+// a stage rewrites replies and has no filter, or its filter is not known or cannot be made in this process.
+func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool),
+	log *slog.Logger) (chain []pipeline.ChunkFilter, show bool) {
 	for _, frame := range slices.Backward(c.Slip.Frames) {
 		if frame.Stop < 0 || frame.Stop >= len(c.Slip.Stops) {
 			continue
@@ -32,12 +33,14 @@ func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool),
 			make, known = find(stop.Name)
 		}
 		if !known || make == nil {
-			log.Warn("stream held back: the stage's chunk filter is not known in this process", "call", c.ID, "stage", stop.Name)
+			log.Warn("stream held back: the stage's chunk filter is not known in this process", "call", c.ID, "stage",
+				stop.Name)
 			return nil, false
 		}
 		filter, err := make(c)
 		if err != nil {
-			log.Warn("stream held back: the stage's chunk filter cannot be made", "call", c.ID, "stage", stop.Name, "err", err)
+			log.Warn("stream held back: the stage's chunk filter cannot be made", "call", c.ID, "stage", stop.Name,
+				"err", err)
 			return nil, false
 		}
 		if filter != nil { // nil: nothing to filter in this call
@@ -47,11 +50,12 @@ func ChunkFilters(c *messages.Call, find func(stage string) (FilterMaker, bool),
 	return chain, true
 }
 
-// Unseen reports whether a stage that the call is inside rewrites what the target says and cannot do it piece by piece.
-// Whatever the target says before its end then passes no such stage.
+// Unseen reports whether a stage that the call is inside rewrites the target's output and cannot do so piece by piece.
+// Pieces of the output that leave before the end would not have passed that stage.
 func Unseen(c *messages.Call) bool {
 	return slices.ContainsFunc(c.Slip.Frames, func(f messages.Frame) bool {
-		return f.Stop >= 0 && f.Stop < len(c.Slip.Stops) && c.Slip.Stops[f.Stop].Rewrites && !c.Slip.Stops[f.Stop].Filter
+		return f.Stop >= 0 && f.Stop < len(c.Slip.Stops) && c.Slip.Stops[f.Stop].Rewrites &&
+			!c.Slip.Stops[f.Stop].Filter
 	})
 }
 

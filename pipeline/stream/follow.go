@@ -1,5 +1,5 @@
-// Package stream is what a caller may see of a call before its end: it follows the deltas of one source, and runs them
-// through the chunk filters of the stages on the route. It does no input or output.
+// Package stream decides what a caller may see of a call before its end: it follows the deltas of one source, and runs
+// them through the chunk filters of the stages on the route. It does no input or output.
 package stream
 
 import (
@@ -14,27 +14,26 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Follower decides what a caller sees of a streamed call: which deltas go out, and what is still to be written when
-// the call has ended (contracts 8). It is for whoever faces the caller, does no input or output, and is used by one
-// goroutine. The zero value is not ready; use NewFollower.
+// Follower decides what a caller sees of a streamed call: which deltas go out, and what is still to be written when the
+// call has ended. The APIs use it. It does no input or output, and one goroutine uses it. The zero value is not ready;
+// use NewFollower.
 //
-// One source is followed. While nothing was released, a newer source replaces it; after that all others are ignored.
-// Thoughts are shown as they come and release nothing.
-// After a gap nothing more is released until End, which sends the rest of the final reply if what was shown is a
-// prefix of it.
+// It follows one source. A newer source replaces it as long as nothing was released; after that all others are ignored.
+// Thoughts are shown as they come; they do not count as released. After a gap nothing more is released until End, which
+// sends the rest of the final reply if what was shown is a prefix of it.
 type Follower struct {
 	source
 	usage    bool
 	waiting  [][]byte // chunks that say nothing yet
 	released bool
-	like     []byte // the first chunk that went out: its id, created and model are those of all
+	like     []byte // the first chunk that went out: all others get its id, created and model
 	shown    map[int64]*shownChoice
 }
 
 // shownChoice is what a caller has seen of one choice.
 type shownChoice struct {
 	texts map[string]*strings.Builder // content, refusal and the other texts of the message
-	other map[string]bool             // fields that are no text
+	other map[string]bool             // fields that are not text
 	slots chat.ToolSlots
 	tools []*shownTool
 }
@@ -44,7 +43,7 @@ type shownTool struct {
 	args     strings.Builder
 }
 
-// NewFollower returns a follower for the caller's own request, which says whether he wants the usage chunk.
+// NewFollower returns a follower for the caller's own request, which says whether they want the usage chunk.
 func NewFollower(request []byte) *Follower {
 	return &Follower{usage: chat.WantsUsage(request), shown: map[int64]*shownChoice{}}
 }
@@ -89,12 +88,12 @@ func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 type source struct {
 	name string
 	last int             // number of the last delta that was taken
-	over bool            // a gap: nothing more of this source
+	over bool            // there was a gap: ignore the rest of this source
 	past map[string]bool // sources that were replaced
 }
 
-// admit reports whether the delta is the next one of the source that is followed, and whether that is another source
-// than before: while nothing was released, a newer one takes its place.
+// admit reports whether the delta is the next one of the followed source (ok), and whether the source has changed
+// (other): a newer source takes over as long as nothing was released.
 func (s *source) admit(d pipeline.Delta, released bool) (ok, other bool) {
 	if d.Source != s.name {
 		if released || s.past[d.Source] {
@@ -119,9 +118,9 @@ func (s *source) admit(d pipeline.Delta, released bool) (ok, other bool) {
 	return true, other
 }
 
-// End takes the finished call and returns the chunks that are still to be written, and the fault that ends the
-// stream instead of [DONE]. After a fault no chunk is to be written. A fault before anything was released is the
-// call's own, so that it can still be an ordinary error answer; later it is stream_cut.
+// End takes the finished call and returns the chunks that are still to be written, and the fault that ends the stream
+// instead of [DONE]. After a fault no chunk is to be written. If nothing was released, the fault is the call's own, so
+// that the caller can still get an ordinary error; later it is stream_cut. End is called once.
 func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	reply := c.Reply()
 	choices := chat.Choices(reply)
@@ -131,7 +130,8 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	case c.Fault != nil:
 		return nil, f.cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)
 	case len(choices) == 0:
-		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no choices, so it cannot be streamed; ask without stream")
+		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no choices, so it cannot be "+
+			"streamed; ask without stream")
 		if f.released {
 			fault = f.cut(fault.Code, "%s", fault.Message)
 		}
@@ -174,7 +174,8 @@ func (f *Follower) cut(last messages.Code, format string, args ...any) *messages
 	return fault
 }
 
-// rest returns the chunks of what was not yet shown of a choice, and whether what was shown is a prefix of it.
+// rest returns chunks with the part of a choice that was not yet shown; ok is false if what was shown is not a prefix
+// of it.
 func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 	seen := f.shown[index]
 	if seen == nil {
@@ -225,7 +226,8 @@ func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 		}
 		had := seen.tools[i]
 		args := call.Arguments()
-		if had.id != "" && had.id != call.ID() || had.name != "" && had.name != call.Name() || !strings.HasPrefix(args, had.args.String()) {
+		if had.id != "" && had.id != call.ID() || had.name != "" && had.name != call.Name() ||
+			!strings.HasPrefix(args, had.args.String()) {
 			return nil, false
 		}
 		if more := args[had.args.Len():]; more != "" {
@@ -240,11 +242,13 @@ func toolRest(call chat.ToolCall, i int, more string) []byte {
 	if _, custom := rawjson.Field(call.Raw, "custom"); custom {
 		inner, field = "custom", "input"
 	}
-	t := rawjson.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, rawjson.SetFieldString([]byte("{}"), field, more))
+	t := rawjson.SetField([]byte(fmt.Sprintf(`{"index":%d}`, i)), inner, rawjson.SetFieldString([]byte("{}"), field,
+		more))
 	return rawjson.SetField([]byte("{}"), "tool_calls", rawjson.Array([][]byte{t}))
 }
 
-// finish is the chunk that ends a choice: the model's own if there is one, with the reason of the final reply.
+// finish returns the chunk that ends a choice: the model's own if there is one, with the finish reason of the final
+// reply.
 func (f *Follower) finish(index int64, ch chat.Choice, tail [][]byte) []byte {
 	reason, ok := rawjson.Field(ch.Raw, "finish_reason")
 	if !ok || rawjson.IsNull(reason) {
@@ -262,7 +266,7 @@ func (f *Follower) finish(index int64, ch chat.Choice, tail [][]byte) []byte {
 	return chat.Chunk(f.like, index, []byte("{}"), reason)
 }
 
-// usageChunk is what comes after the last choice, for callers who asked for it.
+// usageChunk returns the usage chunk after the last choice, if the caller asked for it.
 func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 	if !f.usage {
 		return nil
@@ -351,7 +355,7 @@ func (s *shownChoice) seeTool(raw []byte) {
 	t.args.WriteString(call.Arguments())
 }
 
-// bare is what all chunks of a stream share: the chunk without what only it says.
+// bare returns the fields that all chunks of a stream share.
 func bare(chunk []byte) []byte {
 	return rawjson.DropField(rawjson.DropField(chunk, "usage"), "choices")
 }

@@ -15,19 +15,24 @@ import (
 )
 
 func piece(text string) []byte {
-	return fmt.Appendf(nil, `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"content":%q},"finish_reason":null}]}`, text)
+	return fmt.Appendf(nil, `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{`+
+		`"index":0,"delta":{"content":%q},"finish_reason":null}]}`, text)
 }
 
 const (
-	roleChunk   = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
-	finishChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
-	usageChunk  = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[],"usage":{"total_tokens":3}}`
-	plainAsk    = `{"model":"m","stream":true}`
-	usageAsk    = `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`
+	roleChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,` +
+		`"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
+	finishChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,` +
+		`"delta":{},"finish_reason":"stop"}]}`
+	usageChunk = `{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[],"usage":{` +
+		`"total_tokens":3}}`
+	plainAsk = `{"model":"m","stream":true}`
+	usageAsk = `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`
 )
 
 func reply(text string) string {
-	return fmt.Sprintf(`{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, text)
+	return fmt.Sprintf(`{"id":"c1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,`+
+		`"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"total_tokens":3}}`, text)
 }
 
 func finished(body string, tail ...string) *messages.Call {
@@ -78,7 +83,7 @@ func TestFollowerWithoutUsage(t *testing.T) {
 
 func TestFollowerSources(t *testing.T) {
 	t.Parallel()
-	t.Run("FB-9 a standby's stream replaces one that had said nothing", func(t *testing.T) {
+	t.Run("a standby's stream replaces one that had said nothing (FB-9)", func(t *testing.T) {
 		t.Parallel()
 		f := stream.NewFollower([]byte(plainAsk))
 		require.Empty(t, f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: []byte(roleChunk)}))
@@ -89,7 +94,7 @@ func TestFollowerSources(t *testing.T) {
 		require.Nil(t, fault)
 		require.Equal(t, "Bc", texts(t, append(out, end...)))
 	})
-	t.Run("FB-9 after the first chunk no second stream is shown", func(t *testing.T) {
+	t.Run("after the first chunk no second stream is shown (FB-9)", func(t *testing.T) {
 		t.Parallel()
 		f := stream.NewFollower([]byte(plainAsk))
 		f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("A")})
@@ -149,10 +154,16 @@ func TestFollowerReplaysWhatWasNeverStreamed(t *testing.T) {
 func TestFollowerToolCalls(t *testing.T) {
 	t.Parallel()
 	ask := func(args1, args2 string) string {
-		return fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":%q}},{"id":"b","type":"function","function":{"name":"g","arguments":%q}}]},"finish_reason":"tool_calls"}]}`, args1, args2)
+		return fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,`+
+			`"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{`+
+			`"name":"f","arguments":%q}},{"id":"b","type":"function","function":{"name":"g","arguments":%q}}]},`+
+			`"finish_reason":"tool_calls"}]}`, args1, args2)
 	}
 	show := func(f *stream.Follower) [][]byte {
-		return f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: []byte(`{"id":"c","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\""}}]}}]}`)})
+		return f.Delta(pipeline.Delta{Source: "1", N: 1,
+			Chunk: []byte(`{"id":"c","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant",` +
+				`"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{` +
+				`\"x\""}}]}}]}`)})
 	}
 	f := stream.NewFollower([]byte(plainAsk))
 	out := show(f)
@@ -173,8 +184,10 @@ func TestFollowerOneIdentity(t *testing.T) {
 	t.Parallel()
 	f := stream.NewFollower([]byte(usageAsk))
 	out := f.Delta(pipeline.Delta{Source: "1", N: 1, Chunk: piece("a")})
-	out = append(out, f.Delta(pipeline.Delta{Source: "1", N: 2, Chunk: []byte(`{"id":"c2","created":8,"model":"m-2","choices":[{"index":0,"delta":{"content":"b"}}]}`)})...)
-	end, fault := f.End(finished(reply("abc"), `{"id":"zz","created":0,"model":"","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"x_groq":{"a":1}}`))
+	out = append(out, f.Delta(pipeline.Delta{Source: "1", N: 2,
+		Chunk: []byte(`{"id":"c2","created":8,"model":"m-2","choices":[{"index":0,"delta":{"content":"b"}}]}`)})...)
+	end, fault := f.End(finished(reply("abc"), `{"id":"zz","created":0,"model":"","choices":[{"index":0,`+
+		`"delta":{"content":"x"},"finish_reason":"stop"}],"x_groq":{"a":1}}`))
 	require.Nil(t, fault)
 	for _, c := range append(out, end...) {
 		id, _ := rawjson.FieldString(c, "id")
@@ -190,7 +203,8 @@ func TestFollowerOneIdentity(t *testing.T) {
 
 func FuzzFollower(f *testing.F) {
 	f.Add([]byte(roleChunk), piece("x"), []byte(reply("xy")))
-	f.Add([]byte(`{"choices":[{"index":1,"delta":{"content":[1],"tool_calls":[{}]}}]}`), []byte(`{"choices":[3]}`), []byte(`{"choices":[{},{"message":null}]}`))
+	f.Add([]byte(`{"choices":[{"index":1,"delta":{"content":[1],"tool_calls":[{}]}}]}`), []byte(`{"choices":[3]}`),
+		[]byte(`{"choices":[{},{"message":null}]}`))
 	f.Fuzz(func(t *testing.T, a, b, r []byte) {
 		if !json.Valid(a) || !json.Valid(b) {
 			return

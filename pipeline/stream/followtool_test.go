@@ -50,19 +50,23 @@ func TestToolFollower(t *testing.T) {
 		whole  string
 		code   messages.Code
 	}{
-		"in order":                         {[]d{{"a", 1, "x"}, {"a", 2, "y"}}, "xy", "xyz", nil, "xyz", ""},
-		"twice":                            {[]d{{"a", 1, "x"}, {"a", 1, "x"}, {"a", 2, "y"}}, "xy", "xy", nil, "xy", ""},
-		"a gap":                            {[]d{{"a", 1, "x"}, {"a", 3, "z"}, {"a", 2, "y"}}, "x", "xyz", nil, "xyz", ""},
-		"another source after the first":   {[]d{{"a", 1, "x"}, {"b", 1, "x"}, {"b", 2, "y"}, {"a", 2, "y"}}, "xy", "xyz", nil, "xyz", ""},
-		"another source while none showed": {[]d{{"a", 2, "y"}, {"b", 1, "x"}, {"a", 1, "q"}}, "x", "xyz", nil, "xyz", ""},
-		"not a prefix":                     {[]d{{"a", 1, "x"}}, "x", "yz", nil, "x", messages.StreamCut},
-		"shorter":                          {[]d{{"a", 1, "xyz"}}, "xyz", "xy", nil, "xyz", messages.StreamCut},
-		"nothing shown":                    {nil, "", "xyz", nil, "xyz", ""},
-		"JSON of which nothing was shown":  {nil, "", `{"a":1}`, nil, "", ""},
-		"JSON of which a part was shown":   {[]d{{"a", 1, `{"a"`}}, `{"a"`, `{"a":1}`, nil, `{"a":1}`, ""},
-		"a fault before":                   {nil, "", "", broken, "", messages.ToolError},
-		"a fault after":                    {[]d{{"a", 1, "x"}}, "x", "", broken, "x", messages.StreamCut},
-		"an unknown outcome after":         {[]d{{"a", 1, "x"}}, "x", "", unknown, "x", messages.OutcomeUnknown},
+		"in order": {[]d{{"a", 1, "x"}, {"a", 2, "y"}}, "xy", "xyz", nil, "xyz", ""},
+		"twice": {[]d{{"a", 1, "x"}, {"a", 1, "x"}, {"a", 2, "y"}}, "xy", "xy", nil, "xy",
+			""},
+		"a gap": {[]d{{"a", 1, "x"}, {"a", 3, "z"}, {"a", 2, "y"}}, "x", "xyz", nil, "xyz",
+			""},
+		"another source after the first": {[]d{{"a", 1, "x"}, {"b", 1, "x"}, {"b", 2, "y"}, {"a", 2, "y"}}, "xy",
+			"xyz", nil, "xyz", ""},
+		"another source while none showed": {[]d{{"a", 2, "y"}, {"b", 1, "x"}, {"a", 1, "q"}}, "x", "xyz", nil, "xyz",
+			""},
+		"not a prefix":                    {[]d{{"a", 1, "x"}}, "x", "yz", nil, "x", messages.StreamCut},
+		"shorter":                         {[]d{{"a", 1, "xyz"}}, "xyz", "xy", nil, "xyz", messages.StreamCut},
+		"nothing shown":                   {nil, "", "xyz", nil, "xyz", ""},
+		"JSON of which nothing was shown": {nil, "", `{"a":1}`, nil, "", ""},
+		"JSON of which a part was shown":  {[]d{{"a", 1, `{"a"`}}, `{"a"`, `{"a":1}`, nil, `{"a":1}`, ""},
+		"a fault before":                  {nil, "", "", broken, "", messages.ToolError},
+		"a fault after":                   {[]d{{"a", 1, "x"}}, "x", "", broken, "x", messages.StreamCut},
+		"an unknown outcome after":        {[]d{{"a", 1, "x"}}, "x", "", unknown, "x", messages.OutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +111,8 @@ func TestToolFollower(t *testing.T) {
 	})
 }
 
-// Whatever order, loss and doubling of deltas of two runs: what a caller saw is the result, or he is told that it is not.
+// Whatever order, loss and doubling of deltas of two runs: what a caller saw is the result, or he is told that it is
+// not.
 func TestToolFollowerProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

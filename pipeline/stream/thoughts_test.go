@@ -19,7 +19,8 @@ func thought(text string) []byte {
 }
 
 func thinking(thoughts, text string) string {
-	return fmt.Sprintf(`{"id":"c1","choices":[{"index":0,"message":{"role":"assistant","content":%q,"reasoning_content":%q},`+
+	return fmt.Sprintf(`{"id":"c1","choices":[{"index":0,"message":{"role":"assistant","content":%q,`+
+		`"reasoning_content":%q},`+
 		`"finish_reason":"stop"}]}`, text, thoughts)
 }
 

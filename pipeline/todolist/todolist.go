@@ -1,5 +1,5 @@
-// Package todolist is the list of a session as the store holds it. The stage todo-list writes it for a model, the faces
-// show and edit it for people, and a face knows no stage: so it stands below both.
+// Package todolist is the todo list of a session as the store holds it. The stage todo-list writes it for a model; the
+// APIs show and edit it for people. APIs must not import stages, so this package is below both.
 package todolist
 
 import (
@@ -25,10 +25,10 @@ const (
 	KeptFor    = 30 * 24 * time.Hour // since the last change: a session that ends says nothing
 )
 
-// Status is the state of an item (S0-TODO-3); letter by letter, as the documents' enum is (TD-9).
+// Status is the state of an item. Models and API callers read and write these words, so they must not change.
 type Status string
 
-// The states of S0-TODO-3.
+// The states.
 const (
 	Pending    Status = "PENDING"
 	InProgress Status = "IN_PROGRESS"
@@ -36,7 +36,7 @@ const (
 	Cancelled  Status = "CANCELLED"
 )
 
-// StatusNames are the four states as a text for people.
+// StatusNames lists the states, for error texts.
 const StatusNames = "PENDING, IN_PROGRESS, COMPLETED, CANCELLED"
 
 // Valid reports whether s is one of the four states.
@@ -53,14 +53,14 @@ type Item struct {
 	Updated time.Time `json:"updated"`
 }
 
-// List is the list of one session: what the store todo holds under messages.Key(tenant, session) (X-22).
+// List is the list of one session: what the store todo holds under messages.Key(tenant, session).
 type List struct {
 	Items []Item `json:"items"` // in the order of their ids
 	Next  int64  `json:"next"`  // the id of the next item; ids are never used twice
-	// Applied names the calls whose directives are in the list already, newest last, so that a redelivered after
+	// Applied names the calls whose directives are already in the list, newest last, so that a redelivered after
 	// changes nothing.
 	Applied []string `json:"applied,omitempty"`
-	// Revision counts the changes; an edit may ask that it is still the one that the editor saw.
+	// Revision counts the changes. An edit may require the revision that its author saw.
 	Revision int64 `json:"revision"`
 }
 
@@ -74,7 +74,7 @@ func (l *List) Find(id int64) *Item {
 	return nil
 }
 
-// Add appends an item and returns its id; the error is that the list is full.
+// Add appends an item and returns its id. It fails if the list is full.
 func (l *List) Add(title string, status Status, now time.Time) (int64, error) {
 	if len(l.Items) >= maxItems {
 		return 0, fmt.Errorf("the list is full (%d items)", maxItems)
@@ -89,7 +89,7 @@ func (l *List) Add(title string, status Status, now time.Time) (int64, error) {
 	return id, nil
 }
 
-// Title makes one line of a title: control characters and line ends become blanks, and it ends at its bound.
+// Title makes a title one line: control characters and line ends become spaces, and it is cut to 500 characters.
 func Title(s string) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
@@ -100,8 +100,8 @@ func Title(s string) string {
 	return strings.TrimSpace(Clip(s, MaxTitle-1))
 }
 
-// Load returns the list of a session. A session without one has an empty list, which is no error; an error means
-// that the store did not answer or holds something else under the key.
+// Load returns the list of a session. A session without a list has an empty one. An error means that the store did not
+// answer or that the stored value is not a list.
 func Load(ctx context.Context, store pipeline.Store, tenant, session string) (List, error) {
 	var l List
 	e, err := store.Get(ctx, messages.Key(tenant, session))
@@ -117,13 +117,14 @@ func Load(ctx context.Context, store pipeline.Store, tenant, session string) (Li
 	return l, nil
 }
 
-// Edit is an edit from outside.
+// Edit is a change that a person makes through an API.
 type Edit struct {
-	// Items are put: id 0 adds an item (status PENDING if none is given), another id changes what is given of it.
+	// Items are the items to write: id 0 adds an item (PENDING unless a status is given), another id changes the given
+	// fields of that item.
 	Items []Put `json:"items"`
-	// Replace drops the items that Items does not name.
+	// Replace removes the items that Items does not name.
 	Replace bool `json:"replace,omitempty"`
-	// Revision, if not 0, must be the list's; otherwise nothing changes and the fault is conflict.
+	// Revision, if not 0, must be the list's revision; otherwise nothing changes and the fault is conflict.
 	Revision int64 `json:"revision,omitempty"`
 }
 
@@ -134,9 +135,9 @@ type Put struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// Change changes the list of a session as a whole or not at all and returns what it is then. What is wrong with the
-// edit comes back as a *messages.Fault (invalid_request, not_found, conflict); any other error is the store's. It
-// loses no change that a call makes meanwhile, unless Replace asks for that.
+// Change makes all of an edit or nothing, and returns the new list. If the edit is wrong, the error is a
+// *messages.Fault (invalid_request, not_found, conflict); any other error comes from the store. Changes that a call
+// makes at the same time are kept, unless Replace drops them.
 func Change(ctx context.Context, store pipeline.Store, tenant, session string, edit Edit) (List, error) {
 	if session == "" {
 		return List{}, messages.NewFault(messages.InvalidRequest, "todo: an edit needs a session").At("session")
@@ -144,7 +145,8 @@ func Change(ctx context.Context, store pipeline.Store, tenant, session string, e
 	l, err := pipeline.Change(ctx, store, messages.Key(tenant, session), KeptFor, func(l *List) (bool, error) {
 		if edit.Revision != 0 && edit.Revision != l.Revision {
 			return false, messages.NewFault(messages.Conflict,
-				"todo: the list is at revision %d, not %d; read it again and repeat the edit", l.Revision, edit.Revision).At("revision")
+				"todo: the list is at revision %d, not %d; read it again and repeat the edit", l.Revision,
+				edit.Revision).At("revision")
 		}
 		return true, edit.apply(l, time.Now().UTC())
 	})
@@ -158,7 +160,8 @@ func (e Edit) apply(l *List, now time.Time) error {
 	named := map[int64]bool{}
 	for i, p := range e.Items {
 		at := func(field, format string, args ...any) error {
-			return messages.NewFault(messages.InvalidRequest, "todo: "+format, args...).At(fmt.Sprintf("items[%d].%s", i, field))
+			return messages.NewFault(messages.InvalidRequest, "todo: "+format, args...).At(fmt.Sprintf("items[%d].%s",
+				i, field))
 		}
 		title := Title(p.Title)
 		switch {
@@ -182,7 +185,8 @@ func (e Edit) apply(l *List, now time.Time) error {
 		}
 		it := l.Find(p.ID)
 		if it == nil {
-			return messages.NewFault(messages.NotFound, "todo: there is no item %d", p.ID).At(fmt.Sprintf("items[%d].id", i))
+			return messages.NewFault(messages.NotFound, "todo: there is no item %d",
+				p.ID).At(fmt.Sprintf("items[%d].id", i))
 		}
 		if title != "" {
 			it.Title = title
@@ -203,7 +207,7 @@ func (e Edit) apply(l *List, now time.Time) error {
 	return nil
 }
 
-// Clip bounds a text by characters.
+// Clip cuts a text to at most n characters.
 func Clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
