@@ -1,0 +1,317 @@
+package protocol
+
+import (
+	"slices"
+	"time"
+)
+
+// step is where a delivered call stands in this process.
+type step uint8
+
+const (
+	readingResult step = iota + 1 // has it ended already?
+	readingHeld                   // is this generation parked?
+	findingOwner                  // the owners are asked who has it
+	marking                       // a poison mark is stored before it may run
+	queuedAlone                   // it waits until another suspicious call has left
+	running                       // this process owns it
+	remarking                     // in doubt: a mark first, so that it is delivered to nobody else meanwhile
+	parking                       // the record of its hold is being created
+	handing                       // it is being put into the queue again
+	ending                        // its result is being stored
+	readingEnd                    // somebody else stored a result first: that one is told
+	acking                        // it has ended here; the queue is being told
+)
+
+type durable struct {
+	call       string
+	generation uint64
+	delivery   uint64 // the highest count that was delivered here
+	step       step
+	doubt      bool          // it was running here, and others may have it by now
+	marked     time.Duration // sending of the last mark that was acknowledged
+	sentMark   time.Duration
+	asked      time.Duration // beginning of the step
+	again      time.Duration // last effect of the step
+	tries      int
+	mark       uint64
+	alone      bool
+	stored     bool // it is in the queue: a bound call that holds is not
+	until      time.Duration
+	unsure     bool // whoever waits has heard that the outcome is not known
+	answers    bool // the end is still to be told from here
+	op         uint64
+	index      int
+}
+
+// Deliveries holds the stored calls that this process owns or is about to own.
+type Deliveries struct {
+	cfg     Config
+	hearing *Hearing
+	ops     *uint64
+	runs    *Runs
+	calls   map[string]*durable
+	order   []*durable
+	alone   string   // the suspicious call that runs
+	waiting []string // suspicious calls that wait for it
+}
+
+func newDeliveries(cfg Config, h *Hearing, ops *uint64, runs *Runs) Deliveries {
+	return Deliveries{cfg: cfg, hearing: h, ops: ops, runs: runs, calls: map[string]*durable{}}
+}
+
+// Delivery is a message of the work queue.
+type Delivery struct {
+	Call       string
+	Generation uint64
+	Count      uint64 // 1 for the first delivery
+	// Again is the mark of a message that may be a second copy, or follow another generation.
+	Again bool
+	Until time.Duration // the call's deadline
+}
+
+// Delivered takes a message. A first delivery runs at once; whatever may be somebody else's is looked up first.
+func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Effect {
+	if d := s.calls[m.Call]; d != nil && m.Generation > d.generation && d.leaves() {
+		out = s.left(now, d, out) // it came back before the store answered: the queue has it
+		if s.calls[m.Call] == d {
+			out = s.next(s.leave(d), out)
+		}
+	}
+	if d := s.calls[m.Call]; d != nil {
+		d.delivery, d.generation = max(d.delivery, m.Count), max(d.generation, m.Generation)
+		if d.step == acking {
+			return s.ack(now, d, out)
+		}
+		d.stored = true
+		return s.progress(now, d, out)
+	}
+	d := s.add(m.Call)
+	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
+	d.sentMark = now
+	if !s.hearing.Current() || m.Count > 1 || m.Again {
+		out = s.progress(now, d, out)
+		return s.readResult(now, d, out)
+	}
+	d.marked = now
+	return s.run(d, true, 0, out)
+}
+
+// leaves reports whether this process is done with the call's generation, and the next one is another matter.
+func (d *durable) leaves() bool { return d.step == parking || d.step == handing || d.step == acking }
+
+func (s *Deliveries) add(call string) *durable {
+	d := &durable{call: call, index: len(s.order)}
+	s.calls[call] = d
+	s.order = append(s.order, d)
+	return d
+}
+
+func (s *Deliveries) forget(d *durable) {
+	delete(s.calls, d.call)
+	last := len(s.order) - 1
+	s.order[last].index = d.index
+	s.order[d.index] = s.order[last]
+	s.order = s.order[:last]
+	s.waiting = slices.DeleteFunc(s.waiting, func(call string) bool { return call == d.call })
+}
+
+// store sends an effect on a store and waits for its result.
+func (s *Deliveries) store(now time.Duration, d *durable, st step, e Effect, out []Effect) []Effect {
+	*s.ops++
+	if d.step != st {
+		d.asked, d.tries = now, 0
+	}
+	d.step, d.op, d.again = st, *s.ops, now
+	e.Call, e.Op = d.call, d.op
+	return append(out, e)
+}
+
+func (s *Deliveries) readResult(now time.Duration, d *durable, out []Effect) []Effect {
+	return s.store(now, d, readingResult, Effect{Kind: GetResult}, out)
+}
+
+// progress marks the call, so that the queue delivers it to nobody else. The sending counts, not the acknowledgement.
+func (s *Deliveries) progress(now time.Duration, d *durable, out []Effect) []Effect {
+	d.sentMark = now
+	return append(out, Effect{Kind: InProgress, Call: d.call, At: now})
+}
+
+// run makes this process the owner.
+func (s *Deliveries) run(d *durable, fresh bool, why Why, out []Effect) []Effect {
+	d.step, d.op = running, 0
+	return append(out, Effect{Kind: Run, Call: d.call, N: d.generation, Alone: d.alone, Fresh: fresh, Why: why})
+}
+
+// certain reports whether the queue cannot have given the call to anybody else. A second less than the ack wait: this
+// is looked at once in a while only.
+func (s *Deliveries) certain(now time.Duration, d *durable) bool {
+	return now-d.marked < s.cfg.AckWait-time.Second && d.marked > 0
+}
+
+// urgent reports whether other owners are asked for a call.
+func (s *Deliveries) urgent() bool {
+	return slices.ContainsFunc(s.order, func(d *durable) bool { return d.step == findingOwner })
+}
+
+// Owns reports whether this process owns the call, or is ending it.
+func (s *Deliveries) Owns(call string) bool {
+	d := s.calls[call]
+	return d != nil && (d.doubt || d.step >= running)
+}
+
+// WhoOwns is another process's question who has the call; seq is the delivery that made it ask.
+func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, out []Effect) []Effect {
+	d := s.calls[call]
+	if d == nil {
+		return out
+	}
+	mine := d.doubt || d.step >= running
+	if !mine && seq > d.delivery {
+		s.leave(d) // the later delivery counts
+		return out
+	}
+	yes := mine && !d.doubt && (!d.stored || s.certain(now, d))
+	if yes {
+		out = s.progress(now, d, out)
+	}
+	return append(out, Effect{Kind: Owns, Call: call, To: asker, Seq: d.delivery, Yes: yes})
+}
+
+// Owned is the answer of another owner; seq is its delivery, certain that nobody else can have the call.
+func (s *Deliveries) Owned(call, owner, own string, seq uint64, certain bool, out []Effect) []Effect {
+	d := s.calls[call]
+	if d == nil || !d.doubt && d.step >= running || !certain && (seq < d.delivery || seq == d.delivery && owner > own) {
+		return out
+	}
+	return s.yield(d, out)
+}
+
+// yield leaves the call to another owner or to the result that is stored.
+func (s *Deliveries) yield(d *durable, out []Effect) []Effect {
+	if d.doubt {
+		s.runs.Leave(d.call)
+		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Yielded})
+	}
+	return s.next(s.leave(d), out)
+}
+
+// leave forgets the call and reports whether it was the one that ran alone.
+func (s *Deliveries) leave(d *durable) bool {
+	s.forget(d)
+	if s.alone == d.call {
+		s.alone = ""
+		return true
+	}
+	return false
+}
+
+// next lets the next suspicious call run.
+func (s *Deliveries) next(free bool, out []Effect) []Effect {
+	if !free || len(s.waiting) == 0 {
+		return out
+	}
+	d := s.calls[s.waiting[0]]
+	s.waiting = s.waiting[1:]
+	s.alone = d.call
+	return s.run(d, false, 0, out)
+}
+
+// Stored takes the result of an effect on a store.
+func (s *Deliveries) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
+	d := s.calls[e.Call]
+	if d == nil {
+		return out
+	}
+	if e.Kind == InProgress {
+		if st.Result == OK {
+			d.marked = max(d.marked, e.At)
+			if d.step == remarking && e.At >= d.asked {
+				return s.readResult(now, d, out)
+			}
+		}
+		return out
+	}
+	if d.op != e.Op {
+		return out
+	}
+	d.op = 0
+	if st.Result == Unclear || st.Result == No {
+		d.tries++
+		return out // tick tries again
+	}
+	switch d.step {
+	case readingResult:
+		if st.Result == OK {
+			return s.endedElsewhere(now, d, out)
+		}
+		if d.doubt {
+			return s.findOwner(now, d, out)
+		}
+		return s.store(now, d, readingHeld, Effect{Kind: GetHeld, N: d.generation}, out)
+	case readingHeld:
+		if st.Result == OK {
+			return s.ack(now, d, out)
+		}
+		return s.findOwner(now, d, out)
+	case marking:
+		return s.marked(now, d, st, out)
+	}
+	return s.storedEnd(now, d, st, out)
+}
+
+// endedElsewhere acknowledges a call whose result is stored.
+func (s *Deliveries) endedElsewhere(now time.Duration, d *durable, out []Effect) []Effect {
+	if d.doubt {
+		d.doubt = false
+		s.runs.Leave(d.call)
+		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Yielded})
+	}
+	return s.ack(now, d, out)
+}
+
+func (s *Deliveries) findOwner(now time.Duration, d *durable, out []Effect) []Effect {
+	d.step, d.asked, d.again = findingOwner, now, now
+	return append(out, Effect{Kind: WhoOwns, Call: d.call, Seq: d.delivery})
+}
+
+// nobody says that no owner has the call: this process runs it, or goes on with it.
+func (s *Deliveries) nobody(now time.Duration, d *durable, out []Effect) []Effect {
+	switch {
+	case d.doubt && !s.certain(now, d):
+		return s.remark(now, d, out)
+	case d.doubt:
+		d.doubt, d.step = false, running
+		return s.runs.doubt(now, d.call, false, out)
+	case d.delivery >= poisonFrom:
+		d.mark++
+		return s.store(now, d, marking, Effect{Kind: PutMark, N: d.mark}, out)
+	}
+	return s.run(d, false, 0, out)
+}
+
+// marked goes on after a poison mark: with its own the call runs, alone; after three of others it ends.
+func (s *Deliveries) marked(now time.Duration, d *durable, st Stored, out []Effect) []Effect {
+	switch {
+	case st.Result == Exists && d.mark < poisonMarks:
+		d.mark++
+		return s.store(now, d, marking, Effect{Kind: PutMark, N: d.mark}, out)
+	case st.Result == Exists:
+		out = append(out, Effect{Kind: DeadLetter, Call: d.call, Why: Undeliverable})
+		return s.run(d, false, Undeliverable, out)
+	}
+	d.alone = true
+	if s.alone != "" {
+		d.step = queuedAlone
+		s.waiting = append(s.waiting, d.call)
+		return out
+	}
+	s.alone = d.call
+	return s.run(d, false, 0, out)
+}
+
+// remark begins to find out whether the call is still this process's.
+func (s *Deliveries) remark(now time.Duration, d *durable, out []Effect) []Effect {
+	d.step, d.doubt, d.asked, d.again, d.op = remarking, true, now, now, 0
+	return s.progress(now, d, out)
+}

@@ -1,0 +1,45 @@
+package protocol
+
+import "time"
+
+// Hearing measures silence only as far as the process can hear. A probe goes to the subscription that carries the
+// answers; when it comes back, everything that was sent to the process before it has been read. So silence counts up
+// to the sending of the last probe that came back, and not before the last outage or stop of the process.
+type Hearing struct {
+	up      bool
+	base    time.Duration // the end of the last outage or stop
+	horizon time.Duration // when the last probe that came back was sent
+	probed  time.Duration // when the last probe was sent
+}
+
+// Up starts hearing anew.
+func (h *Hearing) Up(now time.Duration) { h.up, h.base = true, now }
+
+// Down ends it. Silence does not grow until Up.
+func (h *Hearing) Down() { h.up = false }
+
+// Frozen says that the process was stopped: what was sent to it meanwhile may be lost or still unread.
+func (h *Hearing) Frozen(now time.Duration) { h.base = now }
+
+// Probed takes a probe that came back.
+func (h *Hearing) Probed(sent time.Duration) { h.horizon = max(h.horizon, sent) }
+
+// Since is how long nothing was heard since t.
+func (h *Hearing) Since(t time.Duration) time.Duration { return max(0, h.horizon-max(t, h.base)) }
+
+// Calm is Since without the time right after an outage, in which others are still coming back.
+func (h *Hearing) Calm(t time.Duration) time.Duration {
+	return max(0, h.horizon-max(t, h.base+afterOutage))
+}
+
+// Current reports whether all that was sent before the last outage or stop has been read. Until then a message may be
+// old, however new it looks.
+func (h *Hearing) Current() bool { return h.up && h.horizon >= h.base }
+
+func (h *Hearing) tick(now, every time.Duration, out []Effect) []Effect {
+	if !h.up || now-h.probed < every {
+		return out
+	}
+	h.probed = now
+	return append(out, Effect{Kind: Probe, At: now})
+}

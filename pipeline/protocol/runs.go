@@ -1,0 +1,395 @@
+package protocol
+
+import "time"
+
+// Target is one run of a call's target.
+type Target struct {
+	Work
+	Class  string // the queue group of the members that can do it
+	Tenant string
+	// Once says that it must not run twice; begun records decide then, beginning with number N.
+	Once  bool
+	Until time.Duration // nothing begins after it
+	// Fresh says that no other owner can have offered this call's work.
+	Fresh bool
+}
+
+// phase is where a run stands.
+type phase uint8
+
+const (
+	lined    phase = iota + 1 // in line for its class
+	offered                   // an offer is out and has no sign yet
+	asking                    // the members of the class are asked who holds it
+	held                      // a member showed it
+	reading                   // a record is read: of once work its begun record, of other work its spilled outcome
+	checking                  // the record says begun, and its member is asked whether it still has it
+	writing                   // nobody has it: "lost" is written into its record
+	voiding                   // given up: a void is created, or the record that is in its place read
+	paused                    // another owner may have the call: nothing is offered
+	over                      // the outcome is there, or will not be waited for
+)
+
+type run struct {
+	spec     Target
+	phase    phase
+	n        uint64 // of the work
+	seq      uint64 // of the last offer
+	holder   string
+	to       string        // whom the last offer went to, "" for the class
+	sent     time.Duration // the last offer
+	sign     time.Duration // the last sign of the holder
+	asked    time.Duration // when asking, checking or reading began
+	again    time.Duration // when it was last repeated
+	joined   time.Duration // the line
+	left     bool          // an offer of n may have left, from here or from another owner
+	released bool          // a part of the reply was passed on
+	gaveUp   Why           // why nobody waits for it any more
+	stopped  time.Duration // when it was given up
+	op       uint64        // the effect on a store that is waited for, 0: none
+	rev      uint64        // of the record that was read
+	givers   []giver       // who keeps outcomes of this call
+	index    int
+}
+
+type giver struct {
+	member string
+	n      uint64
+}
+
+// Runs holds the targets' runs of an owner: it offers work, follows who holds it, and offers it anew when that is safe.
+type Runs struct {
+	own      string
+	cfg      Config
+	presence *Presence
+	hearing  *Hearing
+	ops      *uint64
+	runs     map[string]*run
+	order    []*run
+	lines    map[string]*line
+	classes  []*line
+	doubts   map[string]bool // calls of which it is being found out whether this owner still has them
+	recent   recent          // calls that ended here
+	looked   time.Duration
+}
+
+func newRuns(own string, cfg Config, p *Presence, h *Hearing, ops *uint64) Runs {
+	return Runs{own: own, cfg: cfg, presence: p, hearing: h, ops: ops,
+		runs: map[string]*run{}, lines: map[string]*line{}, doubts: map[string]bool{}}
+}
+
+// Start begins a target's run. A call has one at a time; a new one takes the place of one whose outcome was given.
+func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
+	r := s.runs[t.Call]
+	if r == nil {
+		r = &run{index: len(s.order)}
+		s.runs[t.Call] = r
+		s.order = append(s.order, r)
+	}
+	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
+	if t.Fresh {
+		return s.admit(now, r, out)
+	}
+	return s.find(now, r, out)
+}
+
+// find looks for the work among members and records, before it is offered.
+func (s *Runs) find(now time.Duration, r *run, out []Effect) []Effect {
+	if r.spec.Once {
+		return s.read(now, r, out)
+	}
+	return s.ask(now, r, out)
+}
+
+// admit offers the work now or puts it in line.
+func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
+	if s.doubts[r.spec.Call] {
+		r.phase = paused
+		return out
+	}
+	if r.released && !r.spec.Once {
+		return s.cutStream(r, out)
+	}
+	l := s.line(r.spec.Class)
+	if l.open() {
+		return s.offer(now, r, "", out)
+	}
+	if wait := l.wait(); wait > s.cfg.MaxQueueWait || wait > r.spec.Until-now {
+		return s.refuse(now, r, out)
+	}
+	r.phase, r.joined = lined, now
+	l.join(r)
+	return out
+}
+
+// cutStream ends a run whose member is lost after a part of the reply was shown: no other run can go on from there.
+func (s *Runs) cutStream(r *run, out []Effect) []Effect {
+	r.phase, r.op = over, 0
+	return append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: r.holder, N: r.n},
+		Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: StreamCut})
+}
+
+func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
+	if r.spec.Once {
+		return s.void(now, r, Overloaded, out)
+	}
+	r.phase, r.gaveUp = over, Overloaded
+	return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: Overloaded})
+}
+
+func (s *Runs) line(class string) *line {
+	l := s.lines[class]
+	if l == nil {
+		l = newLine(class)
+		s.lines[class] = l
+		s.classes = append(s.classes, l)
+	}
+	return l
+}
+
+func (s *Runs) offer(now time.Duration, r *run, to string, out []Effect) []Effect {
+	if now >= r.spec.Until {
+		r.phase, r.sent = offered, now // its deadline is about to end it; nobody would begin it
+		return out
+	}
+	r.seq++
+	r.phase, r.to, r.sent, r.left, r.holder = offered, to, now, true, ""
+	return append(out, Effect{Kind: Offer, Call: r.spec.Call, Group: r.spec.Class, To: to, N: r.n, Seq: r.seq,
+		Once: r.spec.Once, At: now, Until: r.spec.Until})
+}
+
+// ask asks all members of the class who holds the work. Who says that it does not refuses this offer and all before.
+func (s *Runs) ask(now time.Duration, r *run, out []Effect) []Effect {
+	r.phase, r.asked, r.again, r.op = asking, now, now, 0
+	return append(out, s.whoHas(now, r, ""))
+}
+
+func (s *Runs) whoHas(now time.Duration, r *run, to string) Effect {
+	return Effect{Kind: WhoHas, Call: r.spec.Call, Group: r.spec.Class, To: to, N: r.n, Seq: r.seq, At: now}
+}
+
+// waits reports whether the run waits for a member, so that what members say can move it.
+func (r *run) waits() bool {
+	return r.phase == offered || r.phase == asking || r.phase == held || r.phase == checking || r.phase == reading
+}
+
+// Busy is a member's answer to an offer that it has no room for.
+func (s *Runs) Busy(now time.Duration, w Work, seq uint64, member string, out []Effect) []Effect {
+	s.presence.Sign(now, member)
+	r := s.runs[w.Call]
+	if r == nil || r.n != w.N || r.seq != seq || r.phase != offered {
+		return out
+	}
+	l := s.line(r.spec.Class)
+	l.full, l.since = true, now
+	if s.doubts[w.Call] || now-r.joined > s.cfg.MaxQueueWait {
+		return s.admit(now, r, out)
+	}
+	r.phase = lined
+	l.first(r)
+	return out
+}
+
+// Free says that a member has room: work in line is offered to it, at most this owner's share.
+func (s *Runs) Free(now time.Duration, class, member string, share int, out []Effect) []Effect {
+	s.presence.Sign(now, member)
+	l := s.line(class)
+	for range share {
+		r := l.next()
+		if r == nil {
+			l.full, l.absent = false, 0
+			return out
+		}
+		out = s.offer(now, r, member, out)
+	}
+	return out
+}
+
+// Has is a member's answer to WhoHas.
+func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Effect) []Effect {
+	s.presence.Sign(now, member)
+	r := s.runs[w.Call]
+	switch {
+	case r == nil || r.n != w.N || !r.waits():
+		return out
+	case yes:
+		r.show(now, member)
+	case r.phase == checking && member == r.holder:
+		return s.lose(r, out)
+	case r.phase == held && member == r.holder && r.sign < now:
+		return s.find(now, r, out)
+	}
+	return out
+}
+
+func (r *run) show(now time.Duration, member string) {
+	r.phase, r.holder, r.sign, r.op = held, member, now, 0
+}
+
+// shown takes a member's list.
+func (s *Runs) shown(now time.Duration, member string, list []Work, out []Effect) []Effect {
+	for _, w := range list {
+		if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
+			r.show(now, member)
+		}
+	}
+	for _, r := range s.order {
+		if r.phase == held && r.holder == member && r.sign < now {
+			out = s.find(now, r, out) // it was in the list before and is not any more, and no outcome came
+		}
+	}
+	return out
+}
+
+// Chunk is a sign of the work; released says that a part of the reply was passed on to the caller, so that nothing
+// else may stand in for it.
+func (s *Runs) Chunk(now time.Duration, w Work, member string, released bool) {
+	s.presence.Sign(now, member)
+	if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
+		r.show(now, member)
+		r.released = r.released || released
+	}
+}
+
+// Outcome is a member's outcome. It reports whether this is what the call waits for; the state is Done, NotRun or
+// Lost. proof says that a NotRun carries the fault that the call gets: the target itself said that it did nothing.
+func (s *Runs) Outcome(now time.Duration, w Work, member string, st State, proof bool, out []Effect) (bool, []Effect) {
+	s.presence.Sign(now, member)
+	r := s.runs[w.Call]
+	if r == nil {
+		if s.recent.has(Work{Call: w.Call}) {
+			out = append(out, Effect{Kind: Confirm, Call: w.Call, To: member, N: w.N})
+		}
+		return false, out
+	}
+	r.give(member, w.N)
+	switch {
+	case r.phase == over || r.phase == voiding || r.n != w.N:
+		return false, out
+	case st == NotRun && !proof:
+		r.n, r.left = r.n+1, false
+		return false, s.admit(now, r, out)
+	}
+	s.settle(now, r)
+	return true, out
+}
+
+func (r *run) give(member string, n uint64) {
+	for _, g := range r.givers {
+		if g.member == member && g.n == n {
+			return
+		}
+	}
+	r.givers = append(r.givers, giver{member, n})
+}
+
+// settle ends the run: its outcome is there.
+func (s *Runs) settle(now time.Duration, r *run) {
+	l := s.line(r.spec.Class)
+	if r.phase == lined {
+		l.leave(r)
+	}
+	l.ended(now)
+	l.absent = 0
+	r.phase, r.op = over, 0
+}
+
+// GiveUp ends the wait for a run: its caller left, its time is over, or this process leaves. Work that must not run
+// twice answers with Wake: NotExecuted, Unknown or Ended; other work is only cancelled.
+func (s *Runs) GiveUp(now time.Duration, call string, why Why, out []Effect) []Effect {
+	r := s.runs[call]
+	if r == nil || r.phase == over || r.phase == voiding && r.gaveUp == why {
+		return out
+	}
+	if r.phase == lined {
+		s.line(r.spec.Class).leave(r)
+	}
+	if r.spec.Once {
+		return s.void(now, r, why, out)
+	}
+	if r.left {
+		to := r.holder
+		out = append(out, Effect{Kind: Cancel, Call: call, Group: r.spec.Class, To: to, N: r.n})
+	}
+	r.phase, r.gaveUp, r.op = over, why, 0
+	return out
+}
+
+// Ended says that the call has ended: of a durable call, that its result is stored. Members forget its outcomes.
+func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
+	delete(s.doubts, call)
+	r := s.runs[call]
+	if r == nil {
+		return out
+	}
+	for _, g := range r.givers {
+		out = append(out, Effect{Kind: Confirm, Call: call, To: g.member, N: g.n})
+	}
+	s.recent.add(now, Work{Call: call})
+	s.forget(r)
+	return out
+}
+
+// Leave forgets a call that another owner goes on with. Nothing is confirmed and nothing cancelled.
+func (s *Runs) Leave(call string) {
+	delete(s.doubts, call)
+	if r := s.runs[call]; r != nil {
+		if r.phase == lined {
+			s.line(r.spec.Class).leave(r)
+		}
+		s.forget(r)
+	}
+}
+
+func (s *Runs) forget(r *run) {
+	delete(s.runs, r.spec.Call)
+	last := len(s.order) - 1
+	s.order[last].index = r.index
+	s.order[r.index] = s.order[last]
+	s.order = s.order[:last]
+}
+
+// doubt stops or resumes offers of a call whose owner this process may no longer be.
+func (s *Runs) doubt(now time.Duration, call string, doubt bool, out []Effect) []Effect {
+	if doubt {
+		s.doubts[call] = true
+	} else {
+		delete(s.doubts, call)
+	}
+	r := s.runs[call]
+	switch {
+	case r == nil:
+	case doubt && r.phase == lined:
+		s.line(r.spec.Class).leave(r)
+		r.phase = paused
+	case !doubt && r.phase == paused:
+		r.left = true
+		return s.find(now, r, out)
+	}
+	return out
+}
+
+// NoResponders is what the server says of an offer that nobody subscribes to.
+func (s *Runs) NoResponders(now time.Duration, call string, seq uint64, to string, out []Effect) []Effect {
+	r := s.runs[call]
+	if to != "" {
+		s.presence.PassOver(now, to)
+	}
+	if r == nil || r.seq != seq || r.phase != offered {
+		return out
+	}
+	if to != "" {
+		return s.admit(now, r, out)
+	}
+	l := s.line(r.spec.Class)
+	l.absent++
+	l.since = now
+	return s.admit(now, r, out)
+}
+
+// appeared tries a class again at once when a member of it has come.
+func (s *Runs) appeared(class string) {
+	if l := s.lines[class]; l != nil {
+		l.since = 0
+	}
+}
