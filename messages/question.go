@@ -37,8 +37,8 @@ type Question struct {
 	missed       atomic.Uint32
 }
 
-// Missed names the bodies that the stage looked for and that the question did not take along. A stage that declares what
-// it reads misses none.
+// Missed names the bodies that the stage looked for and that the question did not take along. A stage that declares
+// what it reads misses none.
 func (q *Question) Missed() (names []string) {
 	for i, name := range []string{RequestBody, ReplyBody, "kept"} {
 		if q.missed.Load()>>i&1 == 1 {

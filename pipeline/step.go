@@ -60,8 +60,8 @@ func perform(ctx context.Context, s Stage, c *messages.Call) (p performed) {
 	return p
 }
 
-// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a step
-// that the owner does; was is the call's outcome before the phase.
+// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a
+// step that the owner does; was is the call's outcome before the phase.
 func finish(s Stage, c *messages.Call, was messages.Outcome, p performed) (Next, Report) {
 	name, phase := c.Slip.Stage()
 	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt(), Took: p.took, Stack: p.stack}
