@@ -34,13 +34,16 @@ func (m *Member) Question(now time.Duration, owner string, n uint64, until time.
 func (m *Member) Answered(owner string, n uint64) { m.Hands.done(owner, n) }
 
 // Beat is to be called first with every event but those of the fast path, and by Tick: it notices that the process
-// was stopped, before anything old is taken for new.
+// was stopped or is cut off, before anything old is taken for new.
 func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 	gap := now - m.seen
 	m.seen = now
 	if gap > frozenAfter && gap != now {
 		m.Hearing.Frozen(now)
 		m.Presence.restart(now)
+		out = m.Works.unstarted(now, out)
+	}
+	if !m.Hearing.up && m.downAt > 0 && now-m.downAt > cutOffAfter {
 		out = m.Works.unstarted(now, out)
 	}
 	return out
@@ -55,14 +58,10 @@ func (m *Member) Down(now time.Duration) {
 // Up says that the connection is there, again or for the first time. All that is in hand and kept is shown at once.
 func (m *Member) Up(now time.Duration, out []Effect) []Effect {
 	out = m.Beat(now, out)
-	cut := m.downAt > 0 && now-m.downAt > cutOffAfter
 	m.Hearing.Up(now)
 	m.Presence.restart(now)
 	m.Hands.restart()
 	m.Works.restart()
-	if cut {
-		out = m.Works.unstarted(now, out)
-	}
 	return m.tick(now, out)
 }
 

@@ -270,8 +270,17 @@ func (s *Runs) Outcome(now time.Duration, w Work, member string, st State, proof
 		r.n, r.left = r.n+1, false
 		return false, s.admit(now, r, out)
 	}
+	out = s.cancelOthers(r, member, out)
 	s.settle(now, r)
 	return true, out
+}
+
+// cancelOthers takes the work back from whoever else may have it.
+func (s *Runs) cancelOthers(r *run, member string, out []Effect) []Effect {
+	if r.spec.Once || r.holder == member || r.holder == "" && r.seq <= 1 {
+		return out
+	}
+	return append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: r.holder, N: r.n})
 }
 
 func (r *run) give(member string, n uint64) {

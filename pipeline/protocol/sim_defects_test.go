@@ -31,7 +31,7 @@ const (
 	deafCounts               // silence counts while the owner cannot hear
 	noCalm                   // no time is left for others to come back after an outage
 	noLists                  // members show nobody what they have in hand
-	noPings                  // silent members are not pinged
+	silenceIsFine            // silent members count as heard
 	membersDeny              // members deny what they hold
 	lateOffersTaken          // members take offers however late
 	missingIsGone            // a missing mark counts as gone at once
@@ -48,7 +48,6 @@ const (
 	neverRevives             // nobody puts a call into the queue again that its acceptor did not
 	neverReads               // who waits does not read the result
 	marksUnstored            // poison marks are not stored
-	unreadIsMissing          // what cannot be read counts as missing
 	resultsUnread            // stored results are not believed
 	defects
 )
@@ -72,7 +71,7 @@ var defectNames = [...]string{
 	deafCounts:        "silence counts while the owner cannot hear",
 	noCalm:            "no time is left for others to come back after an outage",
 	noLists:           "members show nobody what they have in hand",
-	noPings:           "silent members are not pinged",
+	silenceIsFine:     "silent members count as heard",
 	membersDeny:       "members deny what they hold",
 	lateOffersTaken:   "members take offers however late",
 	missingIsGone:     "a missing mark counts as gone at once",
@@ -89,7 +88,6 @@ var defectNames = [...]string{
 	neverRevives:      "nobody puts a call into the queue again that its acceptor did not",
 	neverReads:        "who waits does not read the result",
 	marksUnstored:     "poison marks are not stored",
-	unreadIsMissing:   "what cannot be read counts as missing",
 	resultsUnread:     "stored results are not believed",
 }
 

@@ -38,7 +38,7 @@ func (w *world) build() {
 }
 
 func (w *world) newCall(i int) *call {
-	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.3),
+	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.4),
 		stream: w.chance(0.3)}
 	if c.durable && w.chance(0.5) {
 		c.key = "k" + c.id
@@ -46,7 +46,7 @@ func (w *world) newCall(i int) *call {
 	for range w.rng.IntN(3) {
 		c.route = append(c.route, []string{"s1", "s2"}[w.rng.IntN(2)])
 	}
-	if w.chance(0.12) {
+	if w.chance(0.2) {
 		c.route = append(c.route, "hold")
 	}
 	c.route = append(c.route, "target")
@@ -54,6 +54,9 @@ func (w *world) newCall(i int) *call {
 		c.route = append(c.route, "s1")
 	}
 	c.targetTime = w.between(5*time.Millisecond, 12*time.Second)
+	if w.chance(0.2) {
+		c.targetTime = w.between(10*time.Second, 25*time.Second)
+	}
 	if w.chance(0.15) && c.once {
 		c.refusals = 1
 	}
@@ -64,6 +67,9 @@ func (w *world) newCall(i int) *call {
 		}
 	}
 	c.span = 8*time.Second + w.between(0, 60*time.Second)
+	if c.poison != "" {
+		c.span = 140 * time.Second
+	}
 	return c
 }
 
@@ -74,7 +80,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(11) {
+	switch w.rng.IntN(12) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -82,6 +88,9 @@ func (w *world) fault(at time.Duration) func() {
 	case 3, 4:
 		return func() { w.any().cutOff(long) }
 	case 5:
+		if w.chance(0.4) { // longer than marks and deliveries last
+			long = min(16*time.Second+w.between(0, 4*time.Second), faultsEnd-at)
+		}
 		return func() { w.outage(long, w.chance(0.5)) }
 	case 6:
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.loss = some / 2 })
@@ -89,13 +98,35 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
+	case 10:
+		return func() { w.trap = 1 + w.rng.IntN(2) }
 	case 9:
-		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 8 })
+		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 4 })
 	default:
 		if w.chance(0.5) {
 			return func() { w.leave(w.anyOwner()) }
 		}
 		return w.weather(long, func(n *weather) { n.diskFull = true })
+	}
+}
+
+// The moments at which a trap stops or cuts off a process for longer than anybody waits for it.
+const (
+	ownerAsks    = 1
+	memberQueues = 2
+)
+
+// trapped springs the trap that was laid for such a moment.
+func (w *world) trapped(p *proc, moment int) {
+	if w.trap != moment || w.now > epoch+faultsEnd-25*time.Second {
+		return
+	}
+	w.trap = 0
+	long := w.between(11*time.Second, 22*time.Second)
+	if w.chance(0.5) {
+		p.freeze(long)
+	} else {
+		p.cutOff(long)
 	}
 }
 
@@ -137,6 +168,11 @@ func (w *world) outage(long time.Duration, restart bool) {
 		w.log("the server is back")
 		w.nats.up = true
 		w.nats.pulls = nil
+		for _, p := range w.procs {
+			if m := w.nats.marks[p.name]; m != nil && w.now >= m.expires {
+				w.nats.unmark(p.name, false)
+			}
+		}
 		if restart {
 			w.nats.ids = map[string]bool{}
 		}
@@ -209,8 +245,9 @@ func (w *world) spawn(base string, owner bool) {
 		return
 	}
 	m := NewMember(p.name, Config{QueueCapacity: 2, KeepBytes: 250})
-	m.Works.Serve("model", 2)
-	m.Works.Serve("tool", 2)
+	n := 1 + w.rng.IntN(2)
+	m.Works.Serve("model", n)
+	m.Works.Serve("tool", n)
 	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}
 	p.start()
 }

@@ -70,6 +70,9 @@ func (s *simMember) offered(f Offered) {
 	}
 	s.beat()
 	s.out(s.m.Works.Offered(s.clock(), f, nil))
+	if w := s.m.Works.works[f.Work]; w != nil && w.step == queued && !f.Once {
+		s.w.trapped(s.proc, memberQueues)
+	}
 }
 
 func (s *simMember) out(effects []Effect) {

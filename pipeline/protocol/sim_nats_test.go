@@ -49,7 +49,11 @@ func (s *server) do(p *proc, write bool, run func() Stored, then func(Stored)) {
 	}
 	late := w.between(300*time.Microsecond, 3*time.Millisecond)
 	if write && w.chance(w.net.crash) {
-		w.after(w.between(0, 2*late), func() { p.kill("a crash while it stored something") })
+		if w.chance(0.5) {
+			p.kill("a crash before it stored something")
+			return
+		}
+		w.after(w.between(0, 2*late), func() { p.kill("a crash after it stored something") })
 	}
 	if w.chance(w.net.loss) {
 		unclear(2 * time.Second)

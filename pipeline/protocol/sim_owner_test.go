@@ -190,7 +190,7 @@ func (s *simOwner) run(c *call, durable, fresh bool) *simRun {
 	s.runs[c.id] = r
 	left := c.until - s.w.now
 	s.after(max(0, left), func() { s.deadline(r) })
-	if c.poison == "owner" {
+	if c.poison == "owner" && left > 0 {
 		s.after(10*time.Millisecond, func() {
 			c.kills++
 			s.kill("poison of " + c.id)
@@ -229,6 +229,7 @@ func (s *simOwner) step(r *simRun) {
 		r.n = n
 		s.w.judge.sent(s.proc, n, stage)
 		s.ask(r.c, stage, n, to)
+		s.w.trapped(s.proc, ownerAsks)
 	}
 }
 
@@ -303,10 +304,6 @@ func (s *simOwner) tell(id string, res result) {
 }
 
 func (s *simOwner) wake(e Effect) {
-	if e.Why >= Accepted && e.Why <= Attached || e.Why == Unknown && s.runs[e.Call] == nil {
-		s.w.byID[e.Call].caller.accepted(e)
-		return
-	}
 	r := s.runs[e.Call]
 	if r == nil {
 		return
@@ -342,9 +339,10 @@ func (s *simOwner) carry(e Effect) {
 	}
 	switch e.Kind {
 	case Ping:
-		if w.bad != noPings {
-			w.ping(s.proc, e)
+		if w.bad == silenceIsFine {
+			s.o.Presence.Pong(s.clock(), e.To, e.At, e.At)
 		}
+		w.ping(s.proc, e)
 	case Probe:
 		w.probe(s.proc, e)
 	case Ask:
@@ -380,6 +378,8 @@ func (s *simOwner) carry(e Effect) {
 		s.cancel(e)
 	case Wake:
 		s.wake(e)
+	case Receipt:
+		w.byID[e.Call].caller.accepted(e)
 	case Run:
 		s.runEffect(e)
 	case Answer:
@@ -520,4 +520,4 @@ var kindNames = map[Kind]string{Ask: "ask", Offer: "offer", WhoHas: "who has", W
 	Confirm: "confirm", Cancel: "cancel", Answer: "answer", Found: "found", Unsure: "unsure", PutCall: "put call", Ack: "ack",
 	PutResult: "put result", GetResult: "get result", PutKey: "put key", FreeKey: "free key", PutHeld: "put held",
 	GetHeld: "get held", PutMark: "put mark", PutBegun: "put begun", SetBegun: "set begun", GetBegun: "get begun",
-	GetOutcome: "get outcome", DeadLetter: "dead letter", Wake: "wake", Run: "run"}
+	GetOutcome: "get outcome", DeadLetter: "dead letter", Wake: "wake", Receipt: "receipt", Run: "run"}

@@ -105,9 +105,6 @@ func (s *simOwner) spoil(e Effect, st Stored) Stored {
 		st.Result = OK
 	case bad == keysFreed && e.Kind == PutCall && st.Result == Unclear && s.w.byID[e.Call].key != "":
 		s.keep(Effect{Kind: FreeKey, Call: e.Call, Group: s.w.byID[e.Call].key})
-	case bad == unreadIsMissing && st.Result == Unclear &&
-		(e.Kind == GetResult || e.Kind == GetBegun || e.Kind == GetOutcome || e.Kind == GetHeld):
-		st.Result = Missing
 	case bad == resultsUnread && e.Kind == GetResult && st.Result == OK:
 		st.Result = Missing
 	}

@@ -33,6 +33,7 @@ type world struct {
 	trace  *strings.Builder
 	calm   bool // no faults at all
 	lives  int
+	trap   int
 }
 
 // weather is how bad the network is now.

@@ -56,7 +56,7 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 	case readingO:
 		return s.readBack(now, w, st, out)
 	case spilling:
-		return s.drop(now, w, out)
+		return s.drop(now, w, append(out, s.outcome(w))) // its owner need not look for it, if it hears this
 	}
 	return out
 }

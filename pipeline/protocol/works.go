@@ -64,12 +64,13 @@ type Works struct {
 	classes  map[string]*slots
 	named    []*slots
 	refused  map[string]refusal // by call
-	recent   recent             // confirmed or cancelled work
+	recent   recent             // confirmed work
 	bytes    int                // of kept outcomes
 	swept    time.Duration
 }
 
-// refusal is what a member that said "not mine" holds to: no earlier offer of the call is taken any more.
+// refusal is what a member holds to that said "not mine", or was told to cancel: no earlier offer of the call is taken
+// any more.
 type refusal struct {
 	owner string
 	seq   uint64
@@ -291,7 +292,7 @@ func (s *Works) Confirmed(now time.Duration, w Work, out []Effect) []Effect {
 func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 	has := s.works[w]
 	if has == nil {
-		s.recent.add(now, w) // a late offer must not begin what was cancelled
+		s.refused[w.Call] = refusal{at: now} // a late offer must not begin what was cancelled
 		return out
 	}
 	switch has.step {
@@ -300,7 +301,7 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		return s.drop(now, has, out)
 	case active:
 		if !has.offer.Once {
-			s.recent.add(now, w)
+			s.refused[w.Call] = refusal{at: now}
 			out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
 			return s.drop(now, has, out)
 		}
