@@ -315,3 +315,6 @@ func (s *Deliveries) remark(now time.Duration, d *durable, out []Effect) []Effec
 	d.step, d.doubt, d.asked, d.again, d.op = remarking, true, now, now, 0
 	return s.progress(now, d, out)
 }
+
+// Has reports whether this process holds deliveries of the call, whatever it is about to do with them.
+func (s *Deliveries) Has(call string) bool { return s.calls[call] != nil }

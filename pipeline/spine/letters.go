@@ -137,8 +137,8 @@ func digest(tenant string, raw []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// letter is a stored call as a message of the work queue. Its message id is its call and its generation.
-func letter(subject string, c *messages.Call, wire []byte) *nats.Msg {
+// callMessage is a stored call as a message of the work queue. Its message id is its call and its generation.
+func callMessage(subject string, c *messages.Call, wire []byte) *nats.Msg {
 	h := nats.Header{
 		hdrWire:     {strconv.Itoa(messages.HopVersion)},
 		hdrCall:     {c.ID},

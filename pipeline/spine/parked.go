@@ -25,6 +25,8 @@ type Parked struct {
 	// Ran says that the call had been at its target before it was held.
 	Ran     bool     `json:"ran,omitempty"`
 	Decided *Decided `json:"decided,omitempty"`
+	// Resumed says that the decided call was put into the queue again.
+	Resumed bool `json:"resumed,omitempty"`
 }
 
 // Decided says what became of a question: an answer, or a fault where nobody gave one.

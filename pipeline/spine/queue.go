@@ -18,7 +18,8 @@ type queue struct {
 	records records
 	decide  decide
 	log     *slog.Logger
-	garbage func(m *nats.Msg, why string, then func(f found)) // makes a dead letter of what cannot be read
+	bury    func(m *nats.Msg, why string, then func(f found)) // makes a dead letter
+	stored  func(e protocol.Effect)                           // a call was put into the queue
 
 	mu      sync.Mutex
 	letters map[string]*copied     // what can be put into the queue, by message id
@@ -37,7 +38,6 @@ type delivered struct {
 	m          *nats.Msg
 	generation uint64
 	seq        uint64 // in the stream
-	queue      string
 }
 
 func newQueue(r records, d decide, log *slog.Logger) *queue {
@@ -65,23 +65,12 @@ func (q *queue) ready(m *nats.Msg) (done func()) {
 	})
 }
 
-func (q *queue) carry(e protocol.Effect) {
-	switch e.Kind {
-	case protocol.PutCall:
-		q.put(e)
-	case protocol.Ack:
-		q.mark(e, "+ACK")
-	case protocol.InProgress:
-		q.mark(e, "+WPI")
-	}
-}
-
 // put puts a call into the queue. A generation that nobody laid ready is made of the message that is held here: it is
 // handed back as it came.
 func (q *queue) put(e protocol.Effect) {
 	m := q.letter(e)
 	if m == nil {
-		go q.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
+		q.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
 		return
 	}
 	q.records.publish(m, func(f found) {
@@ -91,6 +80,9 @@ func (q *queue) put(e protocol.Effect) {
 		}
 		q.mu.Unlock()
 		q.decide.stored(e, protocol.Stored{Result: f.result, Record: protocol.Record{Rev: f.rev}})
+		if f.result == protocol.OK {
+			q.stored(e)
+		}
 	})
 }
 
@@ -131,7 +123,11 @@ func (q *queue) why(call string) string {
 
 // mark acknowledges the deliveries of a call, or says that they are in progress. It is OK when the server has
 // confirmed each of them.
-func (q *queue) mark(e protocol.Effect, what string) {
+func (q *queue) mark(e protocol.Effect) {
+	what := "+ACK"
+	if e.Kind == protocol.InProgress {
+		what = "+WPI"
+	}
 	q.mu.Lock()
 	var held []delivered
 	for _, t := range q.tokens[e.Call] {
@@ -141,7 +137,7 @@ func (q *queue) mark(e protocol.Effect, what string) {
 	}
 	q.mu.Unlock()
 	if len(held) == 0 {
-		go q.decide.stored(e, protocol.Stored{Result: protocol.OK})
+		q.decide.stored(e, protocol.Stored{Result: protocol.OK})
 		return
 	}
 	left := len(held) // all answers come on one subscription, one after the other
@@ -199,25 +195,26 @@ func (q *queue) held(call string) *nats.Msg {
 }
 
 // arrived takes a message of the queue. What cannot be read becomes a dead letter: no message kills the process, and
-// none is dropped in silence.
-func (q *queue) arrived(m *nats.Msg) {
+// none is dropped in silence. It reports whether the call is new here.
+func (q *queue) arrived(m *nats.Msg) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		q.log.Warn("a message came that is not from the work queue; it is ignored", "subject", m.Subject)
-		return
+		return false
 	}
 	d, why := readLetter(m)
 	if why != "" {
-		q.garbage(m, why, func(f found) {
+		q.bury(m, why, func(f found) {
 			if f.result == protocol.OK {
 				_ = m.Ack()
 			}
 		})
-		return
+		return false
 	}
 	d.Count = meta.NumDelivered
 	q.mu.Lock()
 	held := q.tokens[d.Call]
+	fresh := len(held) == 0
 	at := len(held)
 	for i, t := range held {
 		if t.seq == meta.Sequence.Stream {
@@ -235,6 +232,29 @@ func (q *queue) arrived(m *nats.Msg) {
 	q.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return o.Deliveries.Delivered(now, d, out)
 	})
+	return fresh
+}
+
+// sweep lets go of messages whose calls have left this process without a word.
+func (q *queue) sweep(has func(call string) bool) {
+	q.mu.Lock()
+	var calls []string
+	for call := range q.tokens {
+		calls = append(calls, call)
+	}
+	q.mu.Unlock()
+	for _, call := range calls {
+		if !has(call) {
+			q.forget(call)
+		}
+	}
+}
+
+// count is how many calls have messages here that are not acknowledged.
+func (q *queue) count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.tokens)
 }
 
 // readLetter reads the headers alone: the body may be what kills its owners.

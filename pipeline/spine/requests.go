@@ -17,19 +17,19 @@ type requests struct {
 	prefix string // of the reply subjects, with the last dot; a number follows
 	mu     sync.Mutex
 	last   uint64
-	open   map[string]asked
+	open   map[string]request
 }
 
-type asked struct {
+type request struct {
 	then func(m *nats.Msg)
 	sent time.Time
 }
 
-// unanswered is how long an answer is waited for. Whoever asks has asked again long before.
+// unanswered is how long an answer is waited for. Whoever asks has request again long before.
 const unanswered = 10 * time.Second
 
 func newRequests(nc *nats.Conn, prefix string) *requests {
-	return &requests{nc: nc, prefix: prefix, open: map[string]asked{}}
+	return &requests{nc: nc, prefix: prefix, open: map[string]request{}}
 }
 
 // errNotSent says that a message did not leave this process, in no part and for sure.
@@ -41,7 +41,7 @@ func (r *requests) send(m *nats.Msg, then func(m *nats.Msg)) error {
 	r.mu.Lock()
 	r.last++
 	n := strconv.FormatUint(r.last, 10)
-	r.open[n] = asked{then, time.Now()}
+	r.open[n] = request{then, time.Now()}
 	r.mu.Unlock()
 	m.Reply = r.prefix + n
 	err := r.nc.PublishMsg(m)
@@ -71,9 +71,9 @@ func (r *requests) heard(m *nats.Msg) {
 	}
 }
 
-// sweep gives up what was asked long ago.
+// sweep gives up what was request long ago.
 func (r *requests) sweep(now time.Time) {
-	var old []asked
+	var old []request
 	r.mu.Lock()
 	for n, a := range r.open {
 		if now.Sub(a.sent) > unanswered {

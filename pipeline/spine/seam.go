@@ -2,7 +2,7 @@ package spine
 
 import (
 	"context"
-		"time"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
