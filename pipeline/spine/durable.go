@@ -128,6 +128,7 @@ func (d *durables) start(ctx context.Context) error {
 		return fmt.Errorf("bus: subscribe: %w", err)
 	}
 	d.loops.Go(func() { every(d.loop, time.Second, d.tick) })
+	d.loops.Go(func() { every(d.loop, unanswered/4, func() { d.ask.sweep(time.Now()) }) })
 	d.up()
 	return nil
 }
@@ -159,7 +160,6 @@ func (d *durables) tick() {
 	for _, p := range d.pullers {
 		p.look(now)
 	}
-	d.ask.sweep(now)
 	for call, waiting := range d.ends.late(now) {
 		for _, w := range waiting {
 			d.loops.Go(func() { d.overdue(call, w) })

@@ -25,8 +25,9 @@ type request struct {
 	sent time.Time
 }
 
-// unanswered is how long an answer is waited for. Whoever asks has request again long before.
-const unanswered = 10 * time.Second
+// unanswered is how long an answer is waited for: many times as long as a server takes. What it was asked for is
+// repeated then, so that one lost message costs no more than that.
+const unanswered = 2 * time.Second
 
 func newRequests(nc *nats.Conn, prefix string) *requests {
 	return &requests{nc: nc, prefix: prefix, open: map[string]request{}}
@@ -71,7 +72,7 @@ func (r *requests) heard(m *nats.Msg) {
 	}
 }
 
-// sweep gives up what was request long ago.
+// sweep gives up what was asked long ago.
 func (r *requests) sweep(now time.Time) {
 	var old []request
 	r.mu.Lock()
