@@ -2,7 +2,7 @@ package spine
 
 import (
 	"context"
-		"time"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -12,8 +12,8 @@ import (
 // owned is a call that this process runs through the onion. The call itself is the running goroutine's alone.
 type owned struct {
 	call *messages.Call
-	// id is the call's, for those who must not read the call.
-	id string
+	// id and tenant are the call's, for those who must not read the call.
+	id, tenant string
 	// durable says that the call is stored: its end is stored before anybody hears it.
 	durable bool
 	// fresh says that no other owner can have offered the call's target work.
