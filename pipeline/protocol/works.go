@@ -12,6 +12,7 @@ type Offered struct {
 	Class string
 	Seq   uint64
 	Once  bool
+	First uint64 // as in Target
 	// Bound says that nobody goes on with the call if its owner dies.
 	Bound bool
 	Sent  time.Duration // by the owner's clock
@@ -101,6 +102,9 @@ func (s *Works) Serve(class string, n int) {
 	s.named = append(s.named, c)
 }
 
+// Holds reports whether the work is in hand or its outcome kept.
+func (s *Works) Holds(w Work) bool { return s.works[w] != nil }
+
 // Offered takes an offer: the work starts, waits in the queue, or is answered with Busy. Late and known ones are
 // dropped, and a kept outcome is sent again.
 func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
@@ -173,7 +177,7 @@ func (s *Works) begin(now time.Duration, c *slots, w *work, out []Effect) []Effe
 	switch {
 	case !w.offer.Once:
 		return s.start(w, out)
-	case w.offer.N > 1:
+	case w.offer.N > max(w.offer.First, 1):
 		return s.store(now, w, before, Effect{Kind: GetBegun, N: w.offer.N - 1}, out)
 	}
 	return s.create(now, w, out)

@@ -26,6 +26,7 @@ type durableOptions struct {
 	log      *slog.Logger
 	nc       *nats.Conn
 	js       jetstream.JetStream
+	codec    *codec
 	decide   decide
 	calls    *running
 	through  func(o *owned, told func(end *messages.Call)) outcome
@@ -43,7 +44,7 @@ type durables struct {
 	cfg      Config
 	subj     messages.Subjects
 	decide   decide
-	bodies   bodies
+	codec    *codec
 	ask      *requests
 	queue    *queue
 	stored   *storedCalls
@@ -65,13 +66,9 @@ type durables struct {
 }
 
 func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
-	d := &durables{opts: o, cfg: o.cfg, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide, calls: o.calls,
+	d := &durables{opts: o, cfg: o.cfg, codec: o.codec, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide, calls: o.calls,
 		receipts: &receipts{open: map[string]chan protocol.Effect{}}, unwanted: &unwanted{calls: map[string]time.Time{}}}
-	objects, err := o.js.ObjectStore(ctx, jet.BodiesObjects)
-	if err != nil {
-		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
-	}
-	d.bodies = bodies{objects: objects, limit: o.cfg.ClaimCheck, payload: int(o.nc.MaxPayload())}
+	var err error
 	buckets := map[string]*jet.Bucket{jet.ResultsBucket: nil, jet.IdempotencyBucket: nil, jet.ApprovalsBucket: nil}
 	for name := range buckets {
 		if buckets[name], err = jet.OpenBucket(ctx, o.js, name); err != nil {
@@ -86,26 +83,40 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.queue.bury = d.poison.bury
 	d.queue.stored = d.put
 	d.keys = &keys{records: r, decide: o.decide, store: buckets[jet.IdempotencyBucket], log: o.log}
-	d.ends = &ends{records: r, decide: o.decide, bodies: d.bodies, inbox: o.inbox + ".c.", replies: d.subj.Control("reply", ""),
+	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.", replies: d.subj.Control("reply", ""),
 		release: d.keys.release, fold: o.fold, callers: o.callers, log: o.log,
 		ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
 	d.who = &who{nc: o.nc, decide: o.decide, own: o.name, subject: d.subj.Who(), reply: o.inbox + ".w", log: o.log,
 		askers: map[string]string{}}
-	d.holds = &holds{records: r, decide: o.decide, bodies: d.bodies, queue: d.queue, keys: d.keys, ends: d.ends,
+	d.holds = &holds{records: r, decide: o.decide, codec: d.codec, queue: d.queue, keys: d.keys, ends: d.ends,
 		store: buckets[jet.ApprovalsBucket], results: d.results, subj: d.subj, nc: o.nc, log: o.log, subject: d.subjectOf,
 		check: o.check, parking: map[string]parking{}}
 	d.held = &heldlist{holds: d.holds, cancelled: d.unwanted.has, at: map[string]time.Time{}}
-	d.stored = &storedCalls{decide: o.decide, bodies: d.bodies, queue: d.queue, ends: d.ends, calls: o.calls,
+	d.stored = &storedCalls{decide: o.decide, codec: d.codec, queue: d.queue, ends: d.ends, calls: o.calls,
 		through: o.through, gone: d.gone, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
 	d.pullers = map[string]*puller{}
 	return d, nil
+}
+
+// storedReplies is what the replies about stored calls begin with, below the process's reply subject.
+const storedReplies = "stored"
+
+// newDurable makes the half of a node that stores calls.
+func newDurable(ctx context.Context, n *Node) (*durables, error) {
+	return newDurables(ctx, durableOptions{
+		name: n.opts.Name, inbox: n.replies.root + "." + storedReplies, cfg: n.cfg, log: n.log, nc: n.nc, js: n.js, codec: n.codec,
+		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {
+			n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(n.owns, now, out) })
+		},
+		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
+		fold: n.opts.Manager.Fold, callers: n.opts.Callers, entry: n.opts.Entry,
+	})
 }
 
 // start begins to take stored calls.
 func (d *durables) start(ctx context.Context) error {
 	d.loop, d.end = context.WithCancel(context.WithoutCancel(ctx))
 	heard := map[string]nats.MsgHandler{
-		d.opts.inbox + ".>":           d.heard,
 		d.subj.Who():                  d.who.asked,
 		d.subj.Control("cancel", "*"): d.unasked,
 	}
@@ -364,11 +375,11 @@ func (d *durables) stop(ctx context.Context) {
 	grace, cancel := context.WithTimeout(ctx, d.cfg.Drain)
 	defer cancel()
 	for grace.Err() == nil && d.stored.count() > 0 {
-		pause(grace, 20*time.Millisecond)
+		_ = wait(grace, 20*time.Millisecond)
 	}
 	d.stored.handBackAll()
 	for ctx.Err() == nil && (d.stored.count() > 0 || d.queue.count() > 0) {
-		pause(ctx, 20*time.Millisecond)
+		_ = wait(ctx, 20*time.Millisecond)
 	}
 	for _, s := range d.subs {
 		_ = s.Unsubscribe()

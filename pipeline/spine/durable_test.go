@@ -169,7 +169,7 @@ func TestALivingOwnerKeepsItsCall(t *testing.T) {
 	var ran atomic.Int32
 	run := func(p *ownerProcess, o *owned, told func(*messages.Call)) outcome {
 		ran.Add(1)
-		pause(o.ctx, 7*time.Second)
+		_ = wait(o.ctx, 7*time.Second)
 		return echo(p, o, told)
 	}
 	a := s.process(true, run)

@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
@@ -91,9 +92,12 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	require.NoError(s.t, err)
 	js, err := jetstream.New(p.nc)
 	require.NoError(s.t, err)
+	objects, err := js.ObjectStore(s.t.Context(), jet.BodiesObjects)
+	require.NoError(s.t, err)
+	c := &codec{objects: objects, limit: s.cfg.ClaimCheck, payload: int(p.nc.MaxPayload())}
 	reply := messages.Subjects{}.Reply(p.name, secret(16))
 	p.durables, err = newDurables(s.t.Context(), durableOptions{
-		name: p.name, inbox: reply + ".d", cfg: s.cfg, log: s.log.With("process", p.name), nc: p.nc, js: js, entry: entry,
+		name: p.name, inbox: reply + "." + storedReplies, cfg: s.cfg, log: s.log.With("process", p.name), nc: p.nc, js: js, codec: c, entry: entry,
 		calls: &p.calls, fold: func(messages.Kind, messages.Slip) {}, callers: noCallers{},
 		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {
 			p.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(p.own, now, out) })
@@ -102,7 +106,11 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 		through:  func(o *owned, told func(end *messages.Call)) outcome { return run(p, o, told) },
 	})
 	require.NoError(s.t, err)
-	_, err = p.nc.Subscribe(reply+".p", func(m *nats.Msg) {
+	_, err = p.nc.Subscribe(reply+".>", func(m *nats.Msg) {
+		if m.Subject != reply+".p" {
+			p.durables.heard(m)
+			return
+		}
 		sent, err := strconv.ParseInt(string(m.Data), 10, 64)
 		if err == nil {
 			p.do(func(_ time.Duration, out []protocol.Effect) []protocol.Effect {
@@ -132,6 +140,11 @@ func (p *ownerProcess) carryOut(e *protocol.Effect) {
 	case protocol.Probe:
 		p.probe(e)
 	case protocol.Ping:
+	case protocol.Wake:
+		if o := p.calls.get(e.Call); o != nil {
+			o.mail.post(letter{why: e.Why, n: e.N, record: e.Record})
+		}
+		p.durables.carry(*e)
 	default:
 		p.durables.carry(*e)
 	}

@@ -21,7 +21,7 @@ import (
 type ends struct {
 	records records
 	decide  decide
-	bodies  bodies
+	codec   *codec
 	inbox   string // of calls that this process has accepted, with the last dot
 	replies string // where all inboxes lie, with the last dot
 	release func(c *messages.Call)
@@ -60,7 +60,7 @@ func (s *ends) prepare(c *messages.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
 	defer cancel()
 	var err error
-	if e.wire, err = s.bodies.encode(ctx, c.Clone()); err != nil {
+	if e.wire, err = s.codec.encode(ctx, c.Clone()); err != nil {
 		s.log.Warn("the end of a call could not be written yet; that is tried again", "call", c.ID, "err", err)
 	}
 	s.mu.Lock()
@@ -184,7 +184,7 @@ func (s *ends) open(data []byte, then func(c *messages.Call)) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*objectTime)
 			defer cancel()
-			c, err := s.bodies.decode(ctx, data)
+			c, err := s.codec.open(ctx, data)
 			if err != nil {
 				s.log.Warn("the bodies of a stored end cannot be read; whoever waits reads it again", "err", err)
 				return
@@ -328,7 +328,7 @@ func (s *ends) follower(o *owned) *pending {
 func (s *ends) pass(to string, d pipeline.Delta) {
 	h := nats.Header{hdrDelta: {d.Source + " " + strconv.Itoa(d.N)}}
 	if d.Degraded != "" {
-		h[hdrDegraded] = []string{plainValue(d.Degraded)}
+		h[hdrDegraded] = []string{headerValue(d.Degraded)}
 	}
 	_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: to, Header: h, Data: d.Chunk}) // a gap is filled by the end
 }

@@ -73,7 +73,7 @@ func (d *durables) accept(ctx context.Context, c *messages.Call, r pipeline.Requ
 func (d *durables) lay(ctx context.Context, c *messages.Call) (done func(), err error) {
 	limit, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(objectTime), c.Deadline))
 	defer cancel()
-	wire, err := d.bodies.encode(limit, c.Clone())
+	wire, err := d.codec.encode(limit, c.Clone())
 	if err != nil {
 		return nil, notAccepted(messages.StoreUnavailable, err.Error())
 	}

@@ -70,7 +70,7 @@ func (l *heldlist) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := l.follow(ctx); err != nil && ctx.Err() == nil {
 			l.holds.log.Debug("watch of the held calls ended; it begins again", "err", err)
-			pause(ctx, time.Second)
+			_ = wait(ctx, time.Second)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 type holds struct {
 	records records
 	decide  decide
-	bodies  bodies
+	codec   *codec
 	queue   *queue
 	keys    *keys
 	ends    *ends
@@ -200,7 +200,7 @@ func shelfKey(c *messages.Call, ref string, piece int) string {
 // shelve writes a call, with its large bodies beside its record.
 func (h *holds) shelve(ctx context.Context, c *messages.Call) ([]byte, error) {
 	full := c.Clone()
-	wire, err := h.bodies.encode(ctx, full)
+	wire, err := h.codec.encode(ctx, full)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (h *holds) shelve(ctx context.Context, c *messages.Call) ([]byte, error) {
 		return nil, err
 	}
 	for _, ref := range spilled.Refs() {
-		raw, err := h.bodies.get(ctx, ref)
+		raw, err := h.codec.fetch(ctx, ref)
 		if err != nil {
 			return nil, messages.NewFault(messages.StoreUnavailable, "large body %s: %v", ref, err)
 		}
@@ -240,7 +240,7 @@ func (h *holds) unshelve(ctx context.Context, c *messages.Call) error {
 		if len(raw) == 0 {
 			continue
 		}
-		if err := h.bodies.putAs(ctx, ref, raw); err != nil {
+		if err := h.codec.put(ctx, ref, raw); err != nil {
 			return err
 		}
 	}

@@ -108,7 +108,7 @@ func (k *keys) keep(ctx context.Context, c *messages.Call, held bool) error {
 		if !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jet.ErrNoAnswer) || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, 20*time.Millisecond)
+		_ = wait(ctx, 20*time.Millisecond)
 	}
 }
 

@@ -61,7 +61,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, c Config) error {
 		if err == nil || ctx.Err() != nil || !passing(err) {
 			return err
 		}
-		pause(ctx, 250*time.Millisecond)
+		_ = wait(ctx, 250*time.Millisecond)
 	}
 }
 
@@ -122,9 +122,9 @@ func newLayout(c Config) jet.Layout {
 	bucket(jet.RunsBucket, "agent runs", 0)
 	bucket(jet.ApprovalsBucket, "questions that wait for a person", 0)
 	bucket(jet.LimitsBucket, "call counters and budgets", 48*time.Hour)
-	bucket("shallot_outcomes", "outcomes that members could not keep, by tenant, call and run", c.ResultTTL)
-	bucket("shallot_owners", "processes that own calls", 0)
-	bucket("shallot_members", "processes that serve stages and targets", 0)
+	bucket(jet.OutcomesBucket, "outcomes that members could not keep, by tenant, call and run", c.ResultTTL)
+	bucket(jet.OwnersBucket, "processes that own calls", 0)
+	bucket(jet.MembersBucket, "processes that serve stages and targets", 0)
 	l.Objects = []jetstream.ObjectStoreConfig{
 		{Bucket: jet.BodiesObjects, Description: "bodies above the claim check limit", TTL: c.ResultTTL + time.Hour, Replicas: c.Replicas},
 		{Bucket: jet.EvictedObjects, Description: "evicted tool results", TTL: c.ResultTTL, Replicas: c.Replicas},
@@ -135,10 +135,9 @@ func newLayout(c Config) jet.Layout {
 // begunStream is a bucket that only its leader is read from: what follows from a record of begun work must not follow
 // from an old one.
 func begunStream(c Config) jetstream.StreamConfig {
-	const bucket = "shallot_begun"
 	return jetstream.StreamConfig{
-		Name: "KV_" + bucket, Description: "work that must not run twice, by tenant, call and run", Subjects: []string{kvSubject(bucket, ">")},
+		Name: "KV_" + jet.BegunBucket, Description: "work that must not run twice, by tenant, call and run", Subjects: []string{kvSubject(jet.BegunBucket, ">")},
 		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DenyDelete: true, AllowRollup: true, AllowMsgTTL: true,
-		SubjectDeleteMarkerTTL: time.Minute, Duplicates: 2 * time.Minute, Replicas: c.Replicas,
+		Duplicates: 2 * time.Minute, Replicas: c.Replicas,
 	}
 }

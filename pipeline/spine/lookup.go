@@ -26,7 +26,7 @@ func (d *durables) result(ctx context.Context, tenant, id string) (*messages.Cal
 		if f, ok := errors.AsType[*messages.Fault](err); c != nil || err != nil && (!ok || f.Code != messages.StoreUnavailable) {
 			return c, err
 		}
-		pause(ctx, lookEvery)
+		_ = wait(ctx, lookEvery)
 	}
 }
 
@@ -87,7 +87,7 @@ func (d *durables) ended(ctx context.Context, tenant, id string) (*messages.Call
 	if err != nil || f.result != protocol.OK {
 		return nil, time.Time{}, err
 	}
-	c, err := d.bodies.decode(ctx, f.data)
+	c, err := d.codec.open(ctx, f.data)
 	if err != nil {
 		return nil, time.Time{}, messages.AsFault(err, "entry")
 	}
@@ -109,7 +109,7 @@ func (d *durables) expire(ctx context.Context, f found) (*messages.Call, time.Ti
 	c.Slip.At, c.Slip.Back = -1, true
 	c.Fail(d.doubt(ctx, c, messages.NewFault(messages.DeadlineExceeded,
 		"the call's time was over; it was last seen in the entry queue").From("deadline")))
-	wire, err := d.bodies.encode(ctx, c)
+	wire, err := d.codec.encode(ctx, c)
 	if err != nil {
 		return nil, time.Time{}, messages.AsFault(err, "entry")
 	}

@@ -45,7 +45,7 @@ type machine struct {
 	sync.Mutex
 	clock clock
 	beat  event
-	// carry carries out one effect. It runs without the lock and must not wait.
+	// carry carries out one effect. It runs without the lock, must not wait, and must not keep e.
 	carry func(e *protocol.Effect)
 }
 

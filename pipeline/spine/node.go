@@ -40,16 +40,18 @@ type Node struct {
 	codec *codec
 	clock clock
 
-	owner    *machine // guards owns
-	owns     *protocol.Owner
-	onion    *onion
-	replies  *replies
-	calls    running
-	durable  durable
-	member   *member
-	presence *presence
-	begun    *begun
-	stats    nodeStats
+	owner   *machine // guards owns
+	owns    *protocol.Owner
+	onion   *onion
+	replies *replies
+	calls   running
+	durable *durables
+	member  *member
+	// replyRoot is what all reply subjects of owners begin with.
+	replyRoot string
+	presence  *presence
+	begun     *begun
+	stats     nodeStats
 
 	subs     subscriptions
 	draining atomic.Bool
@@ -72,13 +74,14 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{opts: o, cfg: o.Config, log: o.Log, subj: messages.Subjects{Root: o.Config.Root}, nc: o.Conn, js: js,
 		clock: newClock()}
+	n.replyRoot = n.subj.Control("reply", "")
 	n.subs = subscriptions{nc: o.Conn, log: o.Log}
 	objects, err := js.ObjectStore(ctx, jet.BodiesObjects)
 	if err != nil {
 		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
-	if n.begun, err = newBegun(ctx, js, n.codec); err != nil {
+	if n.begun, err = newBegun(ctx, js); err != nil {
 		return nil, err
 	}
 	n.makeOwner()
@@ -120,6 +123,9 @@ func (n *Node) protocolConfig() protocol.Config {
 func (n *Node) Start(ctx context.Context) error {
 	n.loop, n.stopLoop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := n.replies.subscribe(&n.subs); err != nil {
+		return err
+	}
+	if err := n.hearProcess(); err != nil {
 		return err
 	}
 	if err := n.member.subscribe(&n.subs); err != nil {
@@ -178,6 +184,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		n.stopLoop()
 	}
 	n.loops.Wait()
+	n.member.end()
 	if n.nc.IsConnected() {
 		err = errors.Join(err, n.nc.FlushTimeout(time.Second))
 	}

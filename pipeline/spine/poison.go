@@ -36,7 +36,7 @@ func (p *poison) carry(e protocol.Effect) {
 
 // bury stores a message as a dead letter with the reason.
 func (p *poison) bury(m *nats.Msg, why string, then func(f found)) {
-	h := nats.Header{hdrReason: {plainValue(why)}, "Shallot-Dead-Subject": {m.Subject}}
+	h := nats.Header{hdrReason: {headerValue(why)}, hdrDeadFrom: {m.Subject}}
 	for _, k := range []string{hdrWire, hdrCall, hdrKind, hdrTenant, hdrGen, hdrDeadline, hdrTrace} {
 		if v := m.Header.Get(k); v != "" {
 			h[k] = []string{v}

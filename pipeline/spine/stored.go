@@ -21,7 +21,7 @@ var errElsewhere = errors.New("another owner goes on with the call")
 // storedCalls runs the stored calls that this process owns.
 type storedCalls struct {
 	decide  decide
-	bodies  bodies
+	codec   *codec
 	queue   *queue
 	ends    *ends
 	calls   *running
@@ -79,11 +79,21 @@ func (s *storedCalls) run(e protocol.Effect, r *mine) {
 		return
 	}
 	told := false
-	out := s.through(o, func(end *messages.Call) { told = true; s.end(end) })
+	out := s.through(o, func(end *messages.Call) {
+		if told = true; s.isMine(r) {
+			s.end(end)
+		}
+	})
 	s.calls.release(o)
-	if out == ended && !told {
+	if out == ended && !told && s.isMine(r) {
 		s.end(o.call)
 	}
+}
+
+func (s *storedCalls) isMine(r *mine) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !r.off
 }
 
 // open reads the stored call with its bodies. If that cannot be done, it returns an error and the call as far as its
@@ -94,7 +104,7 @@ func (s *storedCalls) open(m *nats.Msg) (*messages.Call, error) {
 		ctx, cancel = context.WithDeadline(ctx, until.Add(time.Second))
 	}
 	defer cancel()
-	c, err := s.bodies.decode(ctx, m.Data)
+	c, err := s.codec.open(ctx, m.Data)
 	if err == nil {
 		return c, nil
 	}
@@ -141,7 +151,11 @@ func fromHeaders(m *nats.Msg) *messages.Call {
 	if !kind.Valid() {
 		kind = messages.Model
 	}
-	c := messages.NewCall(kind, m.Header.Get(hdrTenant), []byte("null"))
+	tenant := m.Header.Get(hdrTenant)
+	if plain, ok := messages.Untoken(tenant); ok {
+		tenant = plain
+	}
+	c := messages.NewCall(kind, tenant, []byte("null"))
 	c.ID, c.Return.Inbox = m.Header.Get(hdrCall), m.Header.Get(hdrReturn)
 	c.Generation, _ = strconv.ParseUint(m.Header.Get(hdrGen), 10, 64)
 	c.Deadline, _ = time.Parse(time.RFC3339Nano, m.Header.Get(hdrDeadline))
@@ -159,6 +173,9 @@ func (s *storedCalls) end(c *messages.Call) {
 
 // left takes note that a call is this process's no more; if it still runs, it stops.
 func (s *storedCalls) left(call string, why protocol.Why) {
+	if why != protocol.Ended && why != protocol.Yielded && why != protocol.HandedBack && why != protocol.Parked {
+		return // the goroutine of the call is told, and goes on
+	}
 	s.mu.Lock()
 	r := s.mine[call]
 	delete(s.mine, call)
@@ -170,7 +187,6 @@ func (s *storedCalls) left(call string, why protocol.Why) {
 		return
 	}
 	if r.o != nil && why != protocol.Ended {
-		r.o.mail.post(letter{why: why})
 		r.o.cancel(errElsewhere)
 	}
 	s.gone(r.m)

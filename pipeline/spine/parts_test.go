@@ -1,0 +1,3 @@
+package spine_test
+
+func runPart(string) int { return 2 }
