@@ -38,6 +38,7 @@ type durable struct {
 	alone      bool
 	stored     bool // it is in the queue: a bound call that holds is not
 	until      time.Duration
+	patience   time.Duration // until when whoever waits may wait for the end to be stored
 	unsure     bool // whoever waits has heard that the outcome is not known
 	answers    bool // the end is still to be told from here
 	op         uint64
