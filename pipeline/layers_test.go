@@ -89,6 +89,8 @@ func TestLayers(t *testing.T) {
 				switch {
 				case inside(rel, "messages"):
 					require.True(t, inside(d, "messages"), "messages reaches %s: it stands at the bottom", d)
+				case rel == "pipeline/protocol":
+					require.Fail(t, "arrow", "pipeline/protocol is pure and imports nothing of ours; it reaches %s", d)
 				case rel == "pipeline":
 					require.True(t, inside(d, "messages"), "pipeline reaches %s: only messages is below it", d)
 				case inside(rel, "pipeline/evicted", "pipeline/todolist"):

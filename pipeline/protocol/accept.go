@@ -45,6 +45,7 @@ type Accepts struct {
 	hearing *Hearing
 	ops     *uint64
 	order   []*accept
+	byOp    map[uint64]*accept
 }
 
 // Accept begins to store a call. Receipt says what came of it: Accepted, Refused, AskAgain, Unknown, Mismatch, or
@@ -59,8 +60,10 @@ func (s *Accepts) Accept(now time.Duration, r Request, out []Effect) []Effect {
 }
 
 func (s *Accepts) store(now time.Duration, a *accept, st acceptStep, e Effect, out []Effect) []Effect {
+	delete(s.byOp, a.op)
 	*s.ops++
 	a.step, a.op, a.again = st, *s.ops, now
+	s.byOp[a.op] = a
 	e.Op = a.op
 	return append(out, e)
 }
@@ -83,12 +86,14 @@ func (s *Accepts) receipt(a *accept, why Why, out []Effect) []Effect {
 
 // Stored takes the result of an effect. It reports whether the effect was one of these.
 func (s *Accepts) Stored(now time.Duration, e Effect, st Stored, out []Effect) (bool, []Effect) {
-	i := slices.IndexFunc(s.order, func(a *accept) bool { return a.op == e.Op && !a.done })
-	if i < 0 {
+	a := s.byOp[e.Op]
+	if a == nil {
 		return false, out
 	}
-	a := s.order[i]
-	a.op = 0
+	delete(s.byOp, e.Op)
+	if a.op = 0; a.done {
+		return true, out
+	}
 	switch a.step {
 	case keying:
 		return true, s.keyed(now, a, st, out)
@@ -171,7 +176,12 @@ func (s *Accepts) tick(now time.Duration, out []Effect) []Effect {
 			out = s.look(now, a, out)
 		}
 	}
-	s.order = slices.DeleteFunc(s.order, func(a *accept) bool { return a.done })
+	s.order = slices.DeleteFunc(s.order, func(a *accept) bool {
+		if a.done {
+			delete(s.byOp, a.op)
+		}
+		return a.done
+	})
 	return out
 }
 
@@ -227,6 +237,7 @@ func (s *Accepts) retry(now time.Duration, a *accept, out []Effect) []Effect {
 }
 
 func (s *Accepts) restart() {
+	clear(s.byOp)
 	for _, a := range s.order {
 		a.op, a.again = 0, 0
 	}

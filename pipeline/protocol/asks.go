@@ -129,7 +129,7 @@ func (a *Asks) NoResponders(now time.Duration, n uint64, to string, out []Effect
 		if q.to != to {
 			return out
 		}
-		q.asks-- // nobody has read it: that says nothing about the question
+		q.unasked()
 		if q.asks >= askAlone && a.alive(q.group) == 0 {
 			q.absent++
 			q.unread = true
@@ -139,9 +139,13 @@ func (a *Asks) NoResponders(now time.Duration, n uint64, to string, out []Effect
 		a.force(n, q)
 		return out
 	}
-	q.asks--
+	q.unasked()
 	return a.absent(n, q, out)
 }
+
+// unasked takes the last ask back: nobody has read it, which says nothing about the question. The server may say so
+// twice.
+func (q *ask) unasked() { q.asks = max(q.asks-1, 0) }
 
 func (a *Asks) absent(n uint64, q ask, out []Effect) []Effect {
 	if q.skip {
@@ -262,7 +266,7 @@ func (a *Asks) silentKnown(g *group) bool {
 }
 
 func (a *Asks) patience(q ask) time.Duration {
-	if q.asks == 1 {
+	if q.asks <= 1 {
 		return q.group.patience()
 	}
 	return max(backoff(int(q.asks)), q.group.patience())

@@ -10,7 +10,6 @@ type Member struct {
 	Hands    Hands
 	Works    Works
 	seen     time.Duration
-	downAt   time.Duration
 	ops      uint64
 }
 
@@ -34,7 +33,7 @@ func (m *Member) Question(now time.Duration, owner string, n uint64, until time.
 func (m *Member) Answered(owner string, n uint64) { m.Hands.done(owner, n) }
 
 // Beat is to be called first with every event but those of the fast path, and by Tick: it notices that the process
-// was stopped or is cut off, before anything old is taken for new.
+// was stopped, before anything old is taken for new.
 func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 	gap := now - m.seen
 	m.seen = now
@@ -42,17 +41,17 @@ func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 		m.Hearing.Frozen(now)
 		m.Presence.restart(now)
 		out = m.Works.unstarted(now, out)
-	}
-	if !m.Hearing.up && m.downAt > 0 && now-m.downAt > cutOffAfter {
-		out = m.Works.unstarted(now, out)
+		out = m.Hearing.tick(now, tickFast, out)
 	}
 	return out
 }
 
-// Down says that the connection is lost.
-func (m *Member) Down(now time.Duration) {
+// Down says that the connection is lost. It may have been for seconds: repeatable work that has not begun is dropped,
+// for its owner may have offered it to others by now.
+func (m *Member) Down(now time.Duration, out []Effect) []Effect {
+	out = m.Beat(now, out)
 	m.Hearing.Down()
-	m.downAt = now
+	return m.Works.unstarted(now, out)
 }
 
 // Up says that the connection is there, again or for the first time. All that is in hand and kept is shown at once.
@@ -72,8 +71,10 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 	if !m.Hearing.up {
 		return out
 	}
-	if m.Presence.watching() || !m.Hearing.Current() {
-		out = m.Hearing.tick(now, pingEvery, out)
+	if !m.Hearing.Current() {
+		out = m.Hearing.tick(now, tickFast, out)
+	} else if m.Presence.watching() {
+		out = m.Hearing.tick(now, holdersEvery, out)
 	}
 	out, _ = m.Presence.tick(now, m.Hearing, out)
 	out = m.Hands.tick(now, out)
@@ -82,7 +83,7 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 
 // Next is when Tick is to be called at the latest.
 func (m *Member) Next(now time.Duration) time.Duration {
-	if m.Hands.listens(now) {
+	if m.Hands.listens(now) || !m.Hearing.Current() {
 		return now + tickFast
 	}
 	return now + tickSlow

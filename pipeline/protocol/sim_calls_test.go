@@ -25,11 +25,11 @@ type call struct {
 	stored     bool // its acceptance was told, or it is parked
 	refused    bool
 	dead       bool // bound, and its owner died
-	cancelled  bool
 	kills      int
 	runs       int   // how often an owner has begun to run it
 	seen       *exec // a part of this one's reply was shown
 	seenBy     *proc
+	seenIn     *simRun
 }
 
 func (c *call) class() string {

@@ -20,6 +20,7 @@ type judge struct {
 
 // exec is one run of a target: what it did to the world stays.
 type exec struct {
+	taken    time.Duration // when the offer was taken; it may have been queued since
 	id       uint64
 	c        *call
 	n        uint64
@@ -56,9 +57,9 @@ func (j *judge) sound(p *proc, t time.Duration) bool {
 	return p.alive && !p.frozen && !p.cut && !p.known && (p.troubled == 0 || p.troubled < t) && p.hurtSince(t) < 3
 }
 
-func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *exec {
+func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool, taken time.Duration) *exec {
 	j.serial++
-	x := &exec{id: j.serial, c: c, n: n, once: once, member: p, begun: j.w.now}
+	x := &exec{id: j.serial, c: c, n: n, once: once, member: p, taken: taken, begun: j.w.now}
 	j.w.log("%s begins %s.%d as run %d", p.name, c.id, n, x.id)
 	switch {
 	case c.refused:
@@ -78,7 +79,7 @@ func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *ex
 			j.second(x, y)
 		}
 	}
-	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] != nil {
+	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] == c.seenIn {
 		j.fail("%s begins again at %s after a part of its reply was shown", c.id, p.name)
 	}
 	j.execs[c.id] = append(j.execs[c.id], x)
@@ -97,14 +98,14 @@ func (j *judge) second(x, y *exec) {
 		}
 	case x.member.cut && !x.member.known: // it cannot know yet that others have taken its place
 	case x.n == y.n && !y.stopped && !y.unwanted && (!y.dropped || j.w.bad == forgetsOutcomes) &&
-		j.sound(y.member, max(y.begun, j.w.now-14*time.Second)):
+		j.sound(y.member, max(y.begun, x.taken-14*time.Second)):
 		j.fail("%s is bought again at %s although %s holds or keeps it", x.c.id, x.member.name, y.member.name)
 	}
 }
 
 func (j *judge) released(p *proc, c *call, x *exec) {
 	if c.seen == nil {
-		c.seen, c.seenBy = x, p
+		c.seen, c.seenBy, c.seenIn = x, p, p.owner.runs[c.id]
 	}
 }
 

@@ -22,16 +22,16 @@ type Offered struct {
 type workStep uint8
 
 const (
-	queued   workStep = iota + 1 // it waits for a slot
-	before                       // of once work: the record of the number before is read
-	creating                     // its record is being created
-	taken                        // its record may be its own: it is read
-	refusing                     // its record says begun, too late: "not run" is being written
-	active                       // it runs
-	writingO                     // its outcome is being written into the record
-	readingO                     // somebody else wrote the record: that is the outcome
-	spilling                     // its outcome is being put where owners find it
-	kept                         // its outcome is kept until its owner confirms it
+	queued         workStep = iota + 1 // it waits for a slot
+	before                             // of once work: the record of the number before is read
+	creating                           // its record is being created
+	taken                              // its record may be its own: it is read
+	refusing                           // its record says begun, too late: "not run" is being written
+	active                             // it runs
+	writingOutcome                     // its outcome is being written into the record
+	readingOutcome                     // somebody else wrote the record: that is the outcome
+	spilling                           // its outcome is being put where owners find it
+	kept                               // its outcome is kept until its owner confirms it
 )
 
 type work struct {
@@ -85,6 +85,7 @@ type slots struct {
 	queue    []*work
 	told     time.Duration // when free slots were last published
 	wasFull  bool
+	refused  time.Duration // when an offer was last answered with Busy
 	capacity int
 }
 
@@ -117,7 +118,7 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 		return out
 	}
 	if c.free() <= 0 && len(c.queue) >= c.capacity {
-		c.wasFull = true
+		c.wasFull, c.refused = true, now
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}
@@ -133,9 +134,10 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	return s.begin(now, c, w, out)
 }
 
-// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile.
+// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile. What is
+// read right after an outage or a stop may be old whatever it says.
 func (s *Works) late(now time.Duration, f Offered) bool {
-	if now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
+	if !s.hearing.Current() && !f.Once || now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
 		return true
 	}
 	r, ok := s.refused[f.Call]
@@ -221,7 +223,7 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	out = s.leaveSlot(now, has, out)
 	has.state, has.proof, has.bytes = st, st == NotRun, bytes
 	if has.offer.Once {
-		return s.write(now, has, writingO, st, out)
+		return s.write(now, has, writingOutcome, st, out)
 	}
 	return s.keep(now, has, out)
 }
@@ -254,7 +256,7 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 	for c.free() > 0 && len(c.queue) > 0 {
 		next := c.queue[0]
 		c.queue = c.queue[1:]
-		if now >= next.until {
+		if now >= next.until || s.ownerGone(next) {
 			out = s.drop(now, next, out)
 			continue
 		}
