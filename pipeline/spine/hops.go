@@ -145,11 +145,12 @@ func failed(err error) *messages.Answer {
 
 // question writes the question. A body above the limit stays in the object store.
 func (h *hops) question(ctx context.Context, c *messages.Call, s pipeline.Stage) ([]byte, error) {
-	data, err := pipeline.Ask(s, c, c.Deadline)
+	until, _ := ctx.Deadline() // later than the call's for the stages that see it after its time
+	data, err := pipeline.Ask(s, c, until)
 	if err != nil || len(data) <= h.n.codec.limit {
 		return data, err
 	}
-	return h.n.codec.spill(ctx, c, func() ([]byte, error) { return pipeline.Ask(s, c, c.Deadline) })
+	return h.n.codec.spill(ctx, c, func() ([]byte, error) { return pipeline.Ask(s, c, until) })
 }
 
 // sent registers the question and sends it.
