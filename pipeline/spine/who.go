@@ -76,6 +76,6 @@ func (w *who) answered(m *nats.Msg) {
 		return
 	}
 	w.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
-		return o.Owned(now, a.Call, a.Owner, a.Seq, a.Certain, out)
+		return o.Owned(now, protocol.Claim{Call: a.Call, Owner: a.Owner, Seq: a.Seq, Certain: a.Certain}, out)
 	})
 }
