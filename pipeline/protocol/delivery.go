@@ -41,6 +41,7 @@ type durable struct {
 	until      time.Duration
 	patience   time.Duration // until when whoever waits may wait for the end to be stored
 	unsure     bool          // whoever waits has heard that the outcome is not known
+	elsewhere  bool          // parked or handed back: it is in stores for whoever goes on with it
 	answers    bool          // the end is still to be told from here
 	op         uint64
 	index      int
@@ -165,7 +166,7 @@ func (s *Deliveries) Owns(call string) bool {
 // WhoOwns is another process's question who has the call; seq is the delivery that made it ask.
 func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, out []Effect) []Effect {
 	d := s.calls[call]
-	if d == nil {
+	if d == nil || d.elsewhere {
 		return out
 	}
 	mine := d.doubt || d.step >= running

@@ -72,6 +72,7 @@ func (s *Deliveries) left(now time.Duration, d *durable, out []Effect) []Effect 
 	default:
 		return out
 	}
+	d.elsewhere = true
 	return s.ack(now, d, out)
 }
 

@@ -60,6 +60,9 @@ type durables struct {
 	calls    *running
 	pullers  map[string]*puller // by the subject of their calls, without tenant and call
 	subs     []*nats.Subscription
+	pulls    string // what the reply subjects of pulls begin with
+	pullSub  *nats.Subscription
+	outage   outage
 	loop     context.Context
 	end      context.CancelFunc
 	loops    sync.WaitGroup
@@ -94,7 +97,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.held = &heldlist{holds: d.holds, cancelled: d.unwanted.has, at: map[string]time.Time{}}
 	d.stored = &storedCalls{decide: o.decide, codec: d.codec, queue: d.queue, ends: d.ends, calls: o.calls,
 		through: o.through, gone: d.gone, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
-	d.pullers = map[string]*puller{}
+	d.pullers, d.pulls = map[string]*puller{}, o.nc.NewInbox()
 	return d, nil
 }
 
@@ -128,9 +131,15 @@ func (d *durables) start(ctx context.Context) error {
 		d.subs = append(d.subs, sub)
 	}
 	if d.opts.entry {
+		// A subscription of their own, because pulls end when nobody subscribes to their replies any more.
+		sub, err := d.opts.nc.Subscribe(d.pulls+".>", d.pulled)
+		if err != nil {
+			return fmt.Errorf("bus: subscribe to %s: %w", d.pulls, err)
+		}
+		d.pullSub = sub
 		for _, q := range d.cfg.queues() {
 			base := strings.TrimSuffix(d.subj.QueuedClass(q.kind, q.class), ".*.*")
-			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.opts.inbox+".q."+q.consumer()+".", d.cfg.Running)
+			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.pulls+"."+q.consumer()+".", d.cfg.Running)
 		}
 		d.loops.Go(func() { d.held.watch(d.loop) })
 		d.loops.Go(func() { every(d.loop, 200*time.Millisecond, func() { d.held.tend(d.loop) }) })
@@ -140,12 +149,18 @@ func (d *durables) start(ctx context.Context) error {
 	}
 	d.loops.Go(func() { every(d.loop, time.Second, d.tick) })
 	d.loops.Go(func() { every(d.loop, unanswered/4, func() { d.ask.sweep(time.Now()) }) })
-	d.up()
+	d.pull()
 	return nil
 }
 
-// up pulls anew: the server that a pull waited at may have forgotten it.
+// up says that the connection is there, for the first time or again.
 func (d *durables) up() {
+	d.outage.note(time.Now())
+	d.pull()
+}
+
+// pull pulls anew: the server that a pull waited at may have forgotten it.
+func (d *durables) pull() {
 	for _, p := range d.pullers {
 		p.again(time.Now())
 	}
@@ -168,6 +183,7 @@ func every(ctx context.Context, period time.Duration, do func()) {
 // tick looks after what nobody tells of: pulls that the server forgot, answers that never came, calls whose time is over.
 func (d *durables) tick() {
 	now := time.Now()
+	d.outage.tick(now)
 	for _, p := range d.pullers {
 		p.look(now)
 	}
@@ -187,11 +203,7 @@ func (d *durables) tick() {
 
 // heard takes what comes for this process's stored calls.
 func (d *durables) heard(m *nats.Msg) {
-	rest, ours := strings.CutPrefix(m.Subject, d.opts.inbox+".")
-	if !ours {
-		d.pulled(m)
-		return
-	}
+	rest := strings.TrimPrefix(m.Subject, d.opts.inbox+".")
 	switch kind, _, _ := strings.Cut(rest, "."); kind {
 	case "s":
 		d.ask.heard(m)
@@ -199,22 +211,23 @@ func (d *durables) heard(m *nats.Msg) {
 		d.ends.heard(m)
 	case "w":
 		d.who.answered(m)
-	case "q":
-		now := time.Now()
-		for _, p := range d.pullers {
-			if strings.HasPrefix(m.Subject, p.prefix) {
-				p.status(m, now)
-			}
-		}
 	}
 }
 
-// pulled takes a stored call. It comes on its own subject.
+// pulled takes a stored call, which comes on its own subject, or what the server says of a pull.
 func (d *durables) pulled(m *nats.Msg) {
+	if strings.HasPrefix(m.Subject, d.pulls) {
+		for _, p := range d.pullers {
+			if strings.HasPrefix(m.Subject, p.prefix) {
+				p.status(m, time.Now())
+			}
+		}
+		return
+	}
 	if p := d.pullers[baseOf(m.Subject)]; p != nil {
 		p.came(time.Now())
 	}
-	if !d.queue.arrived(m) {
+	if !d.queue.arrived(m, d.outage.recent(time.Now())) {
 		d.gone(m)
 	}
 }
@@ -372,6 +385,9 @@ func (d *durables) stop(ctx context.Context) {
 		p.stop()
 	}
 	d.stored.drain()
+	if d.pullSub != nil {
+		_ = d.pullSub.Drain() // what the server has sent already is handed back
+	}
 	grace, cancel := context.WithTimeout(ctx, d.cfg.Drain)
 	defer cancel()
 	for grace.Err() == nil && d.stored.count() > 0 {

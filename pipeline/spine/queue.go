@@ -195,8 +195,9 @@ func (q *queue) held(call string) *nats.Msg {
 }
 
 // arrived takes a message of the queue. What cannot be read becomes a dead letter: no message kills the process, and
-// none is dropped in silence. It reports whether the call is new here.
-func (q *queue) arrived(m *nats.Msg) bool {
+// none is dropped in silence. It reports whether the call is new here. old says that the
+// message may have waited in this process for long, so that the call may be another owner's.
+func (q *queue) arrived(m *nats.Msg, old bool) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		q.log.Warn("a message came that is not from the work queue; it is ignored", "subject", m.Subject)
@@ -211,7 +212,7 @@ func (q *queue) arrived(m *nats.Msg) bool {
 		})
 		return false
 	}
-	d.Count = meta.NumDelivered
+	d.Count, d.Again = meta.NumDelivered, d.Again || old
 	q.mu.Lock()
 	held := q.tokens[d.Call]
 	fresh := len(held) == 0

@@ -29,8 +29,6 @@ import (
 //	pong.<at>.<member>                   a process lives
 //	probe.<at>                           the owner hears itself
 //	stored...                            of stored calls, see durables
-//
-// Stored calls come on their own subjects.
 type replies struct {
 	n       *Node
 	root    string
@@ -79,8 +77,8 @@ func (r *replies) dropped() bool {
 func nobody(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("Status") == "503" }
 
 func (r *replies) heard(m *nats.Msg) {
-	rest, ours := strings.CutPrefix(m.Subject, r.root+".")
-	if !ours || strings.HasPrefix(rest, storedReplies+".") {
+	rest := strings.TrimPrefix(m.Subject, r.root+".")
+	if strings.HasPrefix(rest, storedReplies+".") {
 		r.n.durable.heard(m)
 		return
 	}
