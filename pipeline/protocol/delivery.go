@@ -71,6 +71,8 @@ type Delivery struct {
 	// Again is the mark of a message that may be a second copy, or follow another generation.
 	Again bool
 	Until time.Duration // the call's deadline
+	// Old says that the message may have waited in this process for long, so that others may have the call by now.
+	Old bool
 }
 
 // Delivered takes a message. A first delivery runs at once; whatever may be somebody else's is looked up first.
@@ -92,7 +94,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	d := s.add(m.Call)
 	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
 	d.copy, d.sentMark = m.Again && m.Generation == 0, now
-	if !s.hearing.Current() || m.Count > 1 || m.Again {
+	if !s.hearing.Current() || m.Count > 1 || m.Again || m.Old {
 		out = s.progress(now, d, out)
 		return s.readResult(now, d, out)
 	}

@@ -212,7 +212,7 @@ func (q *queue) arrived(m *nats.Msg, old bool) bool {
 		})
 		return false
 	}
-	d.Count, d.Again = meta.NumDelivered, d.Again || old
+	d.Count, d.Old = meta.NumDelivered, old
 	q.mu.Lock()
 	held := q.tokens[d.Call]
 	fresh := len(held) == 0
