@@ -47,7 +47,10 @@ func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 			}}
 		var optional atomic.Int32
 		other := pipeline.Stage{Name: "other", Kind: messages.Model, Order: 20, Before: pass,
-			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) { optional.Add(1); return pipeline.Continue(), nil }}
+			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				optional.Add(1)
+				return pipeline.Continue(), nil
+			}}
 		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(until)), Manager: manager(t, audit, other)})
 		r := chatRequest()
 		r.Deadline = time.Now().Add(300 * time.Millisecond)
@@ -69,7 +72,10 @@ func TestAPhaseThatIgnoresTheDeadlineDoesNotKeepItsCaller(t *testing.T) {
 		gate := make(chan struct{})
 		defer close(gate)
 		deaf := pipeline.Stage{Name: "deaf", Kind: messages.Model, Order: 10,
-			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) { <-gate; return pipeline.Continue(), nil }}
+			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				<-gate
+				return pipeline.Continue(), nil
+			}}
 		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, deaf)})
 		r := chatRequest()
 		r.Deadline = time.Now().Add(200 * time.Millisecond)
@@ -92,7 +98,10 @@ func TestACallerThatLeavesCancelsTheWork(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, Before: pass,
-			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) { seen <- c.Fault.Code; return pipeline.Continue(), nil }}
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				seen <- c.Fault.Code
+				return pipeline.Continue(), nil
+			}}
 		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(target)), Manager: manager(t, s)})
 		p := accept(t, n, chatRequest())
 		<-began
@@ -283,7 +292,10 @@ func TestStopEndsBoundCalls(t *testing.T) {
 		w := newWorld(t, cfg)
 		began := make(chan struct{})
 		n := w.start(spine.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
-			func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error { close(began); return until(ctx, c, emit) }))})
+			func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+				close(began)
+				return until(ctx, c, emit)
+			}))})
 		p := accept(t, n, chatRequest())
 		<-began
 		require.NoError(t, stop(n))

@@ -27,9 +27,9 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/spine"
 )
 
 // partSpec says what one process of an installation is: it is handed to this test binary, run again, in SHALLOT_PART.
