@@ -84,12 +84,15 @@ type slots struct {
 	used     int
 	queue    []*work
 	told     time.Duration // when free slots were last published
-	wasFull  bool
+	wasFull  bool          // since then nobody was told that there is room
 	refused  time.Duration // when an offer was last answered with Busy
 	capacity int
 }
 
 func (s *slots) free() int { return s.slots - s.used }
+
+// room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
+func (s *slots) room() int { return s.free() + s.capacity - len(s.queue) }
 
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
@@ -117,8 +120,11 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	if c.free() <= 0 && len(c.queue) >= c.capacity {
-		c.wasFull, c.refused = true, now
+	if c.free() <= 1 {
+		c.wasFull = true
+	}
+	if c.room() <= 0 {
+		c.refused = now
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}
@@ -262,9 +268,9 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		}
 		out = s.begin(now, c, next, out)
 	}
-	if c.wasFull && c.free() > 0 {
-		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.free())})
+	if c.wasFull && c.room() > 0 {
+		c.wasFull, c.told = c.free() <= 0, now
+		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 	}
 	return out
 }

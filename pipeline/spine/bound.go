@@ -43,8 +43,8 @@ func (n *Node) bind(c *messages.Call) *pending {
 }
 
 func (n *Node) runBound(o *owned) {
+	defer n.calls.release(o) // not before its end is told: whoever waits takes the end of its context for a lateness
 	out := n.onion.run(o, func(end *messages.Call) { o.waiter.end(end) })
-	n.calls.release(o)
 	if out != ended {
 		o.waiter.hold() // it is a stored call from now on
 		return

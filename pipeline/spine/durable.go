@@ -46,7 +46,7 @@ type durables struct {
 	decide   decide
 	codec    *codec
 	ask      *requests
-	queue    *queue
+	queue    *workqueue
 	stored   *storedCalls
 	ends     *ends
 	keys     *keys

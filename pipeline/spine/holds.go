@@ -27,7 +27,7 @@ type holds struct {
 	records records
 	decide  decide
 	codec   *codec
-	queue   *queue
+	queue   *workqueue
 	keys    *keys
 	ends    *ends
 	store   *jet.Bucket // of the records and of large bodies beside them

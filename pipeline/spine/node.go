@@ -52,6 +52,9 @@ type Node struct {
 	presence  *presence
 	begun     *begun
 	stats     nodeStats
+	guard     replyGuard
+	peers     peers
+	control   *jet.Bucket
 
 	subs     subscriptions
 	draining atomic.Bool
@@ -81,6 +84,9 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
 	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
+	if n.control, err = jet.OpenBucket(ctx, js, jet.ControlBucket); err != nil {
+		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
+	}
 	if n.begun, err = newBegun(ctx, js); err != nil {
 		return nil, err
 	}
@@ -140,6 +146,9 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	n.loops.Go(func() { n.watchConnection(n.loop) })
 	n.loops.Go(func() { n.tick(n.loop) })
+	if err := n.serveControl(); err != nil {
+		return err
+	}
 	if err := n.durable.start(n.loop); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ type poison struct {
 	records records
 	decide  decide
 	subj    messages.Subjects
-	queue   *queue
+	queue   *workqueue
 	log     *slog.Logger
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
-// queue is this process's side of the work queue: it puts calls into it and holds the messages that were delivered
+// workqueue is this process's side of the work queue: it puts calls into it and holds the messages that were delivered
 // here until they are acknowledged. Its methods are called under the lock of the decisions, or take none.
-type queue struct {
+type workqueue struct {
 	records records
 	decide  decide
 	log     *slog.Logger
@@ -40,13 +40,13 @@ type delivered struct {
 	seq        uint64 // in the stream
 }
 
-func newQueue(r records, d decide, log *slog.Logger) *queue {
-	return &queue{records: r, decide: d, log: log, letters: map[string]*copied{}, tokens: map[string][]delivered{},
+func newQueue(r records, d decide, log *slog.Logger) *workqueue {
+	return &workqueue{records: r, decide: d, log: log, letters: map[string]*copied{}, tokens: map[string][]delivered{},
 		refused: map[string]string{}}
 }
 
 // ready lays a letter ready for PutCall, until done is called.
-func (q *queue) ready(m *nats.Msg) (done func()) {
+func (q *workqueue) ready(m *nats.Msg) (done func()) {
 	id := m.Header.Get(hdrMsgID)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,7 +67,7 @@ func (q *queue) ready(m *nats.Msg) (done func()) {
 
 // put puts a call into the queue. A generation that nobody laid ready is made of the message that is held here: it is
 // handed back as it came.
-func (q *queue) put(e protocol.Effect) {
+func (q *workqueue) put(e protocol.Effect) {
 	m := q.letter(e)
 	if m == nil {
 		q.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
@@ -86,7 +86,7 @@ func (q *queue) put(e protocol.Effect) {
 	})
 }
 
-func (q *queue) letter(e protocol.Effect) *nats.Msg {
+func (q *workqueue) letter(e protocol.Effect) *nats.Msg {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	id := messageID(e.Call, e.N)
@@ -113,7 +113,7 @@ func (q *queue) letter(e protocol.Effect) *nats.Msg {
 }
 
 // why is why the last put of a call was refused.
-func (q *queue) why(call string) string {
+func (q *workqueue) why(call string) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	why := q.refused[call]
@@ -123,7 +123,7 @@ func (q *queue) why(call string) string {
 
 // mark acknowledges the deliveries of a call, or says that they are in progress. It is OK when the server has
 // confirmed each of them.
-func (q *queue) mark(e protocol.Effect) {
+func (q *workqueue) mark(e protocol.Effect) {
 	what := "+ACK"
 	if e.Kind == protocol.InProgress {
 		what = "+WPI"
@@ -159,7 +159,7 @@ func (q *queue) mark(e protocol.Effect) {
 	}
 }
 
-func (q *queue) drop(call string, seq uint64) {
+func (q *workqueue) drop(call string, seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	kept := q.tokens[call][:0]
@@ -174,14 +174,14 @@ func (q *queue) drop(call string, seq uint64) {
 }
 
 // forget lets go of the messages of a call that another process goes on with.
-func (q *queue) forget(call string) {
+func (q *workqueue) forget(call string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.tokens, call)
 }
 
 // held is the message with the highest generation of a call that is held here.
-func (q *queue) held(call string) *nats.Msg {
+func (q *workqueue) held(call string) *nats.Msg {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var m *nats.Msg
@@ -197,7 +197,7 @@ func (q *queue) held(call string) *nats.Msg {
 // arrived takes a message of the queue. What cannot be read becomes a dead letter: no message kills the process, and
 // none is dropped in silence. It reports whether the call is new here. old says that the
 // message may have waited in this process for long, so that the call may be another owner's.
-func (q *queue) arrived(m *nats.Msg, old bool) bool {
+func (q *workqueue) arrived(m *nats.Msg, old bool) bool {
 	meta, err := m.Metadata()
 	if err != nil {
 		q.log.Warn("a message came that is not from the work queue; it is ignored", "subject", m.Subject)
@@ -237,7 +237,7 @@ func (q *queue) arrived(m *nats.Msg, old bool) bool {
 }
 
 // sweep lets go of messages whose calls have left this process without a word.
-func (q *queue) sweep(has func(call string) bool) {
+func (q *workqueue) sweep(has func(call string) bool) {
 	q.mu.Lock()
 	var calls []string
 	for call := range q.tokens {
@@ -252,7 +252,7 @@ func (q *queue) sweep(has func(call string) bool) {
 }
 
 // count is how many calls have messages here that are not acknowledged.
-func (q *queue) count() int {
+func (q *workqueue) count() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.tokens)

@@ -46,7 +46,7 @@ func (r *replies) subscribe(s *subscriptions) (err error) {
 		return err
 	}
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		if _, err := s.hear(r.n.subj.Capacity(kind, "*"), r.capacity); err != nil {
+		if _, err := s.hear(r.n.subj.Control("capacity", string(kind), "*"), r.capacity); err != nil {
 			return err
 		}
 	}

@@ -59,3 +59,10 @@ func (r *running) cancelBound(why error) {
 		}
 	}
 }
+
+// count is how many calls run here.
+func (r *running) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.calls)
+}

@@ -22,7 +22,7 @@ var errElsewhere = errors.New("another owner goes on with the call")
 type storedCalls struct {
 	decide  decide
 	codec   *codec
-	queue   *queue
+	queue   *workqueue
 	ends    *ends
 	calls   *running
 	through func(o *owned, told func(end *messages.Call)) outcome
