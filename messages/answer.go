@@ -122,8 +122,8 @@ func (a *Answer) Fill(raw []byte) error {
 	return nil
 }
 
-// Answer compares the call with what it was when the question came. Without bodies, what became of the bodies and of the
-// fault is left out: the phase failed, and the owner puts them back.
+// Answer compares the call with what it was when the question came. Without bodies, what became of the bodies and of
+// the fault is left out: the phase failed, and the owner puts them back.
 func (q *Question) Answer(bodies bool) *Answer {
 	a := &Answer{}
 	if state := q.Call.Slip.state(); !bytes.Equal(state, q.state) {

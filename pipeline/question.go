@@ -22,7 +22,8 @@ const (
 	ReadKept = "kept"
 )
 
-// carry is what the stage's question for a phase takes along. A stage that declares a part of a body gets the whole body.
+// carry is what the stage's question for a phase takes along. A stage that declares a part of a body gets the whole
+// body.
 func (s Stage) carry(phase messages.Phase) messages.Carry {
 	if s.Blind {
 		return messages.Carry{}
@@ -115,13 +116,14 @@ func thrownAgain(stage string, t *messages.Thrown) error {
 }
 
 // Apply does what an answer says to the call that the question was about, and which nobody has touched since: it judges
-// the verdict and moves the call on, as [Step] does. An answer that does not fit the call fails the stage (CH-21).
+// the verdict and moves the call on, as [Step] does. An answer that does not fit the call fails the stage.
 // The error of a member whose phase is absent is in the report, as from Step.
 func Apply(s Stage, c *messages.Call, a *messages.Answer) (Next, Report) {
 	was := outcome(c)
 	p := performed{took: max(a.Took, 0)}
 	if err := a.Apply(c); err != nil {
-		p.err = Closed(messages.NewFault(messages.StageError, "stage %s: the answer of its member %q cannot be used: %v", s.Name, a.Member, err))
+		p.err = Closed(messages.NewFault(messages.StageError,
+			"stage %s: the answer of its member %q cannot be used: %v", s.Name, a.Member, err))
 		return finish(s, c, was, p)
 	}
 	if a.Error != nil {

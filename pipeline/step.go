@@ -72,8 +72,8 @@ func perform(ctx context.Context, s Stage, c *messages.Call) (p performed) {
 	return p
 }
 
-// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a step
-// that the owner does; was is the call's outcome before the phase.
+// finish judges what came of a phase, settles what it means for the call and moves the call on. It is the half of a
+// step that the owner does; was is the call's outcome before the phase.
 func finish(s Stage, c *messages.Call, was messages.Outcome, p performed) (Next, Report) {
 	name, phase := c.Slip.Stage()
 	r := Report{Stage: name, Phase: phase, Attempt: c.Attempt(), Took: p.took, Stack: p.stack}
@@ -185,6 +185,9 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 	case again:
 		if phase == messages.After && s.Keep && c.Flag(messages.NoteStreamShown) {
 			return Continue(), nil // his caller has read a part of this result: nothing runs again for it (contracts 8)
+		}
+		if phase == messages.After && s.Keep && c.Slip.Spent() {
+			return Continue(), nil // the target has run often enough: what the last run gave is the end
 		}
 		if phase == messages.After && s.Keep {
 			return v, nil

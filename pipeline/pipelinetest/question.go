@@ -22,7 +22,8 @@ func StepOverWire(ctx context.Context, s pipeline.Stage, c *messages.Call) (pipe
 	}
 	answer, err := pipeline.Run(ctx, s, q, "member").Marshal()
 	if missed := q.Missed(); len(missed) > 0 {
-		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("stage %s looks at %v in %s and does not declare it in Reads", s.Name, missed, c.Slip.Where())
+		return pipeline.Next{}, pipeline.Report{},
+			fmt.Errorf("stage %s looks at %v in %s and does not declare it in Reads", s.Name, missed, c.Slip.Where())
 	}
 	if err != nil {
 		return pipeline.Next{}, pipeline.Report{}, fmt.Errorf("answer at %s: %w", c.Slip.Where(), err)

@@ -45,10 +45,11 @@ type Accepts struct {
 	hearing *Hearing
 	ops     *uint64
 	order   []*accept
+	byOp    map[uint64]*accept
 }
 
-// Accept begins to store a call. Wake says what came of it: Accepted, Refused, AskAgain, Unknown, Mismatch, or
-// Attached with the call to wait for in Record; its Call is always the request's.
+// Accept begins to store a call. Receipt says what came of it: Accepted, Refused, AskAgain, Unknown, Mismatch, or
+// Attached; its Call is always the request's.
 func (s *Accepts) Accept(now time.Duration, r Request, out []Effect) []Effect {
 	a := &accept{request: r, call: r.Call, began: now}
 	s.order = append(s.order, a)
@@ -59,8 +60,10 @@ func (s *Accepts) Accept(now time.Duration, r Request, out []Effect) []Effect {
 }
 
 func (s *Accepts) store(now time.Duration, a *accept, st acceptStep, e Effect, out []Effect) []Effect {
+	delete(s.byOp, a.op)
 	*s.ops++
 	a.step, a.op, a.again = st, *s.ops, now
+	s.byOp[a.op] = a
 	e.Op = a.op
 	return append(out, e)
 }
@@ -75,20 +78,22 @@ func (s *Accepts) put(now time.Duration, a *accept, out []Effect) []Effect {
 	return s.store(now, a, putting, Effect{Kind: PutCall, Call: a.call, Again: a.copies > 1}, out)
 }
 
-// wake tells the caller and, unless more is to be done for the call, forgets it.
-func (s *Accepts) wake(a *accept, why Why, out []Effect) []Effect {
+// receipt tells the caller and, unless more is to be done for the call, forgets it.
+func (s *Accepts) receipt(a *accept, why Why, out []Effect) []Effect {
 	a.done = why != Attached
-	return append(out, Effect{Kind: Wake, Call: a.request.Call, Why: why, Record: Record{Call: a.call}})
+	return append(out, Effect{Kind: Receipt, Call: a.request.Call, Why: why, Record: Record{Call: a.call}})
 }
 
 // Stored takes the result of an effect. It reports whether the effect was one of these.
 func (s *Accepts) Stored(now time.Duration, e Effect, st Stored, out []Effect) (bool, []Effect) {
-	i := slices.IndexFunc(s.order, func(a *accept) bool { return a.op == e.Op && !a.done })
-	if i < 0 {
+	a := s.byOp[e.Op]
+	if a == nil {
 		return false, out
 	}
-	a := s.order[i]
-	a.op = 0
+	delete(s.byOp, e.Op)
+	if a.op = 0; a.done {
+		return true, out
+	}
 	switch a.step {
 	case keying:
 		return true, s.keyed(now, a, st, out)
@@ -116,12 +121,12 @@ func (s *Accepts) keyed(now time.Duration, a *accept, st Stored, out []Effect) [
 	case st.Result == OK, st.Result == Exists && st.Record.Call == a.call:
 		return s.put(now, a, out)
 	case st.Result == No && a.tries == 0:
-		return s.wake(a, Refused, out)
+		return s.receipt(a, Refused, out)
 	case st.Result == Exists && st.Record.Print != a.request.Print:
-		return s.wake(a, Mismatch, out)
+		return s.receipt(a, Mismatch, out)
 	case st.Result == Exists:
 		a.call, a.step, a.looked = st.Record.Call, attached, now
-		return s.wake(a, Attached, out)
+		return s.receipt(a, Attached, out)
 	}
 	a.tries++ // not clear: tick tries again
 	return out
@@ -130,13 +135,13 @@ func (s *Accepts) keyed(now time.Duration, a *accept, st Stored, out []Effect) [
 func (s *Accepts) stored(now time.Duration, a *accept, st Stored, out []Effect) []Effect {
 	switch {
 	case st.Result == OK:
-		return s.wake(a, Accepted, out)
+		return s.receipt(a, Accepted, out)
 	case st.Result == No && a.copies == 1 && (a.request.Key == "" || now-a.began < s.cfg.AckWait/2):
 		// The only copy was refused, and nobody can have attached to the key for so long that they put it there.
 		if a.request.Key != "" {
 			out = append(out, Effect{Kind: FreeKey, Call: a.call, Group: a.request.Key})
 		}
-		return s.wake(a, Refused, out)
+		return s.receipt(a, Refused, out)
 	}
 	a.tries++
 	return out
@@ -171,7 +176,12 @@ func (s *Accepts) tick(now time.Duration, out []Effect) []Effect {
 			out = s.look(now, a, out)
 		}
 	}
-	s.order = slices.DeleteFunc(s.order, func(a *accept) bool { return a.done })
+	s.order = slices.DeleteFunc(s.order, func(a *accept) bool {
+		if a.done {
+			delete(s.byOp, a.op)
+		}
+		return a.done
+	})
 	return out
 }
 
@@ -181,9 +191,9 @@ func (s *Accepts) look(now time.Duration, a *accept, out []Effect) []Effect {
 	case keying, putting:
 		switch {
 		case late && a.request.Key != "":
-			return s.wake(a, AskAgain, out)
+			return s.receipt(a, AskAgain, out)
 		case late && !a.request.Waits, now >= a.request.Until:
-			return s.wake(a, Unknown, out)
+			return s.receipt(a, Unknown, out)
 		}
 	case attached:
 		switch {
@@ -227,6 +237,7 @@ func (s *Accepts) retry(now time.Duration, a *accept, out []Effect) []Effect {
 }
 
 func (s *Accepts) restart() {
+	clear(s.byOp)
 	for _, a := range s.order {
 		a.op, a.again = 0, 0
 	}

@@ -126,15 +126,26 @@ func (a *Asks) NoResponders(now time.Duration, n uint64, to string, out []Effect
 	}
 	if to != "" {
 		a.presence.PassOver(now, to)
-		if q.to == to {
-			q.asks-- // nobody has read it: that says nothing about the question
-			a.force(n, q)
+		if q.to != to {
+			return out
 		}
+		q.unasked()
+		if q.asks >= askAlone && a.alive(q.group) == 0 {
+			q.absent++
+			q.unread = true
+			a.open[n] = q
+			return out
+		}
+		a.force(n, q)
 		return out
 	}
-	q.asks--
+	q.unasked()
 	return a.absent(n, q, out)
 }
+
+// unasked takes the last ask back: nobody has read it, which says nothing about the question. The server may say so
+// twice.
+func (q *ask) unasked() { q.asks = max(q.asks-1, 0) }
 
 func (a *Asks) absent(n uint64, q ask, out []Effect) []Effect {
 	if q.skip {
@@ -228,25 +239,34 @@ func (a *Asks) look(now time.Duration, n uint64, q ask, out []Effect) []Effect {
 	case quiet >= a.patience(q):
 		out = a.suspect(now, q, out)
 		return a.repeat(now, n, q, out)
-	case q.asks > 1 && q.holder == "" && quiet >= silentAfter && q.to == "" && a.presence.passed > 0 && a.partly(q.group):
+	case q.asks > 1 && q.to == "" && quiet >= silentAfter && a.silentKnown(q.group):
 		return a.repeat(now, n, q, out) // meanwhile it is known who was silent: no need to wait for the next turn
 	}
 	return out
 }
 
-// partly reports whether some members of the group are passed over and others are not.
-func (a *Asks) partly(g *group) bool {
+// alive counts the members of the group that are not passed over.
+func (a *Asks) alive(g *group) int {
 	alive := 0
 	for _, m := range g.members {
 		if a.presence.Alive(m) {
 			alive++
 		}
 	}
+	return alive
+}
+
+// silentKnown reports whether some members of the group are passed over and others are not.
+func (a *Asks) silentKnown(g *group) bool {
+	if a.presence.passed == 0 {
+		return false
+	}
+	alive := a.alive(g)
 	return alive > 0 && alive < len(g.members)
 }
 
 func (a *Asks) patience(q ask) time.Duration {
-	if q.asks == 1 {
+	if q.asks <= 1 {
 		return q.group.patience()
 	}
 	return max(backoff(int(q.asks)), q.group.patience())

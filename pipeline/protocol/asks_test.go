@@ -154,3 +154,26 @@ func TestAQuestionThatKillsTwoMembersAloneIsUndeliverable(t *testing.T) {
 	}
 	require.Fail(t, "never undeliverable")
 }
+
+func BenchmarkQuestion(b *testing.B) {
+	o, m := newBench(), NewMember("m", Config{})
+	o.Marked(o.now, "m", []string{"s"}, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		n, _ := o.Asks.Sent(o.now, Question{Call: "c", Stage: "s"})
+		m.Question(o.now, "owner", n, 0)
+		m.Answered("owner", n)
+		o.Asks.Answered(o.now, n, "m")
+	}
+}
+
+func BenchmarkWork(b *testing.B) {
+	o := newBench()
+	out := make([]Effect, 0, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		out = o.Runs.Start(o.now, Target{Work: Work{"c", 1}, Class: "k", Until: o.now + time.Minute, Fresh: true}, out[:0])
+		_, out = o.Runs.Outcome(o.now, Work{"c", 1}, "m", Done, false, out[:0])
+		out = o.Runs.Ended(o.now, "c", out[:0])
+	}
+}

@@ -48,13 +48,18 @@ func (s *Runs) lose(r *run, out []Effect) []Effect {
 	return s.store(r, Effect{Kind: SetBegun, N: r.n, State: Lost, Rev: r.rev, By: s.own}, out)
 }
 
-// Stored takes the result of an effect on a begun record or a spilled outcome.
-func (s *Runs) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
+// Stored takes the result of an effect on a begun record or a spilled outcome. It reports whether the effect was one of
+// these.
+func (s *Runs) Stored(now time.Duration, e Effect, st Stored, out []Effect) (bool, []Effect) {
 	r := s.runs[e.Call]
 	if r == nil || r.op != e.Op {
-		return out
+		return false, out
 	}
 	r.op = 0
+	return true, s.goOn(now, r, e, st, out)
+}
+
+func (s *Runs) goOn(now time.Duration, r *run, e Effect, st Stored, out []Effect) []Effect {
 	switch {
 	case st.Result == Unclear || st.Result == No:
 		return out // tick tries again

@@ -36,6 +36,7 @@ type durable struct {
 	tries      int
 	mark       uint64
 	alone      bool
+	copy       bool // somebody put it into the queue once more, as nobody seemed to have it
 	stored     bool // it is in the queue: a bound call that holds is not
 	until      time.Duration
 	unsure     bool // whoever waits has heard that the outcome is not known
@@ -75,7 +76,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	if d := s.calls[m.Call]; d != nil && m.Generation > d.generation && d.leaves() {
 		out = s.left(now, d, out) // it came back before the store answered: the queue has it
 		if s.calls[m.Call] == d {
-			out = s.next(s.leave(d), out)
+			out = s.next(now, s.leave(d), out)
 		}
 	}
 	if d := s.calls[m.Call]; d != nil {
@@ -88,7 +89,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	}
 	d := s.add(m.Call)
 	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
-	d.sentMark = now
+	d.copy, d.sentMark = m.Again && m.Generation == 0, now
 	if !s.hearing.Current() || m.Count > 1 || m.Again {
 		out = s.progress(now, d, out)
 		return s.readResult(now, d, out)
@@ -168,8 +169,7 @@ func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, 
 	}
 	mine := d.doubt || d.step >= running
 	if !mine && seq > d.delivery {
-		s.leave(d) // the later delivery counts
-		return out
+		return s.next(now, s.leave(d), out) // the later delivery counts
 	}
 	yes := mine && !d.doubt && (!d.stored || s.certain(now, d))
 	if yes {
@@ -178,22 +178,34 @@ func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, 
 	return append(out, Effect{Kind: Owns, Call: call, To: asker, Seq: d.delivery, Yes: yes})
 }
 
-// Owned is the answer of another owner; seq is its delivery, certain that nobody else can have the call.
-func (s *Deliveries) Owned(call, owner, own string, seq uint64, certain bool, out []Effect) []Effect {
-	d := s.calls[call]
-	if d == nil || !d.doubt && d.step >= running || !certain && (seq < d.delivery || seq == d.delivery && owner > own) {
+// Claim is an owner's answer to WhoOwns: the delivery under which it has the call, and whether it is certain that
+// nobody else can have it.
+type Claim struct {
+	Call    string
+	Owner   string
+	Seq     uint64
+	Certain bool
+}
+
+// Owned takes the claim of another owner. Between two that are not certain, the later delivery counts.
+func (s *Deliveries) Owned(now time.Duration, own string, c Claim, out []Effect) []Effect {
+	d := s.calls[c.Call]
+	switch {
+	case d == nil || d.step >= running && !d.doubt:
+		return out
+	case !c.Certain && (c.Seq < d.delivery || c.Seq == d.delivery && c.Owner > own):
 		return out
 	}
-	return s.yield(d, out)
+	return s.yield(now, d, out)
 }
 
 // yield leaves the call to another owner or to the result that is stored.
-func (s *Deliveries) yield(d *durable, out []Effect) []Effect {
+func (s *Deliveries) yield(now time.Duration, d *durable, out []Effect) []Effect {
 	if d.doubt {
 		s.runs.Leave(d.call)
 		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Yielded})
 	}
-	return s.next(s.leave(d), out)
+	return s.next(now, s.leave(d), out)
 }
 
 // leave forgets the call and reports whether it was the one that ran alone.
@@ -206,40 +218,46 @@ func (s *Deliveries) leave(d *durable) bool {
 	return false
 }
 
-// next lets the next suspicious call run.
-func (s *Deliveries) next(free bool, out []Effect) []Effect {
+// next lets the next suspicious call run, unless somebody else has taken or ended it while it waited.
+func (s *Deliveries) next(now time.Duration, free bool, out []Effect) []Effect {
 	if !free || len(s.waiting) == 0 {
 		return out
 	}
 	d := s.calls[s.waiting[0]]
 	s.waiting = s.waiting[1:]
 	s.alone = d.call
-	return s.run(d, false, 0, out)
+	return s.readResult(now, d, out)
 }
 
-// Stored takes the result of an effect on a store.
-func (s *Deliveries) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
+// Stored takes the result of an effect on a store. It reports whether the effect was one of these.
+func (s *Deliveries) Stored(now time.Duration, e Effect, st Stored, out []Effect) (bool, []Effect) {
 	d := s.calls[e.Call]
-	if d == nil {
-		return out
-	}
-	if e.Kind == InProgress {
-		if st.Result == OK {
-			d.marked = max(d.marked, e.At)
-			if d.step == remarking && e.At >= d.asked {
-				return s.readResult(now, d, out)
-			}
-		}
-		return out
-	}
-	if d.op != e.Op {
-		return out
+	switch {
+	case e.Kind == InProgress:
+		return true, s.progressed(now, d, e, st, out)
+	case d == nil || d.op != e.Op:
+		return false, out
 	}
 	d.op = 0
 	if st.Result == Unclear || st.Result == No {
 		d.tries++
-		return out // tick tries again
+		return true, out // tick tries again
 	}
+	return true, s.goOn(now, d, st, out)
+}
+
+func (s *Deliveries) progressed(now time.Duration, d *durable, e Effect, st Stored, out []Effect) []Effect {
+	if d == nil || st.Result != OK {
+		return out
+	}
+	d.marked = max(d.marked, e.At)
+	if d.step == remarking && e.At >= d.asked {
+		return s.readResult(now, d, out)
+	}
+	return out
+}
+
+func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect) []Effect {
 	switch d.step {
 	case readingResult:
 		if st.Result == OK {
@@ -283,7 +301,9 @@ func (s *Deliveries) nobody(now time.Duration, d *durable, out []Effect) []Effec
 	case d.doubt:
 		d.doubt, d.step = false, running
 		return s.runs.doubt(now, d.call, false, out)
-	case d.delivery >= poisonFrom:
+	case d.alone: // its mark is stored
+		return s.run(d, false, 0, out)
+	case d.delivery >= poisonFrom || d.copy: // copies count from one again, so the first of them is late already
 		d.mark++
 		return s.store(now, d, marking, Effect{Kind: PutMark, N: d.mark}, out)
 	}

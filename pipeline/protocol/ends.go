@@ -31,7 +31,7 @@ func (s *Deliveries) HandBack(now time.Duration, call string, out []Effect) []Ef
 	}
 	s.runs.Leave(call)
 	if d.doubt {
-		return s.yield(d, out) // the queue has it already, or delivers it again
+		return s.yield(now, d, out) // the queue has it already, or delivers it again
 	}
 	return s.putAgain(now, d, out)
 }
@@ -56,7 +56,7 @@ func (s *Deliveries) storedEnd(now time.Duration, d *durable, st Stored, out []E
 	case parking, handing:
 		return s.left(now, d, out)
 	case acking:
-		return s.next(s.leave(d), out)
+		return s.next(now, s.leave(d), out)
 	}
 	return out
 }
@@ -84,7 +84,7 @@ func (s *Deliveries) tell(now time.Duration, d *durable, rec Record, out []Effec
 
 func (s *Deliveries) ack(now time.Duration, d *durable, out []Effect) []Effect {
 	if !d.stored {
-		return s.next(s.leave(d), out)
+		return s.next(now, s.leave(d), out)
 	}
 	return s.store(now, d, acking, Effect{Kind: Ack, N: d.generation}, out)
 }
@@ -164,7 +164,7 @@ func (s *Deliveries) retry(now time.Duration, d *durable, out []Effect) []Effect
 		return s.store(now, d, d.step, Effect{Kind: PutResult}, out)
 	case acking:
 		if now-d.asked > 2*s.cfg.AckWait {
-			return s.next(s.leave(d), out) // a later delivery finds the result
+			return s.next(now, s.leave(d), out) // a later delivery finds the result
 		}
 		return s.store(now, d, d.step, Effect{Kind: Ack, N: d.generation}, out)
 	}

@@ -13,13 +13,13 @@ type Hearing struct {
 }
 
 // Up starts hearing anew.
-func (h *Hearing) Up(now time.Duration) { h.up, h.base = true, now }
+func (h *Hearing) Up(now time.Duration) { h.up, h.base, h.probed = true, now, 0 }
 
 // Down ends it. Silence does not grow until Up.
 func (h *Hearing) Down() { h.up = false }
 
 // Frozen says that the process was stopped: what was sent to it meanwhile may be lost or still unread.
-func (h *Hearing) Frozen(now time.Duration) { h.base = now }
+func (h *Hearing) Frozen(now time.Duration) { h.base, h.probed = now, 0 }
 
 // Probed takes a probe that came back.
 func (h *Hearing) Probed(sent time.Duration) { h.horizon = max(h.horizon, sent) }

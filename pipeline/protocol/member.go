@@ -10,7 +10,6 @@ type Member struct {
 	Hands    Hands
 	Works    Works
 	seen     time.Duration
-	downAt   time.Duration
 	ops      uint64
 }
 
@@ -42,27 +41,26 @@ func (m *Member) Beat(now time.Duration, out []Effect) []Effect {
 		m.Hearing.Frozen(now)
 		m.Presence.restart(now)
 		out = m.Works.unstarted(now, out)
+		out = m.Hearing.tick(now, tickFast, out)
 	}
 	return out
 }
 
-// Down says that the connection is lost.
-func (m *Member) Down(now time.Duration) {
+// Down says that the connection is lost. It may have been for seconds: repeatable work that has not begun is dropped,
+// for its owner may have offered it to others by now.
+func (m *Member) Down(now time.Duration, out []Effect) []Effect {
+	out = m.Beat(now, out)
 	m.Hearing.Down()
-	m.downAt = now
+	return m.Works.unstarted(now, out)
 }
 
 // Up says that the connection is there, again or for the first time. All that is in hand and kept is shown at once.
 func (m *Member) Up(now time.Duration, out []Effect) []Effect {
 	out = m.Beat(now, out)
-	cut := m.downAt > 0 && now-m.downAt > cutOffAfter
 	m.Hearing.Up(now)
 	m.Presence.restart(now)
 	m.Hands.restart()
 	m.Works.restart()
-	if cut {
-		out = m.Works.unstarted(now, out)
-	}
 	return m.tick(now, out)
 }
 
@@ -73,8 +71,10 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 	if !m.Hearing.up {
 		return out
 	}
-	if m.Presence.watching() || !m.Hearing.Current() {
-		out = m.Hearing.tick(now, pingEvery, out)
+	if !m.Hearing.Current() {
+		out = m.Hearing.tick(now, tickFast, out)
+	} else if m.Presence.watching() {
+		out = m.Hearing.tick(now, holdersEvery, out)
 	}
 	out, _ = m.Presence.tick(now, m.Hearing, out)
 	out = m.Hands.tick(now, out)
@@ -83,7 +83,7 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 
 // Next is when Tick is to be called at the latest.
 func (m *Member) Next(now time.Duration) time.Duration {
-	if m.Hands.listens(now) {
+	if m.Hands.listens(now) || !m.Hearing.Current() {
 		return now + tickFast
 	}
 	return now + tickSlow

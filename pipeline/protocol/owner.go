@@ -25,7 +25,7 @@ func NewOwner(name string, cfg Config) *Owner {
 	o.Asks = newAsks(o.Presence, o.Hearing)
 	o.Runs = newRuns(name, cfg, o.Presence, o.Hearing, &o.ops)
 	o.Deliveries = newDeliveries(cfg, o.Hearing, &o.ops, &o.Runs)
-	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops}
+	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops, byOp: map[uint64]*accept{}}
 	o.Waits = Waits{hearing: o.Hearing, ops: &o.ops, calls: map[string]*wait{}}
 	o.Resumes = Resumes{hearing: o.Hearing, ops: &o.ops}
 	return o
@@ -42,6 +42,7 @@ func (o *Owner) Beat(now time.Duration, out []Effect) []Effect {
 	}
 	o.Hearing.Frozen(now)
 	o.Presence.restart(now)
+	out = o.Hearing.tick(now, tickFast, out)
 	return o.Deliveries.tick(now, out) // which calls may be somebody else's by now
 }
 
@@ -95,24 +96,25 @@ func (o *Owner) Shown(now time.Duration, member string, questions []uint64, work
 }
 
 // Owned takes an owner's answer to WhoOwns.
-func (o *Owner) Owned(now time.Duration, call, owner string, seq uint64, certain bool, out []Effect) []Effect {
-	o.Presence.Sign(now, owner)
-	o.Accepts.Owned(now, call)
-	return o.Deliveries.Owned(call, owner, o.Name, seq, certain, out)
+func (o *Owner) Owned(now time.Duration, c Claim, out []Effect) []Effect {
+	o.Presence.Sign(now, c.Owner)
+	o.Accepts.Owned(now, c.Call)
+	return o.Deliveries.Owned(now, o.Name, c, out)
 }
 
 // Stored takes what came of an effect on a store. Late and double results are ignored.
 func (o *Owner) Stored(now time.Duration, e Effect, st Stored, out []Effect) []Effect {
-	out = o.Deliveries.Stored(now, e, st, out)
-	if e.Op == 0 { // a mark, or a key that was freed: nothing waits for it
+	mine, out := o.Deliveries.Stored(now, e, st, out)
+	if mine || e.Op == 0 { // a key that was freed: nothing waits for it
 		return out
 	}
-	out = o.Runs.Stored(now, e, st, out)
-	mine, out := o.Waits.Stored(e, st, out)
-	if !mine {
-		mine, out = o.Accepts.Stored(now, e, st, out)
+	if mine, out = o.Runs.Stored(now, e, st, out); mine {
+		return out
 	}
-	if !mine {
+	if mine, out = o.Waits.Stored(e, st, out); mine {
+		return out
+	}
+	if mine, out = o.Accepts.Stored(now, e, st, out); !mine {
 		o.Resumes.Stored(e, st)
 	}
 	return out
@@ -137,9 +139,9 @@ func (o *Owner) tick(now time.Duration, out []Effect) []Effect {
 // listens is how often the owner must find out whether it hears, 0 for not at all.
 func (o *Owner) listens(now time.Duration) time.Duration {
 	switch {
-	case o.Asks.listens(now):
+	case o.Asks.listens(now) || !o.Hearing.Current():
 		return tickFast
-	case o.Runs.urgent() || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching() || !o.Hearing.Current():
+	case o.Runs.urgent() || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching():
 		return holdersEvery
 	case o.Runs.listens(now):
 		return time.Second

@@ -13,6 +13,7 @@ type Presence struct {
 	processes map[string]*process
 	order     []*process // by name, so that a simulation repeats itself
 	passed    int        // how many are passed over
+	swept     time.Duration
 	refreshed time.Duration
 	steady    time.Duration // since when the own mark is refreshed without a gap
 }
@@ -203,6 +204,9 @@ func (p *Presence) watching() bool {
 // tick pings the silent, passes over who does not answer, and finds out who is gone. changed reports that somebody
 // was passed over or found gone now.
 func (p *Presence) tick(now time.Duration, h *Hearing, out []Effect) (_ []Effect, changed bool) {
+	if now-p.swept > time.Minute {
+		p.sweep(now)
+	}
 	for _, m := range p.order {
 		if m.silent == 0 || m.gone || m.deleted {
 			continue
@@ -226,6 +230,7 @@ func (p *Presence) tick(now time.Duration, h *Hearing, out []Effect) (_ []Effect
 
 // sweep forgets processes that have been gone for long: a name never comes back.
 func (p *Presence) sweep(now time.Duration) {
+	p.swept = now
 	p.order = slices.DeleteFunc(p.order, func(m *process) bool {
 		old := (m.gone || m.deleted) && now-m.silent > time.Hour
 		if old {

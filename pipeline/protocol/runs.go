@@ -71,7 +71,7 @@ type Runs struct {
 	order    []*run
 	lines    map[string]*line
 	classes  []*line
-	doubts   map[string]bool // calls of which it is being found out whether this owner still has them
+	doubts   map[string]bool // calls of which it is being found out, or was, whether this owner still has them
 	recent   recent          // calls that ended here
 	looked   time.Duration
 }
@@ -90,10 +90,11 @@ func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
 		s.order = append(s.order, r)
 	}
 	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
-	if t.Fresh {
-		return s.admit(now, r, out)
+	if _, doubted := s.doubts[t.Call]; doubted || !t.Fresh { // another owner may have offered it
+		r.left = true
+		return s.find(now, r, out)
 	}
-	return s.find(now, r, out)
+	return s.admit(now, r, out)
 }
 
 // find looks for the work among members and records, before it is offered.
@@ -113,6 +114,7 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	if r.released && !r.spec.Once {
 		return s.cutStream(r, out)
 	}
+	r.joined = now
 	l := s.line(r.spec.Class)
 	if l.open() {
 		return s.offer(now, r, "", out)
@@ -120,7 +122,7 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	if wait := l.wait(); wait > s.cfg.MaxQueueWait || wait > r.spec.Until-now {
 		return s.refuse(now, r, out)
 	}
-	r.phase, r.joined = lined, now
+	r.phase = lined
 	l.join(r)
 	return out
 }
@@ -174,116 +176,6 @@ func (s *Runs) whoHas(now time.Duration, r *run, to string) Effect {
 // waits reports whether the run waits for a member, so that what members say can move it.
 func (r *run) waits() bool {
 	return r.phase == offered || r.phase == asking || r.phase == held || r.phase == checking || r.phase == reading
-}
-
-// Busy is a member's answer to an offer that it has no room for.
-func (s *Runs) Busy(now time.Duration, w Work, seq uint64, member string, out []Effect) []Effect {
-	s.presence.Sign(now, member)
-	r := s.runs[w.Call]
-	if r == nil || r.n != w.N || r.seq != seq || r.phase != offered {
-		return out
-	}
-	l := s.line(r.spec.Class)
-	l.full, l.since = true, now
-	if s.doubts[w.Call] || now-r.joined > s.cfg.MaxQueueWait {
-		return s.admit(now, r, out)
-	}
-	r.phase = lined
-	l.first(r)
-	return out
-}
-
-// Free says that a member has room: work in line is offered to it, at most this owner's share.
-func (s *Runs) Free(now time.Duration, class, member string, share int, out []Effect) []Effect {
-	s.presence.Sign(now, member)
-	l := s.line(class)
-	for range share {
-		r := l.next()
-		if r == nil {
-			l.full, l.absent = false, 0
-			return out
-		}
-		out = s.offer(now, r, member, out)
-	}
-	return out
-}
-
-// Has is a member's answer to WhoHas.
-func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Effect) []Effect {
-	s.presence.Sign(now, member)
-	r := s.runs[w.Call]
-	switch {
-	case r == nil || r.n != w.N || !r.waits():
-		return out
-	case yes:
-		r.show(now, member)
-	case r.phase == checking && member == r.holder:
-		return s.lose(r, out)
-	case r.phase == held && member == r.holder && r.sign < now:
-		return s.find(now, r, out)
-	}
-	return out
-}
-
-func (r *run) show(now time.Duration, member string) {
-	r.phase, r.holder, r.sign, r.op = held, member, now, 0
-}
-
-// shown takes a member's list.
-func (s *Runs) shown(now time.Duration, member string, list []Work, out []Effect) []Effect {
-	for _, w := range list {
-		if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
-			r.show(now, member)
-		}
-	}
-	for _, r := range s.order {
-		if r.phase == held && r.holder == member && r.sign < now {
-			out = s.find(now, r, out) // it was in the list before and is not any more, and no outcome came
-		}
-	}
-	return out
-}
-
-// Chunk is a sign of the work; released says that a part of the reply was passed on to the caller, so that nothing
-// else may stand in for it.
-func (s *Runs) Chunk(now time.Duration, w Work, member string, released bool) {
-	s.presence.Sign(now, member)
-	if r := s.runs[w.Call]; r != nil && r.n == w.N && r.waits() {
-		r.show(now, member)
-		r.released = r.released || released
-	}
-}
-
-// Outcome is a member's outcome. It reports whether this is what the call waits for; the state is Done, NotRun or
-// Lost. proof says that a NotRun carries the fault that the call gets: the target itself said that it did nothing.
-func (s *Runs) Outcome(now time.Duration, w Work, member string, st State, proof bool, out []Effect) (bool, []Effect) {
-	s.presence.Sign(now, member)
-	r := s.runs[w.Call]
-	if r == nil {
-		if s.recent.has(Work{Call: w.Call}) {
-			out = append(out, Effect{Kind: Confirm, Call: w.Call, To: member, N: w.N})
-		}
-		return false, out
-	}
-	r.give(member, w.N)
-	switch {
-	case r.phase == over || r.phase == voiding || r.n != w.N:
-		return false, out
-	case st == NotRun && !proof:
-		r.n, r.left = r.n+1, false
-		return false, s.admit(now, r, out)
-	}
-	s.settle(now, r)
-	return true, out
-}
-
-func (r *run) give(member string, n uint64) {
-	for _, g := range r.givers {
-		if g.member == member && g.n == n {
-			return
-		}
-	}
-	r.givers = append(r.givers, giver{member, n})
 }
 
 // settle ends the run: its outcome is there.
@@ -354,11 +246,7 @@ func (s *Runs) forget(r *run) {
 
 // doubt stops or resumes offers of a call whose owner this process may no longer be.
 func (s *Runs) doubt(now time.Duration, call string, doubt bool, out []Effect) []Effect {
-	if doubt {
-		s.doubts[call] = true
-	} else {
-		delete(s.doubts, call)
-	}
+	s.doubts[call] = doubt
 	r := s.runs[call]
 	switch {
 	case r == nil:
@@ -387,7 +275,7 @@ func (s *Runs) NoResponders(now time.Duration, call string, seq uint64, to strin
 	l := s.line(r.spec.Class)
 	l.absent++
 	l.since = now
-	return s.admit(now, r, out)
+	return s.back(now, r, l, out)
 }
 
 // appeared tries a class again at once when a member of it has come.

@@ -25,10 +25,11 @@ type call struct {
 	stored     bool // its acceptance was told, or it is parked
 	refused    bool
 	dead       bool // bound, and its owner died
-	cancelled  bool
 	kills      int
+	runs       int   // how often an owner has begun to run it
 	seen       *exec // a part of this one's reply was shown
 	seenBy     *proc
+	seenIn     *simRun
 }
 
 func (c *call) class() string {
@@ -39,8 +40,8 @@ func (c *call) class() string {
 }
 
 func (c *call) hopTime(w *world) time.Duration {
-	if c.slow && w.chance(0.3) {
-		return w.between(100*time.Millisecond, 3*time.Second)
+	if c.slow && w.chance(0.5) {
+		return w.between(100*time.Millisecond, 5*time.Second)
 	}
 	return w.between(time.Millisecond, 20*time.Millisecond)
 }
@@ -150,7 +151,7 @@ func (r *caller) again() {
 	w.after(w.between(500*time.Millisecond, 3*time.Second), func() {
 		c := *old
 		c.id = fmt.Sprintf("%sr%d", old.id, r.tries+1)
-		c.stored, c.refused, c.dead, c.kills, c.seen, c.seenBy = false, false, false, 0, nil, nil
+		c.stored, c.refused, c.dead, c.kills, c.runs, c.seen, c.seenBy = false, false, false, 0, 0, nil, nil
 		w.submit(&c, r.tries+1)
 	})
 }

@@ -29,12 +29,10 @@ const (
 	memberNeverFrozen        // a member does not notice that it was stopped
 	neverInDoubt             // an owner never doubts that a call is its own
 	deafCounts               // silence counts while the owner cannot hear
-	noCalm                   // no time is left for others to come back after an outage
 	noLists                  // members show nobody what they have in hand
-	noPings                  // silent members are not pinged
+	silenceIsFine            // silent members count as heard
 	membersDeny              // members deny what they hold
 	lateOffersTaken          // members take offers however late
-	missingIsGone            // a missing mark counts as gone at once
 	beginsUnasked            // work begins without its record
 	voidsUnasked             // an owner takes it that its void was created
 	nonceIgnored             // a record of another member is taken for the own one
@@ -48,7 +46,6 @@ const (
 	neverRevives             // nobody puts a call into the queue again that its acceptor did not
 	neverReads               // who waits does not read the result
 	marksUnstored            // poison marks are not stored
-	unreadIsMissing          // what cannot be read counts as missing
 	resultsUnread            // stored results are not believed
 	defects
 )
@@ -70,12 +67,10 @@ var defectNames = [...]string{
 	memberNeverFrozen: "a member does not notice that it was stopped",
 	neverInDoubt:      "an owner never doubts that a call is its own",
 	deafCounts:        "silence counts while the owner cannot hear",
-	noCalm:            "no time is left for others to come back after an outage",
 	noLists:           "members show nobody what they have in hand",
-	noPings:           "silent members are not pinged",
+	silenceIsFine:     "silent members count as heard",
 	membersDeny:       "members deny what they hold",
 	lateOffersTaken:   "members take offers however late",
-	missingIsGone:     "a missing mark counts as gone at once",
 	beginsUnasked:     "work begins without its record",
 	voidsUnasked:      "an owner takes it that its void was created",
 	nonceIgnored:      "a record of another member is taken for the own one",
@@ -89,7 +84,6 @@ var defectNames = [...]string{
 	neverRevives:      "nobody puts a call into the queue again that its acceptor did not",
 	neverReads:        "who waits does not read the result",
 	marksUnstored:     "poison marks are not stored",
-	unreadIsMissing:   "what cannot be read counts as missing",
 	resultsUnread:     "stored results are not believed",
 }
 
@@ -97,6 +91,9 @@ var defectNames = [...]string{
 // looked at.
 func TestTheSimulationFindsEachDefect(t *testing.T) {
 	t.Parallel()
+	if defaultSeeds < 2000 {
+		t.Skip("too slow with the race detector")
+	}
 	for bad := none + 1; bad < defects; bad++ {
 		t.Run(defectNames[bad], func(t *testing.T) {
 			t.Parallel()

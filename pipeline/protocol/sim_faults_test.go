@@ -14,11 +14,15 @@ func (w *world) build() {
 		w.spawn(fmt.Sprintf("m%d", i), false)
 	}
 	w.calm = w.chance(0.05)
+	w.nats.window = 2 * time.Minute
+	if w.chance(0.3) { // as after restarts: a duplicate window that does not reach far
+		w.nats.window = 5 * time.Second
+	}
 	last := 25 * time.Second
 	if w.chance(0.3) { // all at once: more than the members have slots for
 		last = time.Second
 	}
-	for i := range 4 + w.rng.IntN(8) {
+	for i := range 4 + w.rng.IntN(11) {
 		c := w.newCall(i)
 		at := w.between(200*time.Millisecond, last)
 		w.after(at, func() { w.submit(c, 0) })
@@ -38,7 +42,7 @@ func (w *world) build() {
 }
 
 func (w *world) newCall(i int) *call {
-	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.3),
+	c := &call{id: fmt.Sprintf("c%d", i), tenant: "t", durable: w.chance(0.7), once: w.chance(0.5), slow: w.chance(0.4),
 		stream: w.chance(0.3)}
 	if c.durable && w.chance(0.5) {
 		c.key = "k" + c.id
@@ -46,7 +50,7 @@ func (w *world) newCall(i int) *call {
 	for range w.rng.IntN(3) {
 		c.route = append(c.route, []string{"s1", "s2"}[w.rng.IntN(2)])
 	}
-	if w.chance(0.12) {
+	if w.chance(0.2) {
 		c.route = append(c.route, "hold")
 	}
 	c.route = append(c.route, "target")
@@ -54,6 +58,9 @@ func (w *world) newCall(i int) *call {
 		c.route = append(c.route, "s1")
 	}
 	c.targetTime = w.between(5*time.Millisecond, 12*time.Second)
+	if w.chance(0.2) {
+		c.targetTime = w.between(10*time.Second, 25*time.Second)
+	}
 	if w.chance(0.15) && c.once {
 		c.refusals = 1
 	}
@@ -64,6 +71,9 @@ func (w *world) newCall(i int) *call {
 		}
 	}
 	c.span = 8*time.Second + w.between(0, 60*time.Second)
+	if c.poison != "" {
+		c.span = 140 * time.Second
+	}
 	return c
 }
 
@@ -74,7 +84,7 @@ func (w *world) fault(at time.Duration) func() {
 	if w.chance(0.2) {
 		long = min(25*time.Second, faultsEnd-at)
 	}
-	switch w.rng.IntN(11) {
+	switch w.rng.IntN(18) {
 	case 0:
 		return func() { w.any().kill("a fault") }
 	case 1, 2:
@@ -82,6 +92,9 @@ func (w *world) fault(at time.Duration) func() {
 	case 3, 4:
 		return func() { w.any().cutOff(long) }
 	case 5:
+		if w.chance(0.4) { // longer than marks and deliveries last
+			long = min(16*time.Second+w.between(0, 4*time.Second), faultsEnd-at)
+		}
 		return func() { w.outage(long, w.chance(0.5)) }
 	case 6:
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.loss = some / 2 })
@@ -89,13 +102,54 @@ func (w *world) fault(at time.Duration) func() {
 		return w.weather(min(long, 6*time.Second), func(n *weather) { n.delay, n.double = some/2, some/2 })
 	case 8:
 		return w.weather(long, func(n *weather) { n.ackLoss = some })
+	case 10, 11, 12, 13, 14, 15, 16:
+		return func() { w.trap = 1 + w.rng.IntN(9) }
 	case 9:
-		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 8 })
+		return w.weather(min(long, 10*time.Second), func(n *weather) { n.crash = some / 2 })
 	default:
 		if w.chance(0.5) {
 			return func() { w.leave(w.anyOwner()) }
 		}
 		return w.weather(long, func(n *weather) { n.diskFull = true })
+	}
+}
+
+// The moments that a trap waits for. The process is stopped or cut off for longer than anybody waits for it; with
+// ownerOffers it is the server that stops, before anybody has shown what was offered; with keyIsStored and the
+// last three it dies; with offerIsLate an offer takes three seconds.
+const (
+	ownerAsks    = 1
+	memberQueues = 2
+	ownerOffers  = 3
+	ownerIsGiven = 4 // a stored call
+	keyIsStored  = 5 // and its call is not
+	offerIsLate  = 6
+	resultIsDue  = 7
+	holdIsDue    = 8
+	handingIsDue = 9
+)
+
+// trapped springs the trap that was laid for such a moment.
+func (w *world) trapped(p *proc, moment int, c *call) {
+	if w.trap != moment || w.now > epoch+faultsEnd-25*time.Second || c.once || c.until-w.now < 35*time.Second {
+		return
+	}
+	if (moment == ownerAsks || moment == ownerIsGiven) && !c.durable {
+		return
+	}
+	w.trap = 0
+	c.targetTime = max(c.targetTime, 8*time.Second)
+	long := 16*time.Second + w.between(0, 6*time.Second)
+	if moment == memberQueues {
+		long = 4*time.Second + w.between(0, 4*time.Second)
+	}
+	switch {
+	case moment == ownerOffers:
+		w.after(20*time.Millisecond, func() { w.outage(w.between(time.Second, 6*time.Second), false) })
+	case moment == ownerIsGiven, w.chance(0.6):
+		p.freeze(long)
+	default:
+		p.cutOff(long)
 	}
 }
 
@@ -137,8 +191,13 @@ func (w *world) outage(long time.Duration, restart bool) {
 		w.log("the server is back")
 		w.nats.up = true
 		w.nats.pulls = nil
+		for _, p := range w.procs {
+			if m := w.nats.marks[p.name]; m != nil && w.now >= m.expires {
+				w.nats.unmark(p.name, false)
+			}
+		}
 		if restart {
-			w.nats.ids = map[string]bool{}
+			w.nats.ids = map[string]time.Duration{}
 		}
 		for _, p := range w.procs {
 			if p.alive && !p.cut {
@@ -146,7 +205,7 @@ func (w *world) outage(long time.Duration, restart bool) {
 					p.known = true
 					p.do(p.downNow)
 				}
-				p.reconnect(false)
+				p.reconnect()
 			}
 		}
 		w.nats.dispatch()
@@ -180,6 +239,9 @@ func (w *world) any() *proc {
 			some = append(some, p)
 		}
 	}
+	if len(some) == 0 {
+		return w.procs[0] // dead, so nothing more can happen to it
+	}
 	return some[w.rng.IntN(len(some))]
 }
 
@@ -209,9 +271,11 @@ func (w *world) spawn(base string, owner bool) {
 		return
 	}
 	m := NewMember(p.name, Config{QueueCapacity: 2, KeepBytes: 250})
-	m.Works.Serve("model", 2)
-	m.Works.Serve("tool", 2)
-	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{}}
+	n := 1 + w.rng.IntN(5)/4
+	m.Works.Serve("model", n)
+	m.Works.Serve("tool", n)
+	p.member = &simMember{proc: p, m: m, groups: []string{"s1", "s2", "model", "tool"}, results: map[Work]*exec{},
+		taken: map[Work]time.Duration{}}
 	p.start()
 }
 

@@ -20,6 +20,7 @@ type judge struct {
 
 // exec is one run of a target: what it did to the world stays.
 type exec struct {
+	taken    time.Duration // when the offer was taken; it may have been queued since
 	id       uint64
 	c        *call
 	n        uint64
@@ -56,9 +57,9 @@ func (j *judge) sound(p *proc, t time.Duration) bool {
 	return p.alive && !p.frozen && !p.cut && !p.known && (p.troubled == 0 || p.troubled < t) && p.hurtSince(t) < 3
 }
 
-func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *exec {
+func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool, taken time.Duration) *exec {
 	j.serial++
-	x := &exec{id: j.serial, c: c, n: n, once: once, member: p, begun: j.w.now}
+	x := &exec{id: j.serial, c: c, n: n, once: once, member: p, taken: taken, begun: j.w.now}
 	j.w.log("%s begins %s.%d as run %d", p.name, c.id, n, x.id)
 	switch {
 	case c.refused:
@@ -66,7 +67,8 @@ func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *ex
 	case j.told[c.id].code == NotExecuted:
 		j.fail("%s runs after it was said that nothing ran", c.id)
 	}
-	if j.w.nats.records[fmt.Sprintf("outcome.%s.%d", c.id, n)] != nil && !once {
+	at, spilled := j.w.nats.made[fmt.Sprintf("outcome.%s.%d", c.id, n)]
+	if spilled && !once && j.w.now-at > 5*time.Second {
 		j.fail("%s is bought again although its outcome lies in the bucket", c.id)
 	}
 	for _, o := range j.w.calls {
@@ -77,7 +79,7 @@ func (j *judge) started(p *proc, c *call, n uint64, owner string, once bool) *ex
 			j.second(x, y)
 		}
 	}
-	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] != nil {
+	if c.seen != nil && !once && c.seenBy.name == owner && c.seenBy.owner.runs[c.id] == c.seenIn {
 		j.fail("%s begins again at %s after a part of its reply was shown", c.id, p.name)
 	}
 	j.execs[c.id] = append(j.execs[c.id], x)
@@ -94,15 +96,16 @@ func (j *judge) second(x, y *exec) {
 		if !j.w.keyLost(x.c.key) {
 			j.fail("one key, two calls: %s and %s", x.c.id, y.c.id)
 		}
+	case x.member.cut && !x.member.known: // it cannot know yet that others have taken its place
 	case x.n == y.n && !y.stopped && !y.unwanted && (!y.dropped || j.w.bad == forgetsOutcomes) &&
-		j.sound(y.member, max(y.begun, j.w.now-14*time.Second)):
+		j.sound(y.member, max(y.begun, x.taken-14*time.Second)):
 		j.fail("%s is bought again at %s although %s holds or keeps it", x.c.id, x.member.name, y.member.name)
 	}
 }
 
 func (j *judge) released(p *proc, c *call, x *exec) {
 	if c.seen == nil {
-		c.seen, c.seenBy = x, p
+		c.seen, c.seenBy, c.seenIn = x, p, p.owner.runs[c.id]
 	}
 }
 
@@ -129,6 +132,7 @@ func (j *judge) saidUnknown(c *call, late bool) {
 
 func (j *judge) owned(p *proc, c *call, e Effect) {
 	w := j.w
+	c.runs++
 	for _, q := range w.procs {
 		if q == p || q.owner == nil || !j.sound(q, w.now-20*time.Second) ||
 			p.hurtSince(w.now-5*time.Second) > 2 {
@@ -185,13 +189,23 @@ func (j *judge) waitedTooLong(r *caller) {
 	if !c.durable {
 		j.fail("%s: nobody answers its caller", c.id)
 	}
-	if r.waits != c.id && w.nats.records["result."+r.waits] == nil && w.byID[r.waits].until < since &&
-		j.sound(r.at, c.begun) {
+	if r.waits != c.id && c.span > 2*simAckWait && j.sound(r.at, c.begun) && !j.moves(r.waits) {
 		j.fail("%s: its caller waits for %s, which does not run", c.id, r.waits)
 	}
 	if at, ok := w.nats.made["result."+r.waits]; ok && at < since {
 		j.fail("%s: its result is stored, and its caller does not hear", r.waits)
 	}
+}
+
+// moves reports whether a call has ended, is parked, or is on its way.
+func (j *judge) moves(id string) bool {
+	for _, m := range j.w.nats.queue {
+		if m.delivery.Call == id {
+			return true
+		}
+	}
+	records := j.w.nats.records
+	return records["result."+id] != nil || records["held."+id] != nil
 }
 
 // Hops.
@@ -215,7 +229,7 @@ func (j *judge) asked(member, from *proc, n uint64, c *call) {
 func (j *judge) answered(from *proc, n uint64) {
 	h := j.hops[hopKey{from.name, n}]
 	took := j.w.now - h.sent
-	if took < 9*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
+	if took < 14*time.Second || !j.sound(from, h.sent) || j.bad > h.sent || j.down > h.sent {
 		return
 	}
 	for _, q := range j.w.procs {
@@ -237,7 +251,7 @@ func (j *judge) end() {
 			j.fail("%s was accepted and never ends", c.id)
 		case !c.caller.done && !c.dead:
 			j.fail("the caller of %s still waits", c.id)
-		case c.kills > 12, c.kills > 8 && c.poison == "owner":
+		case c.kills > 5*(c.runs+1)+4, c.kills > 8 && c.poison == "owner":
 			j.fail("%s has killed %d processes", c.id, c.kills)
 		}
 		if n := len(j.execs[c.id]); n > 1 && w.calm && c.refusals == 0 && !c.once {

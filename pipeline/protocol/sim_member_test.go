@@ -11,6 +11,7 @@ type simMember struct {
 	m       *Member
 	groups  []string
 	results map[Work]*exec // of work that runs or is kept
+	taken   map[Work]time.Duration
 	effects []Effect
 }
 
@@ -69,7 +70,13 @@ func (s *simMember) offered(f Offered) {
 		delete(s.m.Works.refused, f.Call)
 	}
 	s.beat()
+	if s.m.Works.works[f.Work] == nil {
+		s.taken[f.Work] = s.w.now
+	}
 	s.out(s.m.Works.Offered(s.clock(), f, nil))
+	if w := s.m.Works.works[f.Work]; w != nil && w.step == queued && !f.Once {
+		s.w.trapped(s.proc, memberQueues, s.w.byID[f.Call])
+	}
 }
 
 func (s *simMember) out(effects []Effect) {
@@ -168,8 +175,12 @@ func (s *simMember) nonceOf(e Effect) uint64 {
 // begin runs the work of a target: this is the effect on the world that must not happen twice.
 func (s *simMember) begin(e Effect) {
 	c := s.w.byID[e.Call]
-	owner := s.m.Works.works[Work{e.Call, e.N}].offer.Owner
-	x := s.w.judge.started(s.proc, c, e.N, owner, e.Once)
+	w := s.m.Works.works[Work{e.Call, e.N}]
+	if w == nil {
+		return // it was stopped in the same breath
+	}
+	owner := w.offer.Owner
+	x := s.w.judge.started(s.proc, c, e.N, owner, e.Once, s.taken[Work{e.Call, e.N}])
 	s.results[Work{e.Call, e.N}] = x
 	if c.stream && !e.Once {
 		s.after(50*time.Millisecond, func() {

@@ -11,8 +11,9 @@ const simAckWait = 15 * time.Second
 type server struct {
 	w       *world
 	up      bool
-	queue   []*queued_
-	ids     map[string]bool // the duplicate window
+	queue   []*message
+	ids     map[string]time.Duration // when each message id was stored last
+	window  time.Duration            // in which that makes a duplicate
 	pulls   []*proc
 	rev     uint64
 	records map[string]*Record
@@ -20,8 +21,8 @@ type server struct {
 	marks   map[string]*mark
 }
 
-// queued_ is a message of the work queue.
-type queued_ struct {
+// message is a message of the work queue.
+type message struct {
 	delivery Delivery
 	due      time.Duration // of its next delivery while somebody holds it
 	held     bool
@@ -34,7 +35,7 @@ type mark struct {
 }
 
 func newServer(w *world) *server {
-	return &server{w: w, up: true, ids: map[string]bool{}, records: map[string]*Record{},
+	return &server{w: w, up: true, ids: map[string]time.Duration{}, records: map[string]*Record{},
 		made: map[string]time.Duration{}, marks: map[string]*mark{}}
 }
 
@@ -49,7 +50,11 @@ func (s *server) do(p *proc, write bool, run func() Stored, then func(Stored)) {
 	}
 	late := w.between(300*time.Microsecond, 3*time.Millisecond)
 	if write && w.chance(w.net.crash) {
-		w.after(w.between(0, 2*late), func() { p.kill("a crash while it stored something") })
+		if w.chance(0.5) {
+			p.kill("a crash before it stored something")
+			return
+		}
+		w.after(w.between(0, 2*late), func() { p.kill("a crash after it stored something") })
 	}
 	if w.chance(w.net.loss) {
 		unclear(2 * time.Second)
@@ -120,11 +125,11 @@ func (s *server) get(key string) Stored {
 // publish puts a call into the queue.
 func (s *server) publish(d Delivery) Stored {
 	id := fmt.Sprintf("%s.%d", d.Call, d.Generation)
-	if s.ids[id] {
+	if at, twice := s.ids[id]; twice && s.w.now-at < s.window {
 		return Stored{Result: OK}
 	}
-	s.ids[id] = true
-	s.queue = append(s.queue, &queued_{delivery: d})
+	s.ids[id] = s.w.now
+	s.queue = append(s.queue, &message{delivery: d})
 	s.w.log("queue has %s again=%v", id, d.Again)
 	s.dispatch()
 	return Stored{Result: OK}
@@ -151,6 +156,7 @@ func (s *server) dispatch() {
 		}
 		m.held, m.due = true, s.w.now+simAckWait
 		m.delivery.Count++
+		s.w.trapped(p, ownerIsGiven, s.w.byID[m.delivery.Call])
 		d := m.delivery
 		s.w.after(simAckWait, func() { s.expire(m) })
 		s.w.after(s.w.between(300*time.Microsecond, 3*time.Millisecond), func() {
@@ -174,7 +180,7 @@ func (s *server) puller() *proc {
 }
 
 // expire delivers a message again whose holder has not marked it.
-func (s *server) expire(m *queued_) {
+func (s *server) expire(m *message) {
 	switch {
 	case m.gone || !m.held:
 	case m.due > s.w.now:
@@ -187,7 +193,7 @@ func (s *server) expire(m *queued_) {
 	}
 }
 
-func (s *server) progress(messages []*queued_) {
+func (s *server) progress(messages []*message) {
 	for _, m := range messages {
 		if m.held && !m.gone {
 			m.due = s.w.now + simAckWait
@@ -195,7 +201,7 @@ func (s *server) progress(messages []*queued_) {
 	}
 }
 
-func (s *server) ack(messages []*queued_) {
+func (s *server) ack(messages []*message) {
 	for _, m := range messages {
 		m.gone = true
 	}

@@ -1,10 +1,6 @@
 package protocol
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // simOwner carries out what an Owner decides, and runs calls as the bus does.
 type simOwner struct {
@@ -28,7 +24,8 @@ type simRun struct {
 	result  result
 	ending  bool
 	exec    uint64
-	late    bool // its deadline has come
+	shown   *exec // whose chunks the caller reads
+	late    bool  // its deadline has come
 }
 
 func (s *simOwner) take() []Effect { return s.effects[:0] }
@@ -53,9 +50,6 @@ func (s *simOwner) beat() {
 func (s *simOwner) up() {
 	s.pulled = false
 	s.out(s.o.Up(s.clock(), nil))
-	if s.w.bad == noCalm {
-		s.o.Hearing.base -= afterOutage
-	}
 	s.pull()
 }
 
@@ -92,7 +86,7 @@ func (s *simOwner) idle() bool {
 
 // Events.
 
-func (s *simOwner) delivered(m *queued_, d Delivery) {
+func (s *simOwner) delivered(m *message, d Delivery) {
 	s.tokens[d.Call] = append(s.tokens[d.Call], m)
 	s.pulled = false
 	if s.w.bad == redeliveryIsFirst {
@@ -141,11 +135,14 @@ func (s *simOwner) free(class, member string, free int) {
 
 func (s *simOwner) chunk(w Work, member string, x *exec) {
 	s.beat()
-	if r := s.runs[w.Call]; r != nil && !r.ending {
-		s.o.Runs.Chunk(s.clock(), w, member, s.w.bad != streamsTwice)
-		if run := s.o.Runs.runs[w.Call]; run != nil && run.holder == member {
-			s.w.judge.released(s.proc, r.c, x)
-		}
+	r := s.runs[w.Call]
+	if r == nil || r.ending || r.shown != nil && r.shown != x {
+		return
+	}
+	r.shown = x
+	s.out(s.o.Runs.Chunk(s.clock(), w, member, s.w.bad != streamsTwice, nil))
+	if run := s.o.Runs.runs[w.Call]; run != nil && run.holder == member {
+		s.w.judge.released(s.proc, r.c, x)
 	}
 }
 
@@ -183,157 +180,6 @@ func (s *simOwner) came(r *simRun, n uint64, st State, id uint64) {
 	}
 }
 
-// Running a call.
-
-func (s *simOwner) run(c *call, durable, fresh bool) *simRun {
-	r := &simRun{c: c, durable: durable, fresh: fresh}
-	s.runs[c.id] = r
-	left := c.until - s.w.now
-	s.after(max(0, left), func() { s.deadline(r) })
-	if c.poison == "owner" {
-		s.after(10*time.Millisecond, func() {
-			c.kills++
-			s.kill("poison of " + c.id)
-		})
-		return r
-	}
-	s.step(r)
-	return r
-}
-
-// step asks the next stage, offers the target, or ends the call.
-func (s *simOwner) step(r *simRun) {
-	if s.runs[r.c.id] != r || r.ending {
-		return
-	}
-	switch {
-	case r.at >= len(r.c.route):
-		s.end(r, result{code: Ended, exec: r.exec})
-	case r.c.route[r.at] == "hold":
-		if h := s.w.nats.records["held."+r.c.id]; h != nil && h.State == Decided {
-			r.at++
-			s.step(r)
-			return
-		}
-		s.w.log("%s holds %s", s.name, r.c.id)
-		if s.w.bad == parksUnstored {
-			s.carry(Effect{Kind: Ack, Call: r.c.id})
-		}
-		s.beat()
-		s.out(s.o.Deliveries.Park(s.clock(), r.c.id, nil))
-	case r.c.route[r.at] == "target":
-		s.target(r)
-	default:
-		stage := r.c.route[r.at]
-		n, to := s.o.Asks.Sent(s.clock(), Question{Call: r.c.id, Stage: stage})
-		r.n = n
-		s.w.judge.sent(s.proc, n, stage)
-		s.ask(r.c, stage, n, to)
-	}
-}
-
-func (s *simOwner) target(r *simRun) {
-	r.tries++
-	until := r.c.until + s.offset
-	fresh := r.fresh || r.tries > 1
-	if r.c.once {
-		fresh = r.fresh
-	}
-	s.beat()
-	s.out(s.o.Runs.Start(s.clock(), Target{Work: Work{r.c.id, r.tries}, Class: r.c.class(), Tenant: r.c.tenant,
-		Once: r.c.once, Until: until, Fresh: fresh}, nil))
-}
-
-func (s *simOwner) ask(c *call, stage string, n uint64, to string) {
-	w, until := s.w, c.until+s.offset
-	f := func(q *proc) { q.member.question(s.proc, n, c, stage, until) }
-	nobody := func() { s.beat(); s.out(s.o.Asks.NoResponders(s.clock(), n, to, nil)) }
-	if to == "" {
-		w.group(s.proc, stage, nobody, f)
-		return
-	}
-	w.direct(s.proc, to, nobody, f)
-}
-
-// deadline is the call's own timer in this process.
-func (s *simOwner) deadline(r *simRun) {
-	if s.runs[r.c.id] != r || r.ending {
-		return
-	}
-	s.w.log("%s: the time of %s is over", s.name, r.c.id)
-	r.late = true
-	s.beat()
-	if r.at < len(r.c.route) && r.c.route[r.at] == "target" && s.o.Runs.runs[r.c.id] != nil {
-		s.out(s.o.Runs.GiveUp(s.clock(), r.c.id, Deadline, nil))
-		if r.c.once {
-			return
-		}
-	}
-	s.o.Asks.Forget(r.n)
-	s.end(r, result{code: Deadline})
-}
-
-func (s *simOwner) end(r *simRun, res result) {
-	r.result, r.ending = res, true
-	s.w.log("%s ends %s: %v", s.name, r.c.id, res)
-	s.beat()
-	if !r.durable && !s.o.Deliveries.Owns(r.c.id) {
-		s.out(s.o.Runs.Ended(s.clock(), r.c.id, nil))
-		delete(s.runs, r.c.id)
-		s.tell(r.c.id, res)
-		return
-	}
-	if s.w.bad == tellsFirst {
-		s.tell(r.c.id, res)
-	}
-	if s.w.bad == acksFirst {
-		s.carry(Effect{Kind: Ack, Call: r.c.id})
-	}
-	s.out(s.o.Deliveries.End(s.clock(), r.c.id, r.c.until+s.offset, nil))
-}
-
-// tell answers whoever waits in this process or at an inbox.
-func (s *simOwner) tell(id string, res result) {
-	s.w.judge.tell(id, res)
-	s.o.Waits.Forget(id)
-	for _, c := range s.callers[id] {
-		c.hear(res)
-	}
-	delete(s.callers, id)
-}
-
-func (s *simOwner) wake(e Effect) {
-	if e.Why >= Accepted && e.Why <= Attached || e.Why == Unknown && s.runs[e.Call] == nil {
-		s.w.byID[e.Call].caller.accepted(e)
-		return
-	}
-	r := s.runs[e.Call]
-	if r == nil {
-		return
-	}
-	switch e.Why {
-	case Skipped:
-		r.n = 0
-		r.at++
-		s.step(r)
-	case Ended:
-		s.came(r, e.N, e.Record.State, e.Record.Print)
-	case Yielded, HandedBack, Parked:
-		s.w.log("%s leaves %s (%d)", s.name, e.Call, e.Why)
-		s.o.Asks.Forget(r.n)
-		delete(s.runs, e.Call)
-		if !r.durable && e.Why == Parked { // it is a stored call from now on
-			s.out(s.o.Waits.Wait(s.clock(), e.Call, false, nil))
-		}
-		s.pull()
-	case Unknown:
-		s.w.judge.saidUnknown(r.c, r.late)
-		s.end(r, result{code: Unknown})
-	default:
-		s.end(r, result{code: e.Why})
-	}
-}
-
 // carry carries one effect out.
 func (s *simOwner) carry(e Effect) {
 	w := s.w
@@ -342,9 +188,10 @@ func (s *simOwner) carry(e Effect) {
 	}
 	switch e.Kind {
 	case Ping:
-		if w.bad != noPings {
-			w.ping(s.proc, e)
+		if w.bad == silenceIsFine {
+			s.o.Presence.Pong(s.clock(), e.To, e.At, e.At)
 		}
+		w.ping(s.proc, e)
 	case Probe:
 		w.probe(s.proc, e)
 	case Ask:
@@ -368,7 +215,8 @@ func (s *simOwner) carry(e Effect) {
 	case Owns:
 		w.direct(s.proc, e.To, nil, func(q *proc) {
 			q.owner.beat()
-			q.owner.out(q.owner.o.Owned(q.clock(), e.Call, s.name, e.Seq, e.Yes, nil))
+			claim := Claim{Call: e.Call, Owner: s.name, Seq: e.Seq, Certain: e.Yes}
+			q.owner.out(q.owner.o.Owned(q.clock(), claim, nil))
 		})
 	case Confirm:
 		w.direct(s.proc, e.To, nil, func(q *proc) {
@@ -380,6 +228,8 @@ func (s *simOwner) carry(e Effect) {
 		s.cancel(e)
 	case Wake:
 		s.wake(e)
+	case Receipt:
+		w.byID[e.Call].caller.accepted(e)
 	case Run:
 		s.runEffect(e)
 	case Answer:
@@ -428,6 +278,9 @@ func (s *simOwner) offer(e Effect) {
 	w, c := s.w, s.w.byID[e.Call]
 	f := Offered{Work: Work{e.Call, e.N}, Owner: s.name, Class: e.Group, Seq: e.Seq, Once: e.Once,
 		Bound: !c.durable, Sent: e.At, Until: e.Until}
+	if !e.Once {
+		defer w.trapped(s.proc, ownerOffers, c)
+	}
 	nobody := func() {
 		s.beat()
 		s.out(s.o.Runs.NoResponders(s.clock(), e.Call, e.Seq, e.To, nil))
@@ -435,6 +288,12 @@ func (s *simOwner) offer(e Effect) {
 	take := func(q *proc) {
 		w.log("%s is offered %s.%d seq %d", q.name, e.Call, e.N, e.Seq)
 		q.member.offered(f)
+	}
+	if w.trap == offerIsLate && !e.Once && c.until-w.now > 35*time.Second {
+		w.trap = 0
+		c.targetTime = max(c.targetTime, 8*time.Second)
+		now := take
+		take = func(q *proc) { q.after(3*time.Second, func() { now(q) }) }
 	}
 	if e.To != "" {
 		w.direct(s.proc, e.To, nobody, take)
@@ -490,34 +349,3 @@ func (s *simOwner) out(effects []Effect) {
 		s.effects = effects
 	}
 }
-
-func recordKey(e Effect) string {
-	switch e.Kind {
-	case PutOutcome, GetOutcome:
-		return fmt.Sprintf("outcome.%s.%d", e.Call, e.N)
-	}
-	return fmt.Sprintf("begun.%s.%d", e.Call, e.N)
-}
-
-func recordOf(e Effect, payload uint64) Record {
-	return Record{State: e.State, By: e.By, Nonce: e.Nonce, Last: e.Last, Print: payload}
-}
-
-func show(e Effect) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s.%d", kindNames[e.Kind], e.Call, e.N)
-	if e.To+e.Group != "" {
-		fmt.Fprintf(&b, " to %s(%s)", e.To, e.Group)
-	}
-	if e.Seq+e.Rev > 0 {
-		fmt.Fprintf(&b, " seq %d rev %d", e.Seq, e.Rev)
-	}
-	fmt.Fprintf(&b, " why %d state %d last=%v again=%v", e.Why, e.State, e.Last, e.Again)
-	return b.String()
-}
-
-var kindNames = map[Kind]string{Ask: "ask", Offer: "offer", WhoHas: "who has", WhoOwns: "who owns", Owns: "owns",
-	Confirm: "confirm", Cancel: "cancel", Answer: "answer", Found: "found", Unsure: "unsure", PutCall: "put call", Ack: "ack",
-	PutResult: "put result", GetResult: "get result", PutKey: "put key", FreeKey: "free key", PutHeld: "put held",
-	GetHeld: "get held", PutMark: "put mark", PutBegun: "put begun", SetBegun: "set begun", GetBegun: "get begun",
-	GetOutcome: "get outcome", DeadLetter: "dead letter", Wake: "wake", Run: "run"}

@@ -27,7 +27,6 @@ func (p *proc) marked(name string, groups []string) {
 }
 
 func (p *proc) unmarked(name string, deleted bool) {
-	deleted = deleted || p.w.bad == missingIsGone
 	if p.owner != nil {
 		p.owner.beat()
 		p.owner.o.Unmarked(p.clock(), name, deleted)
@@ -84,7 +83,7 @@ func (p *proc) tick() {
 }
 
 func (p *proc) start() {
-	p.alive, p.born, p.tokens = true, p.w.now, map[string][]*queued_{}
+	p.alive, p.born, p.tokens = true, p.w.now, map[string][]*message{}
 	p.w.procs = append(p.w.procs, p)
 	p.w.log("%s starts", p.name)
 	p.refresh()
@@ -99,7 +98,6 @@ func (p *proc) start() {
 }
 
 func (p *proc) upNow() {
-	p.known = false
 	p.w.log("%s is connected", p.name)
 	p.resync()
 	if p.owner != nil {
@@ -114,7 +112,7 @@ func (p *proc) downNow() {
 	if p.owner != nil {
 		p.owner.o.Down()
 	} else {
-		p.member.m.Down(p.clock())
+		p.member.out(p.member.m.Down(p.clock(), nil))
 	}
 }
 
@@ -162,7 +160,7 @@ func (p *proc) cutOff(d time.Duration) {
 		return
 	}
 	w.log("%s is cut off for %v", p.name, d)
-	p.cut = true
+	p.cut, p.own = true, true
 	noticed := func() {
 		if p.alive && p.cut && !p.known {
 			p.known = true
@@ -174,22 +172,22 @@ func (p *proc) cutOff(d time.Duration) {
 		noticed()
 		p.cut = false
 		w.log("%s can be reached again", p.name)
-		p.reconnect(true)
+		p.reconnect()
 	})
 }
 
 // reconnect ends an outage, of the process's own or of the server, as soon as the server is there.
-func (p *proc) reconnect(own bool) {
+func (p *proc) reconnect() {
 	w := p.w
-	w.after(w.between(50*time.Millisecond, 2500*time.Millisecond), func() {
+	w.after(50*time.Millisecond+time.Duration(w.rng.Int64N(int64(2800*time.Millisecond))), func() {
 		switch {
 		case !p.alive || !p.known:
 		case !p.reachable():
-			p.reconnect(own)
+			p.reconnect()
 		default:
 			p.known = false
-			if own {
-				p.troubled = w.now
+			if p.own {
+				p.own, p.troubled = false, w.now
 			}
 			p.do(p.upNow)
 		}

@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // keep carries out an owner's effects on stores.
 func (s *simOwner) keep(e Effect) {
@@ -14,7 +17,7 @@ func (s *simOwner) keep(e Effect) {
 	case PutCall:
 		s.putCall(e, then)
 	case Ack:
-		var tokens []*queued_
+		var tokens []*message
 		for _, m := range s.tokens[id] {
 			if m.delivery.Generation <= e.N {
 				tokens = append(tokens, m)
@@ -27,6 +30,9 @@ func (s *simOwner) keep(e Effect) {
 	case PutResult:
 		r := s.runs[id]
 		if r == nil {
+			return
+		}
+		if s.diesNow(resultIsDue, r.c) {
 			return
 		}
 		rec := Record{State: Done, Print: r.result.encode(), By: s.name}
@@ -44,11 +50,18 @@ func (s *simOwner) keep(e Effect) {
 			if w.bad == overwritesKeys {
 				return n.put("key."+e.Group, rec)
 			}
+			if w.trap == keyIsStored && w.byID[id].span > 35*time.Second && n.records["key."+e.Group] == nil {
+				w.trap = 0
+				defer s.kill("it has stored a key and not yet the call")
+			}
 			return n.create("key."+e.Group, rec)
 		}, then)
 	case FreeKey:
 		n.do(s.proc, true, func() Stored { return s.freeKey(e) }, then)
 	case PutHeld:
+		if s.diesNow(holdIsDue, w.byID[id]) {
+			return
+		}
 		n.do(s.proc, true, func() Stored { return w.hold(e) }, then)
 	case GetHeld:
 		n.do(s.proc, false, func() Stored { return w.heldAt(id, e.N) }, then)
@@ -67,6 +80,16 @@ func (s *simOwner) keep(e Effect) {
 	}
 }
 
+// diesNow springs a trap: the process dies when it is about to store something. Nobody comes back with a key.
+func (s *simOwner) diesNow(moment int, c *call) bool {
+	if s.w.trap != moment || c.key != "" {
+		return false
+	}
+	s.w.trap = 0
+	s.kill("it was about to store something")
+	return true
+}
+
 func (s *simOwner) freeKey(e Effect) Stored {
 	n := s.w.nats
 	if r := n.records["key."+e.Group]; r != nil && r.Call == e.Call {
@@ -80,9 +103,14 @@ func (s *simOwner) putCall(e Effect, then func(Stored)) {
 	c := w.byID[e.Call]
 	d := Delivery{Call: e.Call, Generation: e.N, Again: e.Again && w.bad != copiesUnmarked, Until: c.until}
 	resumed := w.nats.records["held."+e.Call] != nil
-	switch {
-	case w.bad == handsBackUnstored && s.o.Deliveries.Owns(e.Call) && e.N > 0:
+	handsBack := e.N > 0 && s.o.Deliveries.Owns(e.Call)
+	if handsBack && w.bad == handsBackUnstored {
 		s.carry(Effect{Kind: Ack, Call: e.Call})
+	}
+	if handsBack && s.diesNow(handingIsDue, c) {
+		return
+	}
+	switch {
 	case w.bad == resumesOnce && resumed && e.N > 0:
 		then2 := then
 		then = func(Stored) { then2(Stored{Result: OK}) }
@@ -105,9 +133,6 @@ func (s *simOwner) spoil(e Effect, st Stored) Stored {
 		st.Result = OK
 	case bad == keysFreed && e.Kind == PutCall && st.Result == Unclear && s.w.byID[e.Call].key != "":
 		s.keep(Effect{Kind: FreeKey, Call: e.Call, Group: s.w.byID[e.Call].key})
-	case bad == unreadIsMissing && st.Result == Unclear &&
-		(e.Kind == GetResult || e.Kind == GetBegun || e.Kind == GetOutcome || e.Kind == GetHeld):
-		st.Result = Missing
 	case bad == resultsUnread && e.Kind == GetResult && st.Result == OK:
 		st.Result = Missing
 	}

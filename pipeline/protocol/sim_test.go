@@ -20,14 +20,14 @@ func simulate(seed uint64, bad defect, trace *strings.Builder) string {
 	return w.judge.failed
 }
 
-// seeds is how many seeds run: SHALLOT_SEEDS, 2,000 otherwise.
+// seeds is how many seeds run: SHALLOT_SEEDS, defaultSeeds otherwise.
 func seeds(t *testing.T) uint64 {
 	if s := os.Getenv("SHALLOT_SEEDS"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
 		return n
 	}
-	return 2000
+	return defaultSeeds
 }
 
 func TestNoSeedBreaksAPromise(t *testing.T) {

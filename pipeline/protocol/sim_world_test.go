@@ -33,6 +33,7 @@ type world struct {
 	trace  *strings.Builder
 	calm   bool // no faults at all
 	lives  int
+	trap   int
 }
 
 // weather is how bad the network is now.
@@ -138,12 +139,13 @@ type proc struct {
 	alive    bool
 	frozen   bool
 	cut      bool // no packet passes
+	own      bool // the outage is its own, not the server's
 	known    bool // the client and the server know that the connection is lost
 	offset   time.Duration
 	buffered []func()
 	troubled time.Duration   // when the last freeze or cut of its own ended
 	hurt     []time.Duration // when messages from or to it were lost or delayed
-	tokens   map[string][]*queued_
+	tokens   map[string][]*message
 	born     time.Duration
 }
 

@@ -48,15 +48,15 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 		w.state = NotRun
 		out = s.leaveSlot(now, w, out)
 		return s.keep(now, w, out)
-	case writingO:
+	case writingOutcome:
 		if st.Result != OK {
-			return s.store(now, w, readingO, Effect{Kind: GetBegun, N: w.offer.N}, out)
+			return s.store(now, w, readingOutcome, Effect{Kind: GetBegun, N: w.offer.N}, out)
 		}
 		return s.keep(now, w, out)
-	case readingO:
+	case readingOutcome:
 		return s.readBack(now, w, st, out)
 	case spilling:
-		return s.drop(now, w, out)
+		return s.drop(now, w, append(out, s.outcome(w))) // its owner need not look for it, if it hears this
 	}
 	return out
 }
@@ -108,7 +108,7 @@ func (s *Works) readBack(now time.Duration, w *work, st Stored, out []Effect) []
 		return s.drop(now, w, out)
 	case r.State == Begun: // an earlier write of the outcome was not clear and has not come through
 		w.rev = r.Rev
-		return s.write(now, w, writingO, w.state, out)
+		return s.write(now, w, writingOutcome, w.state, out)
 	case r.By != s.own:
 		w.state, w.proof = r.State, false
 	}

@@ -45,8 +45,9 @@ const (
 	offerLate = 900 * time.Millisecond
 	// beginWithin is the longest time between the sending of a begun record and the begin of the work.
 	beginWithin = time.Second
-	// cutOffAfter is the outage after which a member drops repeatable work that it has not started.
-	cutOffAfter = time.Second
+	// freeFor is how long after an offer that found no room free slots are published: somebody may wait in line. At rest
+	// nothing is said.
+	freeFor = 10 * time.Second
 	// rememberFor is how long confirmed and ended work is remembered against late messages.
 	rememberFor = 30 * time.Second
 	// ownersWithin is how long other owners may take to say that a delivered call is theirs.

@@ -22,16 +22,16 @@ type Offered struct {
 type workStep uint8
 
 const (
-	queued   workStep = iota + 1 // it waits for a slot
-	before                       // of once work: the record of the number before is read
-	creating                     // its record is being created
-	taken                        // its record may be its own: it is read
-	refusing                     // its record says begun, too late: "not run" is being written
-	active                       // it runs
-	writingO                     // its outcome is being written into the record
-	readingO                     // somebody else wrote the record: that is the outcome
-	spilling                     // its outcome is being put where owners find it
-	kept                         // its outcome is kept until its owner confirms it
+	queued         workStep = iota + 1 // it waits for a slot
+	before                             // of once work: the record of the number before is read
+	creating                           // its record is being created
+	taken                              // its record may be its own: it is read
+	refusing                           // its record says begun, too late: "not run" is being written
+	active                             // it runs
+	writingOutcome                     // its outcome is being written into the record
+	readingOutcome                     // somebody else wrote the record: that is the outcome
+	spilling                           // its outcome is being put where owners find it
+	kept                               // its outcome is kept until its owner confirms it
 )
 
 type work struct {
@@ -65,12 +65,13 @@ type Works struct {
 	classes  map[string]*slots
 	named    []*slots
 	refused  map[string]refusal // by call
-	recent   recent             // confirmed or cancelled work
+	recent   recent             // confirmed work
 	bytes    int                // of kept outcomes
 	swept    time.Duration
 }
 
-// refusal is what a member that said "not mine" holds to: no earlier offer of the call is taken any more.
+// refusal is what a member holds to that said "not mine", or was told to cancel: no earlier offer of the call is taken
+// any more.
 type refusal struct {
 	owner string
 	seq   uint64
@@ -84,6 +85,7 @@ type slots struct {
 	queue    []*work
 	told     time.Duration // when free slots were last published
 	wasFull  bool          // since then nobody was told that there is room
+	refused  time.Duration // when an offer last found no room, or took the last
 	capacity int
 }
 
@@ -118,10 +120,11 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	if c.free() <= 1 {
-		c.wasFull = true
+	room := c.room()
+	if room <= 1 { // whoever waits in line is to hear when there is room again
+		c.wasFull, c.refused = true, now
 	}
-	if c.room() <= 0 {
+	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}
@@ -137,9 +140,10 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	return s.begin(now, c, w, out)
 }
 
-// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile.
+// late reports whether an offer is so old that its owner may have offered the work to somebody else meanwhile. What is
+// read right after an outage or a stop may be old whatever it says.
 func (s *Works) late(now time.Duration, f Offered) bool {
-	if now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
+	if !s.hearing.Current() && !f.Once || now-s.presence.Here(f.Owner, f.Sent) > offerLate && !f.Once {
 		return true
 	}
 	r, ok := s.refused[f.Call]
@@ -225,7 +229,7 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	out = s.leaveSlot(now, has, out)
 	has.state, has.proof, has.bytes = st, st == NotRun, bytes
 	if has.offer.Once {
-		return s.write(now, has, writingO, st, out)
+		return s.write(now, has, writingOutcome, st, out)
 	}
 	return s.keep(now, has, out)
 }
@@ -258,14 +262,14 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 	for c.free() > 0 && len(c.queue) > 0 {
 		next := c.queue[0]
 		c.queue = c.queue[1:]
-		if now >= next.until {
+		if now >= next.until || s.ownerGone(next) {
 			out = s.drop(now, next, out)
 			continue
 		}
 		out = s.begin(now, c, next, out)
 	}
 	if c.wasFull && c.room() > 0 {
-		c.wasFull, c.told = c.free() <= 0, now
+		c.wasFull, c.told = false, now
 		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 	}
 	return out
@@ -300,7 +304,7 @@ func (s *Works) Confirmed(now time.Duration, w Work, out []Effect) []Effect {
 func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 	has := s.works[w]
 	if has == nil {
-		s.recent.add(now, w) // a late offer must not begin what was cancelled
+		s.refused[w.Call] = refusal{at: now} // a late offer must not begin what was cancelled
 		return out
 	}
 	switch has.step {
@@ -309,7 +313,7 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		return s.drop(now, has, out)
 	case active:
 		if !has.offer.Once {
-			s.recent.add(now, w)
+			s.refused[w.Call] = refusal{at: now}
 			out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
 			return s.drop(now, has, out)
 		}

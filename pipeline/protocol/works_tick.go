@@ -10,7 +10,8 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 		}
 	}
 	for _, c := range s.named {
-		if c.room() > 0 && now-c.told >= time.Second {
+		waited := c.refused > 0 && now-c.refused < freeFor
+		if waited && c.room() > 0 && now-c.told >= time.Second {
 			c.told = now
 			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 		}
@@ -26,8 +27,11 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 	return out
 }
 
+// ownerGone reports whether nobody can want the work any more: its call was bound to an owner that is gone.
+func (s *Works) ownerGone(w *work) bool { return w.offer.Bound && s.presence.Gone(w.offer.Owner) }
+
 func (s *Works) look(now time.Duration, w *work, out []Effect) []Effect {
-	ownerGone := w.offer.Bound && s.presence.Gone(w.offer.Owner)
+	ownerGone := s.ownerGone(w)
 	switch w.step {
 	case queued:
 		if now >= w.until || ownerGone {
@@ -66,10 +70,10 @@ func (s *Works) retry(now time.Duration, w *work, out []Effect) []Effect {
 		return s.store(now, w, taken, Effect{Kind: GetBegun, N: w.offer.N}, out)
 	case refusing:
 		return s.write(now, w, refusing, NotRun, out)
-	case writingO:
-		return s.write(now, w, writingO, w.state, out)
-	case readingO:
-		return s.store(now, w, readingO, Effect{Kind: GetBegun, N: w.offer.N}, out)
+	case writingOutcome:
+		return s.write(now, w, writingOutcome, w.state, out)
+	case readingOutcome:
+		return s.store(now, w, readingOutcome, Effect{Kind: GetBegun, N: w.offer.N}, out)
 	default:
 		return s.store(now, w, spilling, Effect{Kind: PutOutcome, N: w.offer.N}, out)
 	}

@@ -94,8 +94,8 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	return out
 }
 
-// looksAt is what the stage looks at: what the spec says, and each body that an answer may change a part of. The program
-// of a stage that says nothing is told everything.
+// looksAt is what the stage looks at: what the spec says, and each body that an answer may change a part of. The
+// program of a stage that says nothing is told everything.
 func (r *stage) looksAt() []string {
 	out := slices.Clone(r.Reads)
 	for _, body := range []string{messages.RequestBody, messages.ReplyBody} {

@@ -88,7 +88,7 @@ func (n *Node) up() {
 
 func (n *Node) down() {
 	n.owner.do(func(_ time.Duration, out []protocol.Effect) []protocol.Effect { n.owns.Down(); return out })
-	n.member.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { n.member.m.Down(now); return out })
+	n.member.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return n.member.m.Down(now, out) })
 }
 
 // watchConnection tells the machines of outages.

@@ -219,8 +219,7 @@ func (n *Node) chunk(w protocol.Work, member string, d pipeline.Delta) {
 		shown = o.waiter.addDelta(d) && (text || chat.Says(d.Chunk))
 	}
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
-		n.owns.Runs.Chunk(now, w, member, shown)
-		return out
+		return n.owns.Runs.Chunk(now, w, member, shown, out)
 	})
 }
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package protocol
+
+const defaultSeeds = 2000
