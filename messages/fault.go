@@ -160,6 +160,9 @@ type Fault struct {
 	Code Code `json:"code"`
 	// Message says place, reason and next step, for a person.
 	Message string `json:"message"`
+	// Detail is the whole reason for operators, where Message keeps some of it from callers: addresses, the upstream's
+	// own words. It goes into the log and the audit record and never into an answer. Secrets are masked in it too.
+	Detail string `json:"detail,omitempty"`
 	// Origin is TargetOrigin, "entry", or the name of the stage.
 	Origin string `json:"origin,omitempty"`
 	// Param names the field, header or argument that is wrong.
@@ -200,6 +203,14 @@ func (f *Fault) clone() *Fault {
 
 // Error names the stage once, if a stage made the fault (CH-10).
 func (f *Fault) Error() string { return f.Message }
+
+// Reason is what an operator reads: Detail where there is one, else Message.
+func (f *Fault) Reason() string {
+	if f.Detail != "" {
+		return f.Detail
+	}
+	return f.Message
+}
 
 // Retryable reports column R of contracts T2.
 func (f *Fault) Retryable() bool { return f.Code.Info().Retryable }

@@ -175,6 +175,7 @@ func (w *writer) slip(s *Slip, states bool) {
 	w.raw("scratch", s.Scratch)
 	w.number("hops", int64(s.Hops))
 	w.number("tries", int64(s.Tries))
+	w.number("runs", int64(s.Runs))
 	w.texts("path", s.Path)
 	w.close('}')
 }
@@ -200,6 +201,8 @@ func (r *reader) slip() (s Slip) {
 			s.Hops = r.int()
 		case "tries":
 			s.Tries = r.int()
+		case "runs":
+			s.Runs = r.int()
 		case "path":
 			s.Path = r.texts()
 		default:
@@ -326,6 +329,7 @@ func (w *writer) fault(key string, f *Fault) {
 	w.b = appendQuoted(w.b, string(f.Code))
 	w.key("message")
 	w.b = appendQuoted(w.b, f.Message)
+	w.text("detail", f.Detail)
 	w.text("origin", f.Origin)
 	w.text("param", f.Param)
 	w.number("status", int64(f.Status))
@@ -346,6 +350,8 @@ func (r *reader) fault() *Fault {
 			f.Code = Code(r.text())
 		case "message":
 			f.Message = r.text()
+		case "detail":
+			f.Detail = r.text()
 		case "origin":
 			f.Origin = r.text()
 		case "param":

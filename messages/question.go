@@ -95,6 +95,7 @@ func (w *writer) place(s *Slip, stage string, phase Phase) {
 	w.frames("again", len(around), func(i int) (int, bool) { return i, s.Stops[around[i].Stop].Keep })
 	w.number("hops", int64(s.Hops))
 	w.number("tries", int64(s.Tries))
+	w.number("runs", int64(s.Runs))
 	w.raw("state", s.state())
 }
 
@@ -144,6 +145,7 @@ type place struct {
 	attempt       int
 	around, again []int
 	hops, tries   int
+	runs          int
 	state         json.RawMessage
 }
 
@@ -211,6 +213,8 @@ func (r *reader) place(p *place, key string) (known bool) {
 		p.hops = r.int()
 	case "tries":
 		p.tries = r.int()
+	case "runs":
+		p.runs = r.int()
 	case "state":
 		p.state = r.raw()
 	default:
@@ -270,7 +274,7 @@ func (p *place) slip() (s Slip, err error) {
 		return s, fmt.Errorf("wire: phase %q; known: before, after", p.phase)
 	}
 	n := len(p.around)
-	s = Slip{At: n, Hops: p.hops, Tries: p.tries, Stops: make([]Stop, n+1), Frames: make([]Frame, 0, n+1)}
+	s = Slip{At: n, Hops: p.hops, Tries: p.tries, Runs: p.runs, Stops: make([]Stop, n+1), Frames: make([]Frame, 0, n+1)}
 	for i, attempt := range p.around {
 		s.Frames = append(s.Frames, Frame{Stop: i, Attempt: attempt})
 	}

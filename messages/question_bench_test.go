@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 func BenchmarkQuestion(b *testing.B) {
@@ -43,7 +44,7 @@ func BenchmarkAnswer(b *testing.B) {
 	for name, edit := range map[string]func(v *messages.Call){
 		"continue": func(*messages.Call) {},
 		"state":    func(v *messages.Call) { _ = v.SetState(map[string]int{"n": 1}); v.Note("x", 1) },
-		"edit":     func(v *messages.Call) { v.SetRequest(messages.SetField(v.Request(), "temperature", []byte("0.5"))) },
+		"edit":     func(v *messages.Call) { v.SetRequest(rawjson.SetField(v.Request(), "temperature", []byte("0.5"))) },
 		"body":     func(v *messages.Call) { v.SetRequest([]byte(`{"model":"other"}`)) },
 	} {
 		q, err := messages.ReadQuestion(question)

@@ -55,7 +55,7 @@ func TestAQuestionTakesAlongOnlyWhatTheStageReads(t *testing.T) {
 			q, err := ReadQuestion(wire)
 			require.NoError(t, err)
 			v := q.Call
-			require.Equal(t, []string{row.request, row.reply, row.kept}, []string{string(v.Request()), string(v.ReplyBytes()), string(v.Kept("b"))})
+			require.Equal(t, []string{row.request, row.reply, row.kept}, []string{string(v.Request()), string(v.Reply()), string(v.Kept("b"))})
 			require.True(t, v.HasReply(), "that there is a reply is known without its bytes")
 			require.Equal(t, map[string]int{RequestBody: 29, ReplyBody: 14, "kept.b": 28}, v.Sizes())
 			require.Empty(t, v.Kept("a"))

@@ -21,6 +21,8 @@ type Slip struct {
 	Hops int `json:"hops,omitempty"`
 	// Tries counts how often the target ran (Shallot-Attempts).
 	Tries int `json:"tries,omitempty"`
+	// Runs is how often the target may run at most, over the attempts of all stages; 0 means that only time ends them.
+	Runs int `json:"runs,omitempty"`
 	// Path is what ran, in order, for people (Shallot-Path).
 	Path []string `json:"path,omitempty"`
 
@@ -93,6 +95,9 @@ func (s Slip) Frame(stage string) (Frame, bool) {
 	}
 	return Frame{}, false
 }
+
+// Spent reports whether the target has run as often as it may.
+func (s Slip) Spent() bool { return s.Runs > 0 && s.Tries >= s.Runs }
 
 // AtTarget reports whether the call is to run its target.
 func (s Slip) AtTarget() bool { return !s.Back && s.At >= len(s.Stops) }

@@ -177,6 +177,7 @@ func drawFault(t *rapid.T) *Fault {
 		return nil
 	}
 	f := NewFault(ProviderLimited, "%s", drawText(t, "message")).From(drawText(t, "origin")).At(drawText(t, "param"))
+	f.Detail = drawText(t, "detail")
 	f.Type, f.OpenAICode, f.Last = drawText(t, "type"), drawText(t, "openai"), Code(drawText(t, "last"))
 	f.Status, f.RetryAfter, f.Unsent = rapid.IntRange(0, 2).Draw(t, "status"), time.Duration(rapid.Int64().Draw(t, "wait")), rapid.Bool().Draw(t, "unsent")
 	if rapid.Bool().Draw(t, "headers") {
@@ -209,6 +210,7 @@ func drawSlip(t *rapid.T) (s Slip) {
 		s.Scratch = json.RawMessage(drawRaw.Draw(t, "scratch"))
 	}
 	s.Hops, s.Tries = rapid.IntRange(0, 9).Draw(t, "hops"), rapid.IntRange(0, 2).Draw(t, "tries")
+	s.Runs = rapid.IntRange(0, 3).Draw(t, "runs")
 	for range rapid.IntRange(0, 2).Draw(t, "path") {
 		s.Path = append(s.Path, drawText(t, "hop"))
 	}

@@ -15,6 +15,9 @@ import (
 // Manager holds the stages of one process with their switches and counters, and builds chains of those that are on.
 // Reads are snapshots without a lock; writes copy and swap (S0-MGR-2). It is safe for concurrent use.
 type Manager struct {
+	// MaxRuns is how often the target of a call may run at most, by kind; none: no bound. Set it before the first Build.
+	MaxRuns map[messages.Kind]int
+
 	write   sync.Mutex
 	stages  atomic.Pointer[[]*Managed] // in registration order
 	builds  atomic.Int64
@@ -167,7 +170,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 	if len(own) > 0 {
 		sortStops(slip.Stops)
 	}
-	slip.At = -1
+	slip.At, slip.Runs = -1, m.MaxRuns[r.Kind]
 	return slip, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
@@ -89,7 +90,7 @@ func TestAnAnswerThatDoesNotFitFailsTheStage(t *testing.T) {
 			c := pipelinetest.NewCall(messages.Model, []byte(`{"a":1}`))
 			c.Slip.Stops = []messages.Stop{s.Stop()}
 			pipeline.Start(c)
-			pipeline.Return(c, nil)
+			pipeline.TurnBack(c, nil)
 			a, err := messages.ReadAnswer([]byte(wire))
 			require.NoError(t, err)
 			next, r := pipeline.Apply(s, c, a)
@@ -151,7 +152,7 @@ func sight(c *messages.Call) string {
 	stage, phase := c.Slip.Stage()
 	request, isText := c.RequestText()
 	reply, isTextToo := c.ReplyText()
-	out, outText, ok := c.ReplyOut()
+	out, outText, ok := c.ReplyPlain()
 	var attempts []string
 	for _, f := range c.Slip.Frames {
 		attempts = append(attempts, fmt.Sprint(f.Attempt, f.Stop != c.Slip.At && c.Slip.Stops[f.Stop].Keep))
@@ -163,7 +164,7 @@ func sight(c *messages.Call) string {
 	return fmt.Sprintf("%+v", []any{c.ID, c.Kind, c.Tenant, c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool, c.RequestID, c.Parent,
 		c.Stream, c.Cache, c.Explain, c.Accepted, c.Deadline, c.Generation, c.Trace, stage, phase, c.Attempt(), attempts,
 		c.Slip.Hops, c.Slip.Tries, c.Slip.Stops[c.Slip.At].Mandatory, string(state), fmt.Sprintf("%q", c.Notes), fmt.Sprintf("%+v", c.Fault),
-		string(c.Request()), request, isText, string(c.ReplyBytes()), reply, isTextToo, out, outText, ok, c.HasReply(),
+		string(c.Request()), request, isText, string(c.Reply()), reply, isTextToo, out, outText, ok, c.HasReply(),
 		string(c.Kept(stage)), sizes})
 }
 
@@ -281,7 +282,7 @@ func deeds(t *rapid.T) deed {
 		func(c *messages.Call) { c.SetRequest([]byte(body)) },
 		func(c *messages.Call) { c.SetRequest(slices.Clone(c.Request())) },
 		func(c *messages.Call) { c.SetReply([]byte(body)) },
-		func(c *messages.Call) { c.SetReply(c.ReplyBytes()) },
+		func(c *messages.Call) { c.SetReply(c.Reply()) },
 		func(c *messages.Call) { c.SetReply(c.Request()) },
 		func(c *messages.Call) { c.SetReplyText(body) },
 		func(c *messages.Call) { c.DropReply() },
@@ -303,13 +304,13 @@ func deeds(t *rapid.T) deed {
 		func(c *messages.Call) { c.Keep("own") },
 		func(c *messages.Call) { c.Reset(c.Outcome()) },
 		func(c *messages.Call) {
-			if messages.Field(c.Request(), "model"); len(c.Request()) > 0 {
-				c.SetRequest(messages.SetField(c.Request(), "model", []byte(`"m2"`)))
+			if rawjson.Field(c.Request(), "model"); len(c.Request()) > 0 {
+				c.SetRequest(rawjson.SetField(c.Request(), "model", []byte(`"m2"`)))
 			}
 		},
 		func(c *messages.Call) {
-			if raw := c.ReplyBytes(); len(raw) > 0 {
-				c.SetReply(messages.DropField(messages.SetField(raw, "new", []byte(`{"x":[]}`)), "model"))
+			if raw := c.Reply(); len(raw) > 0 {
+				c.SetReply(rawjson.DropField(rawjson.SetField(raw, "new", []byte(`{"x":[]}`)), "model"))
 			}
 		},
 	}).Draw(t, "deed")

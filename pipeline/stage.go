@@ -58,6 +58,10 @@ type Stage struct {
 	// It reads the stage's private state from the call's slip, and may return nil: there is nothing to filter in this
 	// call. Nil with Rewrites set means that deltas are held back.
 	Filter func(c *messages.Call) (ChunkFilter, error)
+	// Standbys returns how many other targets the stage could still turn to if the run of the target that begins now
+	// fails. It is asked in the process of the model endpoint, which leaves them a part of the call's time; like Filter
+	// it reads the stage's private state from the call's slip. May be nil.
+	Standbys func(c *messages.Call) int
 	// Tools are added to the model call by the stage and served by it (S1-IF-3).
 	Tools []Tool
 

@@ -186,6 +186,9 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 		if phase == messages.After && s.Keep && c.Flag(messages.NoteStreamShown) {
 			return Continue(), nil // his caller has read a part of this result: nothing runs again for it (contracts 8)
 		}
+		if phase == messages.After && s.Keep && c.Slip.Spent() {
+			return Continue(), nil // the target has run often enough: what the last run gave is the end
+		}
 		if phase == messages.After && s.Keep {
 			return v, nil
 		}

@@ -23,7 +23,7 @@ type AuditConfig struct {
 }
 
 // AuditRecord is one record of the audit stream: who, what, and how it ended. It holds sizes and hashes of bodies and
-// never a body, nor a text that might quote one.
+// never a body. The one text of others in it is why a model's provider failed, with secrets masked.
 type AuditRecord struct {
 	// Record names the record over redeliveries: "<call>.accepted" or "<call>.end". It is fit as a message id.
 	Record string    `json:"record"`
@@ -46,16 +46,20 @@ type AuditRecord struct {
 	Request   *AuditBody    `json:"request,omitempty"` // as accepted
 
 	// The rest is of the end only.
-	Reply           *AuditBody    `json:"reply,omitempty"`
-	Outcome         string        `json:"outcome,omitempty"` // reply | fault
-	Code            messages.Code `json:"code,omitempty"`
-	Origin          string        `json:"origin,omitempty"`
-	StoppedBy       string        `json:"stoppedBy,omitempty"`
-	ExecutorReached *bool         `json:"executorReached,omitempty"`
-	Degraded        string        `json:"degraded,omitempty"`
-	Cache           string        `json:"cache,omitempty"`
-	Attempts        int           `json:"attempts,omitempty"`
-	Path            []string      `json:"path,omitempty"`
+	Reply   *AuditBody    `json:"reply,omitempty"`
+	Outcome string        `json:"outcome,omitempty"` // reply | fault
+	Code    messages.Code `json:"code,omitempty"`
+	Origin  string        `json:"origin,omitempty"`
+	// Reason is why the target failed, as operators may know it; Failures are all its runs that brought no answer, also
+	// where a later one did.
+	Reason          string       `json:"reason,omitempty"`
+	Failures        []RunFailure `json:"failures,omitempty"`
+	StoppedBy       string       `json:"stoppedBy,omitempty"`
+	ExecutorReached *bool        `json:"executorReached,omitempty"`
+	Degraded        string       `json:"degraded,omitempty"`
+	Cache           string       `json:"cache,omitempty"`
+	Attempts        int          `json:"attempts,omitempty"`
+	Path            []string     `json:"path,omitempty"`
 	// Approval says what a person decided about the call: {decision, by, at}.
 	Approval   json.RawMessage `json:"approval,omitempty"`
 	Stages     []AuditStage    `json:"stages,omitempty"`
@@ -123,9 +127,15 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	r.Outcome = "reply"
 	if c.Fault != nil {
 		r.Outcome, r.Code, r.Origin = "fault", c.Fault.Code, c.Fault.Origin
+		if c.Fault.Detail != "" {
+			r.Reason = cutText(c.Fault.Detail, longestReason)
+		}
 	} else if c.HasReply() {
 		r.Reply = digest(c.Reply())
 	}
+	var known routes
+	c.Noted(noteRoutes, &known)
+	r.Failures = known.Failures
 	c.Noted(messages.NoteStopper, &r.StoppedBy)
 	c.Noted(messages.NoteDegraded, &r.Degraded)
 	c.Noted(messages.NoteModelCache, &r.Cache)

@@ -2,10 +2,8 @@ package stages
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"path"
 	"strconv"
 	"time"
 
@@ -21,40 +19,37 @@ type BudgetConfig struct {
 	Common       `yaml:",inline"`
 	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`
 	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day" doc:"Money of one tenant in a day (UTC), by prices; null: no limit."`
-	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The first line that fits
-	// counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
+	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The line that fits
+	// best counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
 	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty" doc:"Prices by model, for usd-per-day."`
 }
 
 // ModelPrice is what a million tokens of a model cost in US dollars. Model may be a pattern such as "gpt-4o*".
 type ModelPrice struct {
-	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text."`
+	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text, also a slash. The line that fits best counts."`
 	Input  float64 `yaml:"input" json:"input" doc:"USD for a million input tokens."`
 	Output float64 `yaml:"output" json:"output" doc:"USD for a million output tokens."`
 }
 
 func (c *BudgetConfig) limited() bool { return c.TokensPerDay != nil || c.USDPerDay != nil }
 
-func (c *BudgetConfig) validate() error {
-	switch {
-	case c.TokensPerDay != nil && *c.TokensPerDay < 0:
-		return fmt.Errorf("tokens-per-day: %d; need 0 or more, or null for none", *c.TokensPerDay)
-	case c.USDPerDay != nil && !(*c.USDPerDay >= 0 && *c.USDPerDay < 1e9):
-		return fmt.Errorf("usd-per-day: %v; need 0 or more, or null for none", *c.USDPerDay)
-	case c.USDPerDay != nil && len(c.Prices) == 0:
-		return errors.New("prices: usd-per-day needs at least one line {model, input, output} in US dollars per million tokens")
-	case c.Enabled != nil && *c.Enabled && !c.limited():
-		return errors.New("enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *BudgetConfig) Validate() error {
+	var f faults
+	f.when(c.TokensPerDay != nil && *c.TokensPerDay < 0, "tokens-per-day: need 0 or more, or null for none")
+	f.when(c.USDPerDay != nil && !(*c.USDPerDay >= 0 && *c.USDPerDay < 1e9),
+		"usd-per-day: need 0 or more, or null for none")
+	f.when(c.USDPerDay != nil && len(c.Prices) == 0,
+		"prices: usd-per-day needs at least one line {model, input, output} in US dollars per million tokens")
+	f.when(c.Enabled != nil && *c.Enabled && !c.limited(),
+		"enabled, but neither tokens-per-day nor usd-per-day is set; set one or take enabled out")
+	for i, p := range c.Prices {
+		err := messages.CheckGlob(p.Model)
+		f.when(err != nil, "prices[%d].model: %v", i, err)
+		f.when(!(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6),
+			"prices[%d]: input and output are 0 or more US dollars per million tokens", i)
 	}
-	for _, p := range c.Prices {
-		if _, err := path.Match(p.Model, ""); err != nil || p.Model == "" {
-			return fmt.Errorf("prices: model %q is no name and no pattern", p.Model)
-		}
-		if !(p.Input >= 0 && p.Input < 1e6 && p.Output >= 0 && p.Output < 1e6) {
-			return fmt.Errorf("prices: model %q: input and output are 0 or more US dollars per million tokens", p.Model)
-		}
-	}
-	return nil
+	return f.join()
 }
 
 func budgetOn(config any) bool {
@@ -87,9 +82,6 @@ type budgetState struct {
 // hit, an answer of a stage) costs 0, and so does a fault, except a cut stream, which was paid for: it costs the
 // estimate. It fails closed.
 func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	b := &budget{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
 		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},
@@ -184,14 +176,16 @@ func (b *budget) estimate(request []byte) quota.Amount {
 
 func (b *budget) price(model string, in, out int64) int64 {
 	cost := func(p ModelPrice) float64 { return float64(in)*p.Input + float64(out)*p.Output } // per million: micros
-	dearest := 0.0
+	usd, best := 0.0, -1
 	for _, p := range b.cfg.Prices {
-		if fits, err := path.Match(p.Model, model); err == nil && fits {
-			return int64(math.Ceil(cost(p)))
+		switch score := messages.GlobScore(p.Model, model); {
+		case score > best:
+			usd, best = cost(p), score
+		case best < 0:
+			usd = max(usd, cost(p))
 		}
-		dearest = max(dearest, cost(p))
 	}
-	return int64(math.Ceil(dearest))
+	return int64(math.Ceil(usd))
 }
 
 func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }

@@ -53,6 +53,25 @@ func TestBudget(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a price for * is that of every name, also with a slash, and a price for the name itself goes before", func(t *testing.T) {
+		t.Parallel()
+		million := []byte(`{"choices":[],"usage":{"prompt_tokens":1000000,"completion_tokens":0,"total_tokens":1000000}}`)
+		for _, tc := range []struct {
+			model  string
+			limit  string // of the day, in dollars
+			passes int
+		}{
+			{"demo/echo", "2.5", 3}, {"a/b/c", "0.5", 1}, {"gold", "1.5", 1}, {"gold", "1000.5", 2}, {"silver/x", "10.5", 2},
+		} {
+			script := &harnessScript{Lines: map[string][]any{tc.model: {million}}}
+			h := &harness{Target: script, Stages: []pipeline.Stage{harnessModel(t, "budget", "usd-per-day: "+tc.limit+`
+prices: [{model: '*', input: 1}, {model: gold, input: 1000}, {model: 'silver/*', input: 10}]`, harnessDeps())}}
+			for range 5 {
+				h.Call(t, context.Background(), harnessCall(`{"model":"`+tc.model+`","messages":[]}`))
+			}
+			require.Equal(t, tc.passes, script.Count(tc.model), "%s under %s USD a day", tc.model, tc.limit)
+		}
+	})
 	t.Run("an answer that no model made costs 0", func(t *testing.T) {
 		t.Parallel()
 		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 90, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {

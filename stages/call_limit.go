@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,7 +16,7 @@ import (
 type CallLimitConfig struct {
 	Common       `yaml:",inline"`
 	RunLimit     *int64 `yaml:"run-limit" json:"run-limit" doc:"Model calls of one run; null: no limit."`
-	ThreadLimit  *int64 `yaml:"thread-limit" json:"thread-limit" doc:"Model calls of one session; null: no limit."` // calls of one session
+	ThreadLimit  *int64 `yaml:"thread-limit" json:"thread-limit" doc:"Model calls of one session; null: no limit."`
 	ExitBehavior string `yaml:"exit-behavior" json:"exit-behavior" doc:"At the limit: END answers with a text, ERROR fails with limit_exceeded."`
 }
 
@@ -29,18 +28,15 @@ const (
 
 func (c *CallLimitConfig) limited() bool { return c.RunLimit != nil || c.ThreadLimit != nil }
 
-func (c *CallLimitConfig) validate() error {
-	switch {
-	case c.ExitBehavior != exitEnd && c.ExitBehavior != exitError:
-		return fmt.Errorf("exit-behavior: %q; known: END, ERROR", c.ExitBehavior)
-	case c.RunLimit != nil && *c.RunLimit < 0:
-		return fmt.Errorf("run-limit: %d; need 0 or more, or null for none", *c.RunLimit)
-	case c.ThreadLimit != nil && *c.ThreadLimit < 0:
-		return fmt.Errorf("thread-limit: %d; need 0 or more, or null for none", *c.ThreadLimit)
-	case c.Enabled != nil && *c.Enabled && !c.limited():
-		return errors.New("enabled, but neither run-limit nor thread-limit is set; set one or take enabled out") // LM-9
-	}
-	return nil
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *CallLimitConfig) Validate() error {
+	var f faults
+	f.when(c.ExitBehavior != exitEnd && c.ExitBehavior != exitError, "exit-behavior: %q; known: END, ERROR", c.ExitBehavior)
+	f.when(c.RunLimit != nil && *c.RunLimit < 0, "run-limit: need 0 or more, or null for none")
+	f.when(c.ThreadLimit != nil && *c.ThreadLimit < 0, "thread-limit: need 0 or more, or null for none")
+	f.when(c.Enabled != nil && *c.Enabled && !c.limited(),
+		"enabled, but neither run-limit nor thread-limit is set; set one or take enabled out")
+	return f.join()
 }
 
 func callLimitOn(config any) bool {
@@ -69,9 +65,6 @@ func defaultCallLimit() CallLimitConfig {
 // has no thread limit; a call without a run is a run of its own (X-44); a call that a stage makes for a counted call
 // is part of that one. It fails closed.
 func newCallLimit(cfg *CallLimitConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	l := &callLimit{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
 		Before: l.before, After: l.after, FailClosed: true, Jumps: []string{"end"},

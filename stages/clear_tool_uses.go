@@ -20,9 +20,9 @@ const clearedArguments = "{}"
 // ClearToolUses is the editor of strategy CLEAR_TOOL_USES: it takes the data out of old tool results and leaves the
 // calls and results themselves in place. It is a value; the fields are the documents' (S3-CLEAR-1).
 type ClearToolUses struct {
-	Trigger         int      `yaml:"trigger" json:"trigger" doc:"Acts above this many tokens."`                                                   // act above this many tokens (strictly)
-	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least" doc:"Frees so many tokens or changes nothing; 0: clears all but keep."` // free so many tokens or change nothing; 0: clear all but Keep (X-19)
-	Keep            int      `yaml:"keep" json:"keep" doc:"Latest tool results that stay."`                                                       // the latest clearable results that stay (X-18)
+	Trigger         int      `yaml:"trigger" json:"trigger" doc:"Acts above this many tokens."`
+	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least" doc:"Frees so many tokens or changes nothing; 0: clears all but keep."`
+	Keep            int      `yaml:"keep" json:"keep" doc:"Latest tool results that stay."`
 	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs" doc:"Clears the arguments of the cleared calls too."`
 	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty" doc:"Tools whose results are never cleared."`
 	Placeholder     string   `yaml:"placeholder" json:"placeholder" doc:"What stands in place of a cleared result."`
@@ -40,16 +40,13 @@ func DefaultClearToolUses() ClearToolUses {
 // Name is the editor's name.
 func (ClearToolUses) Name() string { return "clear_tool_uses" }
 
-func (e ClearToolUses) validate() error {
+func (e ClearToolUses) validate(f *faults) {
 	for _, k := range []struct {
 		key string
 		n   int
 	}{{"trigger", e.Trigger}, {"clear-at-least", e.ClearAtLeast}, {"keep", e.Keep}} {
-		if k.n < 0 {
-			return fmt.Errorf("clear-tool-uses.%s: %d; it is a count, 0 or more", k.key, k.n)
-		}
+		f.when(k.n < 0, "clear-tool-uses.%s: %d; it is a count, 0 or more", k.key, k.n)
 	}
-	return nil
 }
 
 // Cleared says what one run of the editor did.

@@ -21,19 +21,16 @@ type ConcurrencyConfig struct {
 	Wait time.Duration `yaml:"wait" json:"wait" doc:"How long a call waits for a slot before it is refused."`
 }
 
-func (c *ConcurrencyConfig) validate() error {
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ConcurrencyConfig) Validate() error {
+	var f faults
 	for name, n := range c.Groups {
-		if n < 1 || n > maxSlots {
-			return fmt.Errorf("groups.%s: %d; need 1 to %d", name, n, maxSlots)
-		}
+		f.when(n < 1 || n > maxSlots, "groups.%s: %d; need 1 to %d", name, n, maxSlots)
 	}
-	switch {
-	case c.Wait < 0:
-		return fmt.Errorf("wait: %s; need 0 or more", c.Wait)
-	case c.Enabled != nil && *c.Enabled && len(c.Groups) == 0:
-		return errors.New("enabled, but there are no groups; set groups.<name>: <number> or take enabled out")
-	}
-	return nil
+	f.when(c.Wait < 0, "wait: %s; need 0 or more", c.Wait)
+	f.when(c.Enabled != nil && *c.Enabled && len(c.Groups) == 0,
+		"enabled, but there are no groups; set groups.<name>: <number> or take enabled out")
+	return f.join()
 }
 
 func concurrencyOn(config any) bool {
@@ -74,9 +71,6 @@ func defaultConcurrency() ConcurrencyConfig {
 // held comes back when its call goes on elsewhere, and then at the latest. When none is free a call waits for a bounded time, then it is refused as overloaded with
 // Retry-After; its tool did not run. A redelivery keeps its slot. Its before fails closed, as an error of any before does; its after does not.
 func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err

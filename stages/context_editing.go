@@ -3,7 +3,6 @@ package stages
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -78,16 +77,14 @@ func defaultContextEditing() ContextEditingConfig {
 	}
 }
 
-func (c *ContextEditingConfig) validate() error {
-	if len(c.Strategy) == 0 {
-		return fmt.Errorf("strategy: none named; known: %s", knownStrategies)
-	}
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ContextEditingConfig) Validate() error {
+	var f faults
+	f.when(len(c.Strategy) == 0, "strategy: none named; known: %s", knownStrategies)
 	names := slices.Clone(c.Strategy) // the defaults may be shared
 	for i, s := range names {
 		names[i] = strings.ToUpper(s)
-		if !slices.Contains(knownStrategies, names[i]) {
-			return fmt.Errorf("strategy: %q; known: %s", s, knownStrategies)
-		}
+		f.when(!slices.Contains(knownStrategies, names[i]), "strategy: %q; known: %s", s, knownStrategies)
 	}
 	c.Strategy = names
 	for _, k := range []struct {
@@ -97,11 +94,10 @@ func (c *ContextEditingConfig) validate() error {
 		{"max-tokens", c.MaxTokens, 1}, {"trim-keep-first", c.TrimKeepFirst, 0}, {"trim-keep-last", c.TrimKeepLast, 0},
 		{"summarize-threshold", c.SummarizeThreshold, 0}, {"window-rounds", c.WindowRounds, 1},
 	} {
-		if k.n < k.min {
-			return fmt.Errorf("%s: %d; it must be %d or more", k.key, k.n, k.min)
-		}
+		f.when(k.n < k.min, "%s: %d; it must be %d or more", k.key, k.n, k.min)
 	}
-	return c.ClearToolUses.validate()
+	c.ClearToolUses.validate(&f)
+	return f.join()
 }
 
 var knownStrategies = Strategies{Trim, Summarize, SlidingWindow, Hybrid, ClearToolUsing}
@@ -125,9 +121,6 @@ type Edited struct {
 // messages and the newest user message survive every strategy word for word (CE-10, CE-11); calls and results of
 // tools are kept or dropped together (CE-12). It fails open: where it cannot edit, the request goes on as it is.
 func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, error) {
-	if err := conf.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	counter, err := conversation.NewTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
 	if err != nil {
 		return pipeline.Stage{}, err

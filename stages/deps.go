@@ -23,6 +23,8 @@ type Deps struct {
 	Record func(ctx context.Context, what string, record any) error
 	// Serves reports whether a provider serves the model name; nil means that it is not known here.
 	Serves func(model string) bool
+	// Lists reports whether a provider names the model in its list, not only by a pattern; nil means that it is not known.
+	Lists func(model string) bool
 	// Section returns the decoded configuration of another section under agent.interceptor (a pointer), or nil; for
 	// stages that share settings (tool-pii uses the rules of pii). It may be nil.
 	Section func(name string) any

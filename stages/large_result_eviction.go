@@ -19,9 +19,9 @@ import (
 type LargeResultEvictionConfig struct {
 	Common              `yaml:",inline"`
 	TokenThreshold      int    `yaml:"token-threshold" json:"token-threshold" doc:"Tokens above which a result is moved away."`
-	EvictionDir         string `yaml:"eviction-dir" json:"eviction-dir" doc:"Directory, where eviction-store is dir."` // where eviction-store is dir
+	EvictionDir         string `yaml:"eviction-dir" json:"eviction-dir" doc:"Directory, where eviction-store is dir."`
 	PreserveSampleChars int    `yaml:"preserve-sample-chars" json:"preserve-sample-chars" doc:"Characters at the beginning that stay."`
-	EvictionStore       string `yaml:"eviction-store" json:"eviction-store" doc:"object (the object store of NATS) or dir."` // object | dir
+	EvictionStore       string `yaml:"eviction-store" json:"eviction-store" doc:"object (the object store of NATS) or dir."`
 }
 
 func largeResultEvictionDefaults() LargeResultEvictionConfig {
@@ -35,18 +35,16 @@ const (
 	failedSample = 4
 )
 
-func (c *LargeResultEvictionConfig) validate() error {
-	switch {
-	case c.TokenThreshold < 1:
-		return fmt.Errorf("token-threshold: %d; need at least 1", c.TokenThreshold)
-	case c.PreserveSampleChars < 0:
-		return fmt.Errorf("preserve-sample-chars: %d; need 0 or more", c.PreserveSampleChars)
-	case c.EvictionStore != evictToObject && c.EvictionStore != evictToDir:
-		return fmt.Errorf("eviction-store: %q; known: object, dir", c.EvictionStore)
-	case c.EvictionStore == evictToDir && c.EvictionDir == "":
-		return fmt.Errorf("eviction-dir: empty; name a directory or set eviction-store to object")
-	}
-	return nil
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *LargeResultEvictionConfig) Validate() error {
+	var f faults
+	f.when(c.TokenThreshold < 1, "token-threshold: %d; need at least 1", c.TokenThreshold)
+	f.when(c.PreserveSampleChars < 0, "preserve-sample-chars: %d; need 0 or more", c.PreserveSampleChars)
+	f.when(c.EvictionStore != evictToObject && c.EvictionStore != evictToDir,
+		"eviction-store: %q; known: object, dir", c.EvictionStore)
+	f.when(c.EvictionStore == evictToDir && c.EvictionDir == "",
+		"eviction-dir: empty; name a directory or set eviction-store to object")
+	return f.join()
 }
 
 type largeResultEviction struct {
@@ -67,9 +65,6 @@ type largeResultEviction struct {
 // ReadEvicted reads parts back. If the whole cannot be saved, four times as many characters and
 // a marker stay, and no path is named (EV-6).
 func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err

@@ -16,8 +16,8 @@ import (
 // LoggingConfig is agent.interceptor.logging.
 type LoggingConfig struct {
 	Common `yaml:",inline"`
-	Bodies bool    `yaml:"bodies" json:"bodies" doc:"Write the bodies themselves to the log and the audit stream."` // also write the bodies themselves, to the log and the audit stream
-	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`                  // share of the calls that are logged
+	Bodies bool    `yaml:"bodies" json:"bodies" doc:"Write the bodies themselves to the log and the audit stream."`
+	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`
 }
 
 // LogRecord is one model call as the model really got and gave it, once for each attempt (S0-LOG-1). Bodies are there
@@ -47,6 +47,7 @@ type LogRecord struct {
 	OutputTokens int64           `json:"outputTokens,omitempty"`
 	Code         messages.Code   `json:"code,omitempty"`
 	Origin       string          `json:"origin,omitempty"`
+	Reason       string          `json:"reason,omitempty"` // of a fault, as operators may know it
 	DurationMs   int64           `json:"durationMs"`
 }
 
@@ -60,13 +61,17 @@ type loggingState struct {
 	Begin time.Time `json:"begin"`
 }
 
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *LoggingConfig) Validate() error {
+	var f faults
+	f.when(!(c.Sample >= 0 && c.Sample <= 1), "sample: %v; need 0 to 1", c.Sample)
+	return f.join()
+}
+
 // newLogging makes the innermost stage: one log line when a request goes to the model and one, with a record for the
 // audit stream, when it comes back, for each attempt of retry and fallback. Which calls are in the sample follows
 // from the call id, so both lines of a call, and all its attempts, are there or are not. It fails open.
 func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
-	if !(cfg.Sample >= 0 && cfg.Sample <= 1) {
-		return pipeline.Stage{}, fmt.Errorf("sample: %v; need 0 to 1", cfg.Sample)
-	}
 	l := &logging{cfg: *cfg, deps: d}
 	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply", "fault"}, Writes: []string{"log"}}, nil
 }
@@ -109,7 +114,8 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 	level := slog.LevelInfo
 	if r.Code != "" {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("code", string(r.Code)), slog.String("origin", r.Origin))
+		attrs = append(attrs,
+			slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
 	}
 	l.deps.Log.LogAttrs(ctx, level, "model reply", attrs...)
 	if l.deps.Publish == nil {
@@ -137,7 +143,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		r.RequestBody = c.Request()
 	}
 	if c.Fault != nil {
-		r.Code, r.Origin = c.Fault.Code, c.Fault.Origin
+		r.Code, r.Origin, r.Reason = c.Fault.Code, c.Fault.Origin, cutText(c.Fault.Reason(), longestReason)
 		return r
 	}
 	reply := c.Reply()

@@ -57,17 +57,19 @@ func defaultModelCache() ModelCacheConfig {
 	return ModelCacheConfig{TTL: 5 * time.Minute, MaxEntries: 10000}
 }
 
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ModelCacheConfig) Validate() error {
+	var f faults
+	f.when(c.TTL <= 0, "ttl: %s; need more than 0", c.TTL)
+	f.when(c.MaxEntries < 1, "max-entries: %d; need at least 1", c.MaxEntries)
+	return f.join()
+}
+
 // newModelCache makes the exact cache of model replies. Two requests are the same if their tenant, model and whole
 // body are (canonical JSON), but for stream and stream_options: the face replays a cached reply to a streaming caller.
 // Only a whole, successful, non-empty reply that is not degraded is stored. The caller's wish (Shallot-Cache): use is
 // the default, refresh asks the model and stores anew, off passes by. It fails open: a store that is down is a miss.
 func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
-	switch {
-	case cfg.TTL <= 0:
-		return pipeline.Stage{}, fmt.Errorf("ttl: %s; need more than 0", cfg.TTL)
-	case cfg.MaxEntries < 1:
-		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
-	}
 	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: quota.NewStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
 		Before: m.before, After: m.after, Reads: []string{"request", "reply"}, ReadsAfter: []string{"reply"}, Writes: []string{"reply", "cache"}, Details: m.details,

@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,15 +18,18 @@ import (
 // ModelFallbackConfig is agent.interceptor.model-fallback.
 type ModelFallbackConfig struct {
 	Common         `yaml:",inline"`
-	FallbackModels []string `yaml:"fallback-models" json:"fallback-models" doc:"Standby models, tried in this order. Names of the default that no provider serves are skipped; written, an unknown name is an error."`
-	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."` // tries of each standby model (X-12)
+	FallbackModels []string `yaml:"fallback-models" json:"fallback-models" doc:"Standby models, tried in this order. Names of the default count only where a provider lists them by name, not by a pattern; written, a name that no provider serves is an error."`
+	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."`
 	// FallbackOn is "target" (column F of contracts T2) and/or codes. An empty reply is always a failure (FB-3).
 	FallbackOn []string `yaml:"fallback-on" json:"fallback-on" doc:"target (what the table of faults says), or codes of faults."`
+	// MaxTargetRuns bounds what one call may cost, whichever stages let the model run again.
+	MaxTargetRuns int `yaml:"max-target-runs" json:"max-target-runs" doc:"Runs of models that one call may have at most, over all stages, whether this one is on or not."`
 }
 
 func modelFallbackDefaults() ModelFallbackConfig {
 	return ModelFallbackConfig{
 		FallbackModels: []string{"qwen-turbo", "qwen-plus", "gpt-3.5-turbo"}, MaxRetries: 2, FallbackOn: []string{"target"},
+		MaxTargetRuns: 10,
 	}
 }
 
@@ -36,16 +40,17 @@ var neverFallback = []messages.Code{
 }
 
 type modelFallback struct {
+	name   string
 	models []string
 	tries  int
 	on     map[messages.Code]bool
 	deps   Deps
 }
 
-// fallbackState is what the stage remembers over the attempts of one call: how many standby tries there were, and
+// fallbackState is what the stage remembers over the attempts of one call: how often each standby was tried, and
 // the primary's end, which goes out if they all fail (S0-FALLBACK-5). Bytes, not raw JSON, so that it stays verbatim.
 type fallbackState struct {
-	Tried int             `json:"tried"`
+	Tries map[string]int  `json:"tries"`
 	Model string          `json:"model"` // the standby that ran last
 	Fault *messages.Fault `json:"fault,omitempty"`
 	Reply []byte          `json:"reply,omitempty"`
@@ -56,13 +61,13 @@ type fallbackState struct {
 // only the model changed and marks of another provider taken out (FB-11). A reply of a standby is marked degraded.
 // Faults of stages, cancels and holds are no failures (FB-10). It fails open: its store is only a record.
 func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) {
-	m := &modelFallback{tries: cfg.MaxRetries, deps: d}
+	m := &modelFallback{name: "model-fallback", tries: cfg.MaxRetries, deps: d}
 	if err := m.configure(cfg, d); err != nil {
 		return pipeline.Stage{}, err
 	}
 	return pipeline.Stage{
-		After: m.after, Keep: true,
-		Reads: []string{"fault", "reply", pipeline.ReadKept}, Writes: []string{"request.model", "reply", "retry.fallback"},
+		After: m.after, Keep: true, Standbys: m.standbysLeft,
+		Reads: []string{"fault", "request.model", "reply", pipeline.ReadKept}, Writes: []string{"request.model", "reply", "retry.fallback"},
 	}, nil
 }
 
@@ -75,6 +80,9 @@ func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
 	if cfg.MaxRetries < 0 || cfg.MaxRetries*len(cfg.FallbackModels) >= pipeline.MaxAttempts {
 		return fmt.Errorf("max-retries: %d with %d fallback-models; need at least 0, and fewer than %d tries in all",
 			cfg.MaxRetries, len(cfg.FallbackModels), pipeline.MaxAttempts)
+	}
+	if cfg.MaxTargetRuns < 1 || cfg.MaxTargetRuns > pipeline.MaxAttempts {
+		return fmt.Errorf("max-target-runs: %d; need 1 to %d", cfg.MaxTargetRuns, pipeline.MaxAttempts)
 	}
 	if cfg.Enabled != nil && !*cfg.Enabled {
 		m.models = slices.Clone(cfg.FallbackModels) // may be switched on later; names are not checked for what is off
@@ -89,7 +97,7 @@ func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
 		switch {
 		case strings.TrimSpace(name) == "":
 			return errors.New("fallback-models: a name is empty")
-		case d.Serves == nil || d.Serves(name):
+		case !explicit && (d.Lists == nil || d.Lists(name)), explicit && (d.Serves == nil || d.Serves(name)):
 			if !slices.Contains(m.models, name) {
 				m.models = append(m.models, name)
 			}
@@ -100,7 +108,7 @@ func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
 		}
 	}
 	if len(skipped) > 0 && d.Log != nil {
-		d.Log.Info("default standby models that no provider serves are skipped", "skipped", skipped, "left", m.models)
+		d.Log.Info("default standby models that no provider lists by name are skipped", "skipped", skipped, "left", m.models)
 	}
 	return nil
 }
@@ -150,8 +158,12 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 	case !ours && !empty && !m.on[c.Fault.Code]:
 		return m.end(c), nil // a standby, once tried, fails by whatever the target says
 	case c.Past(time.Now()):
-		c.Fail(messages.NewFault(messages.DeadlineExceeded, "the call's time was over before a standby model could be tried; %s",
-			describeFailure(c)).From("deadline")) // FB-13
+		f := messages.NewFault(messages.DeadlineExceeded,
+			"the call's time was over before a standby model could be tried; %s", describeFailure(c)).From("deadline")
+		if c.Fault != nil {
+			f.Detail, f.Last = c.Fault.Detail, c.Fault.Code
+		}
+		c.Fail(f)
 		return m.end(c), nil
 	case ctx.Err() != nil:
 		return m.end(c), nil // the caller is gone
@@ -164,8 +176,8 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
 	primary := chat.ModelName(kept)
-	standbys := slices.DeleteFunc(slices.Clone(m.models), func(s string) bool { return s == primary })
-	if len(kept) == 0 || kept[0] != '{' || st.Tried >= len(standbys)*m.tries {
+	standby, delay, ok := m.choose(c, st, learnRoutes(c, m.deps), primary)
+	if len(kept) == 0 || kept[0] != '{' || !ok {
 		if ours {
 			restoreOriginal(c, stage, st)
 		}
@@ -180,18 +192,50 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 		if text, ok := c.ReplyText(); ok {
 			st.Reply = []byte(text)
 		}
+		st.Tries = map[string]int{}
 	}
-	st.Model = standbys[st.Tried/m.tries]
-	st.Tried++
-	decideRetry(ctx, m.deps.Store("retry"), m.deps.Log, c, retryRecord{Max: 1 + len(standbys)*m.tries, Last: last, Model: st.Model}, 0)
+	st.Model = standby
+	st.Tries[standby]++
+	record := retryRecord{Max: 1 + len(m.models)*m.tries, Last: last, Model: standby}
+	delay, _ = decideRetry(ctx, m.deps.Store("retry"), m.deps.Log, c, record, delay)
 	if err := c.SetState(st); err != nil {
 		return pipeline.Continue(), err
 	}
 	c.Note(messages.NoteIsFallback, true)
 	clearAttempt(c)
-	m.deps.Log.InfoContext(ctx, "model failed; a standby is tried", "call", c.ID, "primary", primary, "standby", st.Model,
-		"try", st.Tried, "code", last)
-	return pipeline.AgainWith(0, m.request(kept, primary, st.Model)), nil
+	m.deps.Log.InfoContext(ctx, "model failed; a standby is tried", "call", c.ID, "primary", primary, "standby", standby,
+		"try", st.Tries[standby], "code", last, "delayMs", delay.Milliseconds())
+	return pipeline.AgainWith(delay, m.request(kept, primary, standby)), nil
+}
+
+// choose returns the next standby and the pause before it: the first in order that has tries left and whose provider
+// may be asked. One whose provider asked for patience comes after all others, and only if the wait is worth it.
+func (m *modelFallback) choose(
+	c *messages.Call, st fallbackState, r routes, primary string,
+) (next string, delay time.Duration, ok bool) {
+	if c.Slip.Spent() {
+		return "", 0, false
+	}
+	for _, s := range m.models {
+		if s == primary || st.Tries[s] >= m.tries || !r.open(m.deps, s) {
+			continue
+		}
+		switch d, asked, may := r.wait(c, m.deps, s); {
+		case !may:
+		case !asked:
+			return s, d, true
+		case !ok || d < delay:
+			next, delay, ok = s, d, true
+		}
+	}
+	return next, delay, ok
+}
+
+func readFallbackState(raw []byte) (st fallbackState, ok bool) {
+	if len(raw) == 0 {
+		return st, true
+	}
+	return st, json.Unmarshal(raw, &st) == nil
 }
 
 func (m *modelFallback) request(kept []byte, primary, standby string) []byte {

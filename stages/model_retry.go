@@ -2,35 +2,32 @@ package stages
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // ModelRetryConfig is agent.interceptor.model-retry.
 type ModelRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first."` // tries beyond the first (X-11)
+	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first."`
 	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay; it doubles."`
 	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay."`
-	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread, 0 to 1."` // share of the delay, to either side
+	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
 }
 
-func (c *ModelRetryConfig) validate() error {
-	switch {
-	case c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts:
-		return fmt.Errorf("max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
-	case c.BaseDelay < 0:
-		return fmt.Errorf("base-delay: %s; need 0 or more", c.BaseDelay)
-	case c.MaxDelay < c.BaseDelay:
-		return fmt.Errorf("max-delay: %s; need at least base-delay, %s", c.MaxDelay, c.BaseDelay)
-	case !(c.Jitter >= 0 && c.Jitter <= 1):
-		return fmt.Errorf("jitter: %v; need 0 to 1", c.Jitter)
-	}
-	return nil
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ModelRetryConfig) Validate() error {
+	var f faults
+	f.when(c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts,
+		"max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
+	f.when(c.BaseDelay < 0, "base-delay: %s; need 0 or more", c.BaseDelay)
+	f.when(c.MaxDelay < c.BaseDelay, "max-delay: %s; need at least base-delay, %s", c.MaxDelay, c.BaseDelay)
+	f.when(!(c.Jitter >= 0 && c.Jitter <= 1), "jitter: %v; need 0 to 1", c.Jitter)
+	return f.join()
 }
 
 type modelRetry struct {
@@ -46,16 +43,13 @@ func defaultModelRetry() ModelRetryConfig {
 
 // newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
 // contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
-// (stream_cut is not retryable). A provider's Retry-After is kept to; if it asks for more than max-delay, or if the
-// wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
+// (stream_cut is not retryable), never at a model that was silent. A provider's Retry-After is kept to; if it asks for
+// more than max-delay, or if the wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
 // fallback further out sees one fault for each model (FB-14). It fails open: its store is only a record.
 func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	r := &modelRetry{cfg: *cfg, deps: d}
 	return pipeline.Stage{
-		After: r.after, Keep: true, Reads: []string{"fault"}, Writes: []string{"retry.model"},
+		After: r.after, Keep: true, Reads: []string{"fault", "request.model"}, Writes: []string{"retry.model"},
 		Details: func(context.Context) map[string]any {
 			return map[string]any{"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load()}
 		},
@@ -74,7 +68,9 @@ func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		r.settle(c)
 		return r.end(c), nil
 	}
+	known := learnRoutes(c, r.deps)
 	delay, ok := r.delay(c)
+	ok = ok && known.open(r.deps, chat.ModelName(c.Request())) && !c.Slip.Spent()
 	if n := c.Attempt(); n > r.cfg.MaxRetries || !ok {
 		if n > r.cfg.MaxRetries {
 			r.exhausted.Add(1)

@@ -13,11 +13,11 @@ import (
 // PIIConfig is agent.interceptor.pii (contracts T4).
 type PIIConfig struct {
 	Common             `yaml:",inline"`
-	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."` // none given: email, REDACT
+	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."`
 	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
 	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
-	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."` // the variable that holds the key of HASH
+	HashKeyEnv         string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
 }
 
 // PIIRule says what to look for and what to do with it.

@@ -2,9 +2,6 @@ package stages
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -22,14 +19,17 @@ type RateLimitConfig struct {
 
 // RateLimit allows Limit attempts in each Per, of which Burst may come at once.
 type RateLimit struct {
-	Limit int           `yaml:"limit" json:"limit" doc:"Calls in the time."`
-	Per   time.Duration `yaml:"per" json:"per" doc:"The time; 1m if not given."`                 // 1m if not given
-	Burst int           `yaml:"burst" json:"burst" doc:"Calls at once; the limit if not given."` // Limit if not given
+	Limit int           `yaml:"limit" json:"limit" doc:"Calls in the time." required:"true" min:"1"`
+	Per   time.Duration `yaml:"per" json:"per" doc:"The time."`
+	Burst int           `yaml:"burst" json:"burst" doc:"Calls at once; 0: the limit." min:"0"`
 }
+
+// SetDefaults fills a new entry before the keys of a file are read into it.
+func (r *RateLimit) SetDefaults() { r.Per = time.Minute }
 
 func (r RateLimit) withDefaults() RateLimit {
 	if r.Per == 0 {
-		r.Per = time.Minute
+		r.SetDefaults()
 	}
 	if r.Burst == 0 {
 		r.Burst = r.Limit
@@ -37,20 +37,19 @@ func (r RateLimit) withDefaults() RateLimit {
 	return r
 }
 
-func (c *RateLimitConfig) validate() error {
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *RateLimitConfig) Validate() error {
+	var f faults
 	for name, r := range c.Tools {
 		r = r.withDefaults()
-		if _, err := path.Match(name, ""); err != nil || name == "" {
-			return fmt.Errorf("tools: %q is no tool name and no pattern", name)
-		}
-		if r.Limit < 1 || r.Per < time.Millisecond || r.Burst < 1 || r.Per/time.Duration(r.Limit) < 1 {
-			return fmt.Errorf("tools.%s: limit and burst are at least 1, per at least 1ms", name)
-		}
+		err := messages.CheckGlob(name)
+		f.when(err != nil, "tools: %v", err)
+		f.when(r.Limit < 1 || r.Per < time.Millisecond || r.Burst < 1 || r.Per/time.Duration(r.Limit) < 1,
+			"tools.%s: limit and burst are at least 1, per at least 1ms", name)
 	}
-	if c.Enabled != nil && *c.Enabled && len(c.Tools) == 0 {
-		return errors.New("enabled, but no tool has a limit; set tools.<name>: {limit, per} or take enabled out")
-	}
-	return nil
+	f.when(c.Enabled != nil && *c.Enabled && len(c.Tools) == 0,
+		"enabled, but no tool has a limit; set tools.<name>: {limit, per} or take enabled out")
+	return f.join()
 }
 
 func rateLimitOn(config any) bool {
@@ -58,18 +57,15 @@ func rateLimitOn(config any) bool {
 	return ok && len(c.Tools) > 0
 }
 
-// limitOf finds the limit of a tool.
+// limitOf finds the limit of a tool: that of the pattern that fits best, of equals the first by name.
 func (c *RateLimitConfig) limitOf(tool string) (r RateLimit, ok bool) {
-	if r, ok := c.Tools[tool]; ok {
-		return r.withDefaults(), true
-	}
-	best := ""
+	best, most := "", -1
 	for name := range c.Tools {
-		if fits, _ := path.Match(name, tool); fits && (!ok || len(name) > len(best) || len(name) == len(best) && name < best) {
-			best, ok = name, true
+		if score := messages.GlobScore(name, tool); score > most || score == most && name < best {
+			best, most = name, score
 		}
 	}
-	return c.Tools[best].withDefaults(), ok
+	return c.Tools[best].withDefaults(), most >= 0
 }
 
 // bucket is a token bucket as one moment: the time at which it is full again. Taken lists the attempts that have had
@@ -86,9 +82,6 @@ const maxTaken = 256
 // hit uses no quota, each attempt does. A call over the limit gets the fault rate_limited with Retry-After; it is not
 // retried here, because the limit is ours and not the tool's (contracts 7). It fails closed.
 func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		tool, _, _ := cutVersion(c.Tool)
 		r, ok := cfg.limitOf(tool)

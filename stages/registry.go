@@ -4,6 +4,7 @@
 package stages
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -31,9 +32,9 @@ type Spec struct {
 type Common struct {
 	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
 	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
-	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)."` // wait | skip
+	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)." enum:"wait,skip,"`
 	Durable  bool     `yaml:"durable" json:"durable,omitempty" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
-	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all."` // agent, session, bare; empty: all
+	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.
@@ -85,9 +86,18 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	if common.Enabled != nil {
 		enabled = *common.Enabled
 	}
-	stage, err = s.New(config, d)
+	if c, ok := config.(interface{ Validate() error }); ok {
+		err = c.Validate()
+	}
+	if err == nil {
+		stage, err = s.New(config, d)
+	}
 	if err != nil {
-		return stage, enabled, fmt.Errorf("agent.interceptor.%s: %w", s.Name, err)
+		section := s.Name
+		if shared, ok := errors.AsType[inSection](err); ok {
+			section, err = shared.section, shared.error
+		}
+		return stage, enabled, under("agent.interceptor."+section, err)
 	}
 	stage.Name, stage.Alias, stage.Kind, stage.Order, stage.Tier = s.Name, s.Alias, s.Kind, s.Order, s.Tier
 	if stage.Role == "" {

@@ -18,7 +18,7 @@ type SubAgentConfig struct {
 	Common        `yaml:",inline"`
 	MinMatchScore int            `yaml:"min-match-score" json:"min-match-score" doc:"Least score of a suggestion."`
 	CaseSensitive bool           `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether keywords differ by case."`
-	Ties          string         `yaml:"ties" json:"ties" doc:"Of equal scores the first or the last agent wins."` // first | last of the agents with the best score, as configured (X-46)
+	Ties          string         `yaml:"ties" json:"ties" doc:"Of equal scores the first or the last agent wins."`
 	Agents        []SubAgentSpec `yaml:"agents" json:"agents" doc:"Agents that are suggested."`
 }
 
@@ -42,34 +42,27 @@ func defaultSubAgent() SubAgentConfig {
 	}
 }
 
-func (c *SubAgentConfig) validate() error {
-	if c.Ties != "" && c.Ties != "first" && c.Ties != "last" {
-		return fmt.Errorf("ties: %q; known: first, last", c.Ties)
-	}
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *SubAgentConfig) Validate() error {
+	var f faults
+	f.when(c.Ties != "" && c.Ties != "first" && c.Ties != "last", "ties: %q; known: first, last", c.Ties)
 	for i, a := range c.Agents {
-		if strings.TrimSpace(a.Name) == "" || strings.ContainsAny(a.Name, "\r\n") {
-			return fmt.Errorf("agents[%d].name: %q; a name is needed, on one line", i, a.Name)
-		}
+		f.when(strings.TrimSpace(a.Name) == "" || strings.ContainsAny(a.Name, "\r\n"),
+			"agents[%d].name: %q; a name is needed, on one line", i, a.Name)
 		seen := map[string]bool{}
 		for j, k := range a.Keywords {
-			if k.Keyword == "" {
-				return fmt.Errorf("agents[%d].keywords[%d].keyword: empty; it would match every message", i, j)
-			}
-			if seen[k.Keyword] {
-				return fmt.Errorf("agents[%d].keywords[%d].keyword: %q comes twice; give it one weight", i, j, k.Keyword)
-			}
+			f.when(k.Keyword == "", "agents[%d].keywords[%d].keyword: empty; it would match every message", i, j)
+			f.when(seen[k.Keyword],
+				"agents[%d].keywords[%d].keyword: %q comes twice; give it one weight", i, j, k.Keyword)
 			seen[k.Keyword] = true
 		}
 	}
-	return nil
+	return f.join()
 }
 
 // newSubAgent makes the stage that proposes a sub-agent to the model when the newest user message speaks of its
 // matters (S0-SUBAG). It only adds a line to the system prompt; whether to delegate is the model's decision.
 func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
-	if err := conf.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	cfg := *conf
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},

@@ -19,7 +19,7 @@ import (
 // ToolCacheConfig is agent.interceptor.tool-cache.
 type ToolCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time to live, where the tool has none of its own."` // a tool may declare its own
+	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time to live, where the tool has none of its own."`
 	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Results that are kept."`
 	Sweep      time.Duration `yaml:"sweep" json:"sweep" doc:"How often what is over is cleared away."`
 }
@@ -53,6 +53,15 @@ func defaultToolCache() ToolCacheConfig {
 	return ToolCacheConfig{TTL: 5 * time.Minute, MaxEntries: 1000, Sweep: time.Minute}
 }
 
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ToolCacheConfig) Validate() error {
+	var f faults
+	f.when(c.TTL < time.Millisecond, "ttl: %s; need at least 1ms", c.TTL)
+	f.when(c.MaxEntries < 1, "max-entries: %d; need at least 1", c.MaxEntries)
+	f.when(c.Sweep <= 0, "sweep: %s; need more than 0", c.Sweep)
+	return f.join()
+}
+
 // newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
 // are cached (X-25), only successes are stored, never what stands in for one (F3-11), and never across tenants unless
 // the tool is declared shared (CA-15). A hit answers at once with the stored result, the note caching.tool.cacheHit and
@@ -65,14 +74,6 @@ func defaultToolCache() ToolCacheConfig {
 // It fails open: a store that does not answer is a miss. Hits and misses are counted by process; cacheSize is the
 // store's.
 func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
-	switch {
-	case cfg.TTL < time.Millisecond:
-		return pipeline.Stage{}, fmt.Errorf("ttl: %s; need at least 1ms", cfg.TTL)
-	case cfg.MaxEntries < 1:
-		return pipeline.Stage{}, fmt.Errorf("max-entries: %d; need at least 1", cfg.MaxEntries)
-	case cfg.Sweep <= 0:
-		return pipeline.Stage{}, fmt.Errorf("sweep: %s; need more than 0", cfg.Sweep)
-	}
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err

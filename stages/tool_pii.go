@@ -33,7 +33,10 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 		}
 	}
 	compiled, key, err := pii.Compile(rules, env, d.Log)
-	if err != nil {
+	switch {
+	case err != nil && c.Rules == nil && rules != nil:
+		return pipeline.Stage{}, inSection{"pii", err}
+	case err != nil:
 		return pipeline.Stage{}, err
 	}
 	t := toolPIIStage{rules: compiled, key: key}

@@ -15,11 +15,11 @@ import (
 // ToolRetryConfig is agent.interceptor.tool-retry: what holds for tools that declare no policy of their own.
 type ToolRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first, for tools without a policy of their own."` // tries beyond the first (X-11)
+	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first, for tools without a policy of their own."`
 	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay."`
 	Multiplier float64       `yaml:"multiplier" json:"multiplier" doc:"Growth of the delay."`
-	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay, also of the policies of tools."` // also of the delays of tools' own policies
-	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread, 0 to 1."`           // share of the delay, to either side
+	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay, also of the policies of tools."`
+	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
 	// ExecutedBy is pipeline, or caller: then the stage only marks and whoever called tries again (S0-RETRY-1, RT-6).
 	ExecutedBy string `yaml:"executed-by" json:"executed-by" doc:"pipeline, or caller: then the stage only marks and whoever called tries again."`
 	// Tools limits retry to these tools; empty: all (RT-11).
@@ -31,22 +31,19 @@ const (
 	retryByCaller   = "caller"
 )
 
-func (c *ToolRetryConfig) validate() error {
-	switch {
-	case c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts:
-		return fmt.Errorf("max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
-	case c.BaseDelay < 0:
-		return fmt.Errorf("base-delay: %s; need 0 or more", c.BaseDelay)
-	case !(c.Multiplier >= 1 && c.Multiplier <= 100):
-		return fmt.Errorf("multiplier: %v; need 1 to 100", c.Multiplier)
-	case c.MaxDelay < c.BaseDelay || c.MaxDelay == 0:
-		return fmt.Errorf("max-delay: %s; need more than 0 and at least base-delay, %s", c.MaxDelay, c.BaseDelay)
-	case !(c.Jitter >= 0 && c.Jitter <= 1):
-		return fmt.Errorf("jitter: %v; need 0 to 1", c.Jitter)
-	case c.ExecutedBy != retryByPipeline && c.ExecutedBy != retryByCaller:
-		return fmt.Errorf("executed-by: %q; known: pipeline, caller", c.ExecutedBy)
-	}
-	return nil
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ToolRetryConfig) Validate() error {
+	var f faults
+	f.when(c.MaxRetries < 0 || c.MaxRetries >= pipeline.MaxAttempts,
+		"max-retries: %d; need 0 to %d", c.MaxRetries, pipeline.MaxAttempts-1)
+	f.when(c.BaseDelay < 0, "base-delay: %s; need 0 or more", c.BaseDelay)
+	f.when(!(c.Multiplier >= 1 && c.Multiplier <= 100), "multiplier: %v; need 1 to 100", c.Multiplier)
+	f.when(c.MaxDelay < c.BaseDelay || c.MaxDelay == 0,
+		"max-delay: %s; need more than 0 and at least base-delay, %s", c.MaxDelay, c.BaseDelay)
+	f.when(!(c.Jitter >= 0 && c.Jitter <= 1), "jitter: %v; need 0 to 1", c.Jitter)
+	f.when(c.ExecutedBy != retryByPipeline && c.ExecutedBy != retryByCaller,
+		"executed-by: %q; known: pipeline, caller", c.ExecutedBy)
+	return f.join()
 }
 
 type toolRetry struct {
@@ -80,9 +77,6 @@ func defaultToolRetry() ToolRetryConfig {
 // policy that cannot be found, or whose look-up panics, means no retry, and the call goes on (RP-9). It fails open: its
 // store is only a record.
 func newToolRetry(cfg *ToolRetryConfig, d Deps) (pipeline.Stage, error) {
-	if err := cfg.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err

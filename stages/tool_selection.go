@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,8 +21,8 @@ type ToolSelectionConfig struct {
 	AlwaysInclude    []string `yaml:"always-include" json:"always-include" doc:"Tools that stay whatever their score."`
 	Strict           bool     `yaml:"strict" json:"strict" doc:"Records calls of tools that were left out, so that they are answered with an error."`
 	CaseSensitive    bool     `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether words differ by case."`
-	Ties             string   `yaml:"ties" json:"ties" doc:"Of equal scores the order of registration or of name decides."`            // registration | name (X-46)
-	DescriptionWords string   `yaml:"description-words" json:"description-words" doc:"How descriptions are split: letters or spaces."` // letters | spaces (X-46)
+	Ties             string   `yaml:"ties" json:"ties" doc:"Of equal scores the order of registration or of name decides."`
+	DescriptionWords string   `yaml:"description-words" json:"description-words" doc:"How descriptions are split: letters or spaces."`
 }
 
 func defaultToolSelection() ToolSelectionConfig {
@@ -34,16 +33,16 @@ func defaultToolSelection() ToolSelectionConfig {
 	}
 }
 
-func (c *ToolSelectionConfig) validate() error {
-	switch {
-	case c.MaxTools < 1:
-		return fmt.Errorf("max-tools: %d; it must be 1 or more; to offer all tools set enabled: false", c.MaxTools)
-	case !slices.Contains([]string{"", "registration", "name"}, c.Ties):
-		return fmt.Errorf("ties: %q; known: registration, name", c.Ties)
-	case !slices.Contains([]string{"", "letters", "spaces"}, c.DescriptionWords):
-		return fmt.Errorf("description-words: %q; known: letters, spaces", c.DescriptionWords)
-	}
-	return nil
+// Validate returns what is wrong, joined, each error with its key in front.
+func (c *ToolSelectionConfig) Validate() error {
+	var f faults
+	f.when(c.MaxTools < 1,
+		"max-tools: %d; it must be 1 or more; to offer all tools set enabled: false", c.MaxTools)
+	f.when(!slices.Contains([]string{"", "registration", "name"}, c.Ties),
+		"ties: %q; known: registration, name", c.Ties)
+	f.when(!slices.Contains([]string{"", "letters", "spaces"}, c.DescriptionWords),
+		"description-words: %q; known: letters, spaces", c.DescriptionWords)
+	return f.join()
 }
 
 // newToolSelection makes the stage that offers the model the tools that fit the newest user message best (S0-TSEL).
@@ -56,9 +55,6 @@ func (c *ToolSelectionConfig) validate() error {
 // answers such a call with a tool error. A caller outside a run executes its own calls, so there the note and a
 // warning are all.
 func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error) {
-	if err := conf.validate(); err != nil {
-		return pipeline.Stage{}, err
-	}
 	t := &toolSelector{conf: *conf, log: d.Log, warned: make([]atomic.Bool, len(conf.AlwaysInclude))}
 	t.explicit = d.Explicit == nil || d.Explicit("agent.interceptor.tool-selection.always-include")
 	s := pipeline.Stage{

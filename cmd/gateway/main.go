@@ -88,11 +88,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		}
 		defer func() { _ = admin.Close() }()
 	}
-	roles := host.Roles{Entry: true}
-	if embedded {
-		roles = host.Everything()
-	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
+	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log, Drain: 3 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -232,7 +228,7 @@ func runConfig(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := host.CheckChains(l); err != nil {
+		if err := host.CheckConfig(context.Background(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(out, "the configuration is well formed")

@@ -33,6 +33,19 @@ func DeltaSays(delta []byte) bool {
 	return says
 }
 
+// Thinks reports whether a chunk holds a piece of the model's thoughts, in any choice. A caller may see them before the
+// first chunk that says something; they do not keep a standby from taking over.
+func Thinks(chunk []byte) bool {
+	raw, _ := rawjson.Field(chunk, "choices")
+	return slices.ContainsFunc(rawjson.Elements(raw), func(c []byte) bool {
+		delta, _ := rawjson.Field(c, "delta")
+		return slices.ContainsFunc(thoughts, func(key string) bool {
+			v, ok := rawjson.Field(delta, key)
+			return ok && !nothing(v)
+		})
+	})
+}
+
 // WantsUsage reports whether a request asks for the usage chunk of a stream (stream_options.include_usage).
 func WantsUsage(request []byte) bool {
 	o, _ := rawjson.Field(request, "stream_options")

@@ -265,20 +265,57 @@ func (c Choice) WithMessage(m Msg) Choice {
 	return Choice{Raw: rawjson.SetField(c.Raw, "message", m.Raw)}
 }
 
-// EmptyReply reports whether a chat reply says nothing: no choice has text, a tool call, a refusal or audio (FB-3).
+// EmptyReply reports whether a chat reply says nothing: each choice ended by itself (finish reason stop, or none) and
+// has no content of any kind. A reply that was cut short, filtered or spent on thoughts is an answer.
 func EmptyReply(reply []byte) bool {
 	for _, c := range Choices(reply) {
-		m := c.Message()
-		if m.Text() != "" || len(m.ToolCalls()) > 0 {
+		finish, _ := rawjson.Field(c.Raw, "finish_reason")
+		if reason, ok := rawjson.IsString(finish); ok && reason != "" && reason != "stop" {
 			return false
 		}
-		for _, key := range []string{"refusal", "audio", "function_call"} {
-			if raw, ok := rawjson.Field(m.Raw, key); ok && !rawjson.IsNull(raw) && string(raw) != `""` {
-				return false
-			}
+		if c.Message().says() {
+			return false
 		}
 	}
 	return true
+}
+
+// thoughts are the fields in which providers write what a model thinks.
+var thoughts = []string{
+	"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thoughts",
+}
+
+// contents are the fields of a message that hold some of what the model made, besides content and thoughts.
+var contents = []string{
+	"tool_calls", "function_call", "refusal", "audio", "image", "images", "video", "videos", "file", "files",
+	"annotations", "citations", "parsed", "executed_tools",
+}
+
+func (m Msg) says() bool {
+	if m.Text() != "" {
+		return true
+	}
+	raw, _ := rawjson.Field(m.Raw, "content")
+	for _, part := range rawjson.Elements(raw) { // a part that is not text is an image, audio or a file
+		if kind, _ := rawjson.FieldString(part, "type"); kind != "" && kind != "text" && kind != "output_text" {
+			return true
+		}
+	}
+	for _, key := range slices.Concat(contents, thoughts) {
+		if raw, ok := rawjson.Field(m.Raw, key); ok && !nothing(raw) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothing reports whether a value is null or has nothing in it.
+func nothing(raw []byte) bool {
+	switch string(raw) {
+	case "null", `""`, "[]", "{}", "false":
+		return true
+	}
+	return false
 }
 
 // TextReply makes a whole chat reply with one assistant message; for stages that answer themselves.

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
-	"strings"
+	"slices"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // The roles of contracts T3.
@@ -46,35 +48,7 @@ func allowed(patterns []string, name string) bool {
 	if len(patterns) == 0 {
 		return true
 	}
-	for _, p := range patterns {
-		if Globs(p, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// Globs matches a pattern in which * stands for any run of characters, slashes too.
-func Globs(pattern, name string) bool {
-	head, rest, star := strings.Cut(pattern, "*")
-	if !star {
-		return pattern == name
-	}
-	if !strings.HasPrefix(name, head) {
-		return false
-	}
-	name = name[len(head):]
-	for {
-		part, after, more := strings.Cut(rest, "*")
-		if !more {
-			return strings.HasSuffix(name, part)
-		}
-		i := strings.Index(name, part)
-		if i < 0 {
-			return false
-		}
-		name, rest = name[i+len(part):], after
-	}
+	return slices.ContainsFunc(patterns, func(p string) bool { return messages.Glob(p, name) })
 }
 
 type identityKey struct{}

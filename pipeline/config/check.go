@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -25,23 +24,39 @@ type checker struct {
 
 // fail reports a problem of a key at its place, once.
 func (c *checker) fail(path, format string, args ...any) {
-	for p := path; p != ""; p = parent(p) {
-		if c.refused[p] {
-			return
-		}
+	if !c.isRefused(path) {
+		c.refused[path] = true
+		c.bad(placeOf(c.at, path), path, format, args...)
 	}
-	c.refused[path] = true
-	c.bad(c.place(path), path, format, args...)
 }
 
-// place is the node of a path or of what it stands in.
-func (c *checker) place(path string) *node {
+func (c *checker) isRefused(path string) bool {
 	for p := path; p != ""; p = parent(p) {
-		if n := c.at[p]; n != nil {
-			return n
+		if c.refused[p] {
+			return true
 		}
 	}
-	return &node{}
+	return false
+}
+
+// placeOf is where a path was written, or what it stands in.
+func placeOf(at map[string]*node, path string) place {
+	for p := path; p != ""; p = parent(p) {
+		if n := at[p]; n != nil {
+			return n.place
+		}
+	}
+	return place{}
+}
+
+// refusedBelow reports whether a key in the record has a problem, of which that of the record may be the consequence.
+func (c *checker) refusedBelow(path string) bool {
+	for p := range c.refused {
+		if len(p) > len(path) && strings.HasPrefix(p, path) && strings.ContainsRune(".[", rune(p[len(path)])) {
+			return true
+		}
+	}
+	return false
 }
 
 func parent(path string) string {
@@ -54,7 +69,9 @@ func parent(path string) string {
 
 func (c *checker) value(v reflect.Value, path string, f field) {
 	if f.required && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0) {
-		c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
+		if !c.meant[path] {
+			c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
+		}
 		return
 	}
 	switch v.Kind() {
@@ -176,10 +193,20 @@ func pattern(p string) *regexp.Regexp {
 	return r
 }
 
-// all checks the configuration and the sections against their tags.
-func (c *checker) all(cfg *Config) {
-	c.value(reflect.ValueOf(*cfg), "", field{})
-	for _, name := range slices.Sorted(maps.Keys(c.sections)) {
-		c.value(reflect.ValueOf(c.sections[name]).Elem(), "agent.interceptor."+name, field{})
+// all checks the configuration and the sections against their tags, and asks the sections themselves.
+func (c *checker) all(l *Loaded) {
+	c.value(reflect.ValueOf(l.Config), "", field{})
+	for _, name := range sortedKeys(c.sections) {
+		at := "agent.interceptor." + name
+		c.value(reflect.ValueOf(c.sections[name]).Elem(), at, field{})
+		s, ok := c.sections[name].(interface{ Validate() error })
+		if !ok {
+			continue
+		}
+		for _, err := range single(s.Validate()) {
+			if path, text := l.split(at, err.Error()); !c.isRefused(path) && !c.refusedBelow(path) {
+				c.bad(placeOf(c.at, path), path, "%s", text)
+			}
+		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package config reads the configuration of Shallot: one YAML file, read strictly, with overrides from the
-// environment and from flags (contracts T4). It knows no stage: the sections under agent.interceptor are decoded into
+// environment and from flags. It knows no stage: the sections under agent.interceptor are decoded into
 // whatever structs the caller brings.
 //
 // Struct tags say what a key is: yaml (its name), doc (one sentence for people and editors), enum, min, max, pattern,
@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Config is the whole of contracts T4 but for the stages' own sections. [Default] returns it filled.
+// Config is the whole configuration but for the stages' own sections. [Default] returns it filled.
 type Config struct {
 	Version   int           `yaml:"version" doc:"Version of this format." enum:"1"`
 	Agent     Agent         `yaml:"agent" doc:"Interceptors and agents."`
-	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS." env:"-"`
+	Stages    []RemoteStage `yaml:"stages" doc:"Stages that other processes serve over NATS; see writing-a-stage.md." env:"-"`
 	Tool      Tooling       `yaml:"tool" doc:"Tools: execution, timeouts, arguments, definitions."`
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
@@ -25,7 +25,7 @@ type Config struct {
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
 
-// Agent holds what the documents put under agent.
+// Agent holds the interceptors and the agents.
 type Agent struct {
 	// Interceptor is filled by the stages' sections, see [Options].
 	Interceptor Interceptors `yaml:"interceptor" doc:"The stages, one section each."`
@@ -82,7 +82,7 @@ type RemoteStage struct {
 	OnAbsent   string        `yaml:"on-absent" doc:"When no program answers on the subject, or no worker serves the stage: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
 	OnError    string        `yaml:"on-error" doc:"When its program cannot be asked or gives no answer in time: open lets the call go on, closed fails it. auto: open for optional stages, closed for the others and where a tool names it as mandatory." enum:"auto,open,closed"`
 	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; model and tool in agent calls only." enum:"model,tool,end"`
+	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to; in agent calls model and tool too." enum:"model,tool,end"`
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
 	Durable    bool          `yaml:"durable" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
@@ -108,13 +108,26 @@ type Provider struct {
 	APIKeyEnv string            `yaml:"api-key-env" doc:"Name of the environment variable that holds the key; the key itself never stands in the file." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; what is not written is as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.
 type ModelTimeouts struct {
-	FirstToken time.Duration `yaml:"first-token" doc:"Until the first byte of the answer." min:"1ms"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two chunks of a stream." min:"1ms"`
+	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
+	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
+	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
+	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer. While standby models are left it also ends at its share of the time that the call has left." min:"1ms"`
 	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
+}
+
+// ProviderTimeouts are the times of one provider; 0 means that of ModelTimeouts.
+type ProviderTimeouts struct {
+	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
+	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
+	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
+	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
+	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
 }
 
 // HTTP holds the gateway's listeners.
@@ -178,7 +191,7 @@ type Telemetry struct {
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
-// Default returns the defaults of contracts T4.
+// Default returns the defaults. Entries of lists and maps have theirs in their type's SetDefaults.
 func Default() Config {
 	return Config{
 		Version: 1,
@@ -189,8 +202,11 @@ func Default() Config {
 			Policy:    ToolPolicy{Undeclared: "documents", Discovered: "strict"},
 			Fallback:  ToolFallback{StaleTTL: 30 * time.Minute, StaleMax: 5000, GracefulIsError: "auto"},
 		},
-		Models: Models{Timeouts: ModelTimeouts{FirstToken: time.Minute, Idle: 30 * time.Second, Total: 10 * time.Minute}},
-		HTTP:   HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
+		Models: Models{Timeouts: ModelTimeouts{
+			Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,
+			Attempt: 5 * time.Minute, Total: 10 * time.Minute,
+		}},
+		HTTP: HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
 		NATS: NATS{
 			BareSubjects: true, Provision: "create", Replicas: 1,
 			Embedded: Embedded{Port: 4222, Sync: Sync{Interval: time.Second}, Data: "./shallot-data"},

@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,23 +13,18 @@ import (
 
 // decoder reads nodes into structs. It goes on after a problem, so that one run reports them all.
 type decoder struct {
-	src      *source
+	*source
 	sections map[string]any
 	stages   map[string][]string // built-in stages by kind
 	known    []setting           // every key, for "it belongs to ..."
 	at       map[string]*node    // where each key that was given stands
-	found    []*Problem
+	meant    map[string]bool     // keys that were misspelled: they are not missing too
 }
 
 // problems is several as one error, for unmarshalers that decode in steps.
 type problems []*Problem
 
 func (p problems) Error() string { return p[0].Text }
-
-func (d *decoder) bad(n *node, path, format string, args ...any) {
-	p := &Problem{File: d.src.name, Line: n.line, Column: n.column, Source: n.source, Path: path, Text: fmt.Sprintf(format, args...)}
-	d.found = append(d.found, p)
-}
 
 // want reports a value of the wrong type. Text from a variable of the file, and secrets, are not shown.
 func (d *decoder) want(n *node, path string, f field, what string) {
@@ -45,7 +39,7 @@ func (d *decoder) want(n *node, path string, f field, what string) {
 	case n.kind != null && n.text != "":
 		got = n.text
 	}
-	d.bad(n, path, "want %s, got %s", what, got)
+	d.bad(n.place, path, "want %s, got %s", what, got)
 }
 
 // value reads n into v. What is not given keeps its default; lists and maps are replaced whole.
@@ -56,22 +50,10 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 	t := v.Type()
 	f.secret = f.secret || t == secretType || t == urlType
 	switch {
-	case t == interType:
-		d.interceptors(n, path)
-		return
-	case t == rawType:
-		if n = d.outside(n, path); n == nil {
-			return
-		}
-		var b bytes.Buffer
-		n.json(&b)
-		v.SetBytes(b.Bytes())
+	case t.Kind() == reflect.Pointer && n.kind == null:
+		v.SetZero()
 		return
 	case t.Kind() == reflect.Pointer:
-		if n.kind == null {
-			v.SetZero()
-			return
-		}
 		p := reflect.New(t.Elem())
 		if !v.IsNil() {
 			p.Elem().Set(v.Elem())
@@ -79,26 +61,28 @@ func (d *decoder) value(n *node, v reflect.Value, path string, f field) {
 		d.value(n, p.Elem(), path, f)
 		v.Set(p)
 		return
-	}
-	if v.CanAddr() && d.own(n, v.Addr().Interface(), path, f) {
+	case d.own(n, v.Addr().Interface(), path, f):
 		return
 	}
 	switch t.Kind() {
-	case reflect.Struct:
-		d.record(n, v, path)
-	case reflect.Map:
-		d.table(n, v, path, f)
-	case reflect.Slice:
-		d.list(n, v, path, f)
-	case reflect.Interface:
-		if n = d.outside(n, path); n == nil {
+	case reflect.Struct, reflect.Map, reflect.Slice:
+		given := n
+		if n = n.shaped(t); n == nil {
+			d.bad(given.place, path, "the value is not readable as YAML")
 			return
 		}
-		if x := n.plain(); x != nil && t.NumMethod() == 0 {
-			v.Set(reflect.ValueOf(x))
-		} else {
-			v.SetZero()
-		}
+	}
+	switch {
+	case t == rawType:
+		var b bytes.Buffer
+		n.json(&b)
+		v.SetBytes(b.Bytes())
+	case t.Kind() == reflect.Struct:
+		d.record(n, v, path)
+	case t.Kind() == reflect.Map:
+		d.table(n, v, path, f)
+	case t.Kind() == reflect.Slice:
+		d.list(n, v, path, f)
 	default:
 		d.scalar(n, v, path, f)
 	}
@@ -114,21 +98,16 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 			if p.Kind() != reflect.Pointer || p.IsNil() {
 				return fmt.Errorf("cannot decode into %T", into)
 			}
-			sub := &decoder{src: d.src, sections: d.sections, known: d.known, at: map[string]*node{}}
-			sub.value(n, p.Elem(), path, field{secret: f.secret})
-			if len(sub.found) > 0 {
-				return problems(sub.found)
+			before := d.found
+			d.found = nil
+			d.value(n, p.Elem(), path, field{secret: f.secret})
+			tried := problems(d.found)
+			d.found = before
+			if len(tried) > 0 {
+				return tried
 			}
-			maps.Copy(d.at, sub.at)
 			return nil
 		})
-	case yamlBytesUnmarshaler:
-		if n = d.outside(n, path); n == nil {
-			return true
-		}
-		var b bytes.Buffer
-		n.json(&b)
-		err = u.UnmarshalYAML(b.Bytes())
 	case encoding.TextUnmarshaler:
 		if n.kind == mapping || n.kind == sequence || n.kind == null {
 			d.want(n, path, f, "text")
@@ -143,15 +122,16 @@ func (d *decoder) own(n *node, target any, path string, f field) bool {
 	case errors.As(err, &several):
 		d.found = append(d.found, several...)
 	case err != nil && (f.secret || n.loose && n.source == ""):
-		d.bad(n, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
+		d.bad(n.place, path, "the value of the variable is refused: %s", strings.ReplaceAll(err.Error(), n.text, hidden))
 	case err != nil:
-		d.bad(n, path, "%v", err)
+		d.bad(n.place, path, "%v", err)
 	}
 	return true
 }
 
+// record reads the keys of a struct. Those of [Interceptors] are the stages' sections.
 func (d *decoder) record(n *node, v reflect.Value, path string) {
-	if n = d.outside(n, path); n == nil || n.kind == null {
+	if n.kind == null {
 		return // "http:" with nothing below it changes nothing
 	}
 	if n.kind != mapping {
@@ -159,22 +139,31 @@ func (d *decoder) record(n *node, v reflect.Value, path string) {
 		return
 	}
 	fs := fields(v.Type())
+	known, what := names(fs), "key"
+	if v.Type() == interType {
+		known, what = sortedKeys(d.sections), "stage"
+	}
 	for _, e := range n.entries {
-		i := slices.IndexFunc(fs, func(f field) bool { return f.name == e.key })
-		if i < 0 {
-			d.unknown(n, e, path, names(fs), "key")
-			continue
+		i := slices.Index(known, e.key)
+		switch {
+		case i < 0:
+			d.unknown(e, path, known, what)
+		case v.Type() == interType:
+			d.value(e.value, reflect.ValueOf(d.sections[e.key]).Elem(), dot(path, e.key), field{})
+		default:
+			d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
 		}
-		d.value(e.value, v.FieldByIndex(fs[i].index), dot(path, e.key), fs[i])
 	}
 }
 
-func (d *decoder) unknown(n *node, e entry, path string, known []string, what string) {
+func (d *decoder) unknown(e entry, path string, known []string, what string) {
 	text := "unknown " + what
-	if s := suggest(e.key, known); s != "" && strings.EqualFold(s, e.key) {
-		text = fmt.Sprintf("wrong case; write %s", s)
-	} else if s != "" {
-		text += fmt.Sprintf("; did you mean %s?", s)
+	meant := suggest(e.key, known)
+	d.meant[dot(path, meant)] = true
+	if meant != "" && strings.EqualFold(meant, e.key) {
+		text = fmt.Sprintf("wrong case; write %s", meant)
+	} else if meant != "" {
+		text += fmt.Sprintf("; did you mean %s?", meant)
 	} else if i := slices.IndexFunc(d.known, func(k setting) bool { return k.path[len(k.path)-1] == e.key }); i >= 0 {
 		text += fmt.Sprintf("; there is %s", strings.Join(d.known[i].path, "."))
 	}
@@ -188,37 +177,12 @@ func (d *decoder) unknown(n *node, e entry, path string, known []string, what st
 	if len(key) > 80 {
 		key = key[:80] + "..."
 	}
-	d.bad(&node{line: e.line, column: e.column, source: n.source}, dot(path, printable(key)), "%s", text)
-}
-
-func (d *decoder) interceptors(n *node, path string) {
-	if n.kind == null {
-		return
-	}
-	if n.kind != mapping {
-		d.want(n, path, field{}, "a mapping of stages")
-		return
-	}
-	known := slices.Sorted(maps.Keys(d.sections))
-	for _, e := range n.entries {
-		target, ok := d.sections[e.key]
-		if !ok {
-			d.unknown(n, e, path, known, "stage")
-			continue
-		}
-		d.value(e.value, reflect.ValueOf(target).Elem(), dot(path, e.key), field{})
-	}
+	d.bad(e.place, dot(path, printable(key)), "%s", text)
 }
 
 func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
-	if n = d.outside(n, path); n == nil {
-		return
-	}
 	t := v.Type()
 	m := reflect.MakeMap(t)
-	if n.loose && n.kind == text {
-		n = n.pairs()
-	}
 	switch {
 	case n.kind == null:
 	case n.kind != mapping || t.Key().Kind() != reflect.String:
@@ -233,14 +197,8 @@ func (d *decoder) table(n *node, v reflect.Value, path string, f field) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
-	if n = d.outside(n, path); n == nil {
-		return
-	}
 	t := v.Type()
 	out := reflect.MakeSlice(t, 0, len(n.items))
-	if n.loose && n.kind == text {
-		n = n.split()
-	}
 	switch {
 	case n.kind == null:
 	case n.kind != sequence:
@@ -255,16 +213,13 @@ func (d *decoder) list(n *node, v reflect.Value, path string, f field) {
 
 // fresh reads one entry of a list or map, over the defaults of its type.
 func (d *decoder) fresh(n *node, t reflect.Type, path string, f field) reflect.Value {
-	x := reflect.New(t)
-	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
-		s.SetDefaults()
-	}
+	x := newEntry(t)
 	if n.kind == null && t.Kind() != reflect.Pointer && t.Kind() != reflect.Interface {
 		d.want(n, path, f, "a value")
-		return x.Elem()
+		return x
 	}
-	d.value(n, x.Elem(), path, f)
-	return x.Elem()
+	d.value(n, x, path, f)
+	return x
 }
 
 func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
@@ -275,7 +230,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 		}
 		t, err := parseDuration(n.text)
 		if err != nil {
-			d.bad(n, path, "%v", err)
+			d.bad(n.place, path, "%v", err)
 			return
 		}
 		v.SetInt(int64(t))
@@ -292,20 +247,20 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 			d.want(n, path, f, "text")
 		}
 	case reflect.Bool:
-		if b, err := strconv.ParseBool(n.text); err == nil && (n.kind == boolean || n.loose && len(n.text) != 1 || n.loose && strings.Contains("01", n.text)) {
+		word := n.kind == boolean || n.loose && (len(n.text) > 1 || n.text == "0" || n.text == "1") // not "t"
+		if b, err := strconv.ParseBool(n.text); err == nil && word {
 			v.SetBool(b)
 		} else {
 			d.want(n, path, f, "true or false")
 		}
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		i, err := strconv.ParseInt(number, 0, 64)
-		if n.kind != integer && !n.loose {
+		switch {
+		case n.kind != integer && !n.loose, err != nil && !errors.Is(err, strconv.ErrRange):
 			d.want(n, path, f, "a whole number")
-		} else if errors.Is(err, strconv.ErrRange) || err == nil && v.OverflowInt(i) {
-			d.bad(n, path, "the number is too large")
-		} else if err != nil {
-			d.want(n, path, f, "a whole number")
-		} else {
+		case err != nil || v.OverflowInt(i):
+			d.bad(n.place, path, "the number is too large")
+		default:
 			v.SetInt(i)
 		}
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -323,6 +278,6 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string, f field) {
 			v.SetFloat(x)
 		}
 	default:
-		d.bad(n, path, "the program cannot read a %s here; this is a defect of Shallot", v.Type())
+		d.bad(n.place, path, "the program cannot read a %s here; this is a defect of Shallot", v.Type())
 	}
 }

@@ -28,11 +28,11 @@ func (d *decoder) environment() {
 		all = append(all, name)
 	}
 	named := d.namedVariables()
-	for _, name := range slices.Sorted(maps.Keys(d.src.env)) {
-		if !strings.HasPrefix(name, prefix) || d.src.used[name] || named[name] {
+	for _, name := range slices.Sorted(maps.Keys(d.env)) {
+		if !strings.HasPrefix(name, prefix) || d.used[name] || named[name] {
 			continue
 		}
-		n := &node{kind: text, text: d.src.env[name], loose: true, source: "environment variable " + name}
+		n := &node{kind: text, text: d.env[name], loose: true, place: place{source: "environment variable " + name}}
 		if k, ok := byName[name]; ok {
 			d.override(n, k)
 			continue
@@ -48,7 +48,7 @@ func (d *decoder) environment() {
 		if meant != "" {
 			hint = fmt.Sprintf("; did you mean %s?", meant)
 		}
-		d.bad(n, "", "no such key of the configuration%s", hint)
+		d.bad(n.place, "", "no such key of the configuration%s", hint)
 	}
 }
 
@@ -67,10 +67,10 @@ func (d *decoder) override(n *node, k setting) {
 	path := strings.Join(k.path, ".")
 	switch {
 	case k.closed:
-		d.bad(n, path, "only the file may hold this key")
+		d.bad(n.place, path, "only the file may hold this key")
 		return
 	case isRecord(bare(k.f.typ)) && !strings.HasPrefix(strings.TrimSpace(n.text), "{"):
-		d.bad(n, path, "this is a section; set one of its keys, such as %s", d.below(k))
+		d.bad(n.place, path, "this is a section; set one of its keys, such as %s", d.below(k))
 		return
 	}
 	d.value(n, k.v, path, k.f)
@@ -95,7 +95,7 @@ func (d *decoder) flags(flags map[string]string) {
 		paths[i] = strings.Join(k.path, ".")
 	}
 	for _, path := range slices.Sorted(maps.Keys(flags)) {
-		n := &node{kind: text, text: flags[path], loose: true, source: "flag for " + path}
+		n := &node{kind: text, text: flags[path], loose: true, place: place{source: "flag for " + path}}
 		if i := slices.Index(paths, path); i >= 0 {
 			d.override(n, d.known[i])
 			continue
@@ -104,16 +104,16 @@ func (d *decoder) flags(flags map[string]string) {
 		if s := suggest(path, paths); s != "" {
 			hint = "; did you mean " + s + "?"
 		}
-		d.bad(n, "", "no such key of the configuration%s", hint)
+		d.bad(n.place, "", "no such key of the configuration%s", hint)
 	}
 }
 
 // natsEnvironment takes the variables that NATS users know, where nothing of ours says which server is meant.
 func (d *decoder) natsEnvironment(cfg *Config) {
 	set := func(name, path string, into *string) {
-		if v := d.src.env[name]; v != "" && d.at[path] == nil {
+		if v := d.env[name]; v != "" && d.at[path] == nil {
 			*into = v
-			d.at[path] = &node{kind: text, text: v, loose: true, source: "environment variable " + name}
+			d.at[path] = &node{kind: text, text: v, loose: true, place: place{source: "environment variable " + name}}
 		}
 	}
 	if d.at["nats.url"] == nil && d.at["nats.context"] == nil {

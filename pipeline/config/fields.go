@@ -44,7 +44,8 @@ func fields(t reflect.Type) []field {
 		f := field{
 			name: name, index: []int{i}, typ: sf.Type, doc: sf.Tag.Get("doc"),
 			min: sf.Tag.Get("min"), max: sf.Tag.Get("max"), pattern: sf.Tag.Get("pattern"),
-			required: sf.Tag.Get("required") == "true", secret: sf.Tag.Get("secret") == "true", fileOnly: sf.Tag.Get("env") == "-",
+			required: sf.Tag.Get("required") == "true", secret: sf.Tag.Get("secret") == "true",
+			fileOnly: sf.Tag.Get("env") == "-",
 		}
 		if e, ok := sf.Tag.Lookup("enum"); ok {
 			f.enum = strings.Split(e, ",")
@@ -70,13 +71,10 @@ var (
 	sizeType     = reflect.TypeFor[Size]()
 	interType    = reflect.TypeFor[Interceptors]()
 	yamlFunc     = reflect.TypeFor[yamlFuncUnmarshaler]()
-	yamlBytes    = reflect.TypeFor[yamlBytesUnmarshaler]()
 	textRead     = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
 type yamlFuncUnmarshaler interface{ UnmarshalYAML(func(any) error) error }
-
-type yamlBytesUnmarshaler interface{ UnmarshalYAML([]byte) error }
 
 // isRecord reports whether a type has keys of its own, so that paths lead into it.
 func isRecord(t reflect.Type) bool {

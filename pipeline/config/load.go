@@ -18,6 +18,7 @@ type Options struct {
 	Flags map[string]string
 	// Sections are the stages' configurations: the name of the section to a non-nil pointer to a struct that holds the
 	// defaults. Load decodes agent.interceptor.<name> into it.
+	// A section with a method Validate() error is asked too; each error that it joins begins with a key.
 	Sections map[string]any
 	// Stages are the names of the built-in stages by kind; a remote stage cannot have one of them.
 	Stages map[string][]string
@@ -28,12 +29,13 @@ type Loaded struct {
 	Config
 	// Sections are those of the options, filled.
 	Sections map[string]any
-	file     string
+	src      *source
 	at       map[string]*node
+	known    map[string]field
 }
 
 // Explicit reports whether the operator wrote the key, even with its default value: in the file, in the environment,
-// or as a flag (FB-12). A key is written too if something below it is.
+// or as a flag. A key is written too if something below it is.
 func (l *Loaded) Explicit(path string) bool { return l.at[path] != nil }
 
 // Where says where a key was written: "file:line:column", a variable, a flag, or "default".
@@ -44,7 +46,7 @@ func (l *Loaded) Where(path string) string {
 		case n.source != "":
 			return n.source
 		default:
-			return fmt.Sprintf("%s:%d:%d", l.file, n.line, n.column)
+			return fmt.Sprintf("%s:%d:%d", l.src.name, n.line, n.column)
 		}
 	}
 	return "default"
@@ -59,24 +61,26 @@ func Load(o Options) (*Loaded, error) {
 		}
 	}
 	src := newSource(o.File, o.Environ)
-	l := &Loaded{Config: Default(), Sections: o.Sections, file: o.File, at: map[string]*node{}}
-	d := &decoder{src: src, sections: o.Sections, stages: o.Stages, at: l.at}
+	l := &Loaded{Config: Default(), Sections: o.Sections, src: src, at: map[string]*node{}, known: map[string]field{}}
+	d := &decoder{source: src, sections: o.Sections, stages: o.Stages, at: l.at, meant: map[string]bool{}}
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false)
 	if o.File != "" {
 		if root := src.read(o.File); root != nil {
 			d.value(root, reflect.ValueOf(&l.Config).Elem(), "", field{})
 		}
 	}
-	d.found = append(src.found, d.found...)
 	d.known = d.settings(reflect.ValueOf(&l.Config).Elem(), nil, false) // again: the file may have made new records
 	d.environment()
 	d.flags(o.Flags)
 	d.natsEnvironment(&l.Config)
+	for _, k := range d.known {
+		l.known[strings.Join(k.path, ".")] = k.f
+	}
 	c := &checker{decoder: d, refused: map[string]bool{}}
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}
-	c.all(&l.Config)
+	c.all(l)
 	c.rules(&l.Config)
 	if len(d.found) == 0 {
 		return l, nil
@@ -120,7 +124,7 @@ func (d *decoder) settings(v reflect.Value, path []string, closed bool) []settin
 			}
 		case x.Kind() == reflect.Struct && isRecord(f.typ):
 			out = append(out, d.settings(x, p, closed || f.fileOnly)...)
-		case x.Kind() == reflect.Pointer && isRecord(bare(f.typ)) && f.typ.Elem().Kind() == reflect.Struct && !x.IsNil():
+		case x.Kind() == reflect.Pointer && f.typ.Elem().Kind() == reflect.Struct && isRecord(f.typ.Elem()) && !x.IsNil():
 			out = append(out, d.settings(x.Elem(), p, closed || f.fileOnly)...)
 		}
 	}

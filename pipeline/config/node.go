@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"strconv"
 	"strings"
 )
@@ -29,17 +30,16 @@ type node struct {
 	text string // of scalars, as written but for quotes and ${VAR}
 	// loose says that the text came from outside the file (a variable, a flag, ${VAR}): it may be read as any scalar,
 	// is split by comma for lists, and is not shown.
-	loose        bool
-	line, column int
-	source       string // the variable or flag, if not the file
-	entries      []entry
-	items        []*node
+	loose bool
+	place
+	entries []entry
+	items   []*node
 }
 
 type entry struct {
-	key          string
-	line, column int
-	value        *node
+	key string
+	place
+	value *node
 }
 
 // count bounds what aliases expand to, because everything later walks the expanded tree.
@@ -110,52 +110,66 @@ func (n *node) json(b *bytes.Buffer) {
 	}
 }
 
+// quote writes a string with < and > as they are.
 func quote(b *bytes.Buffer, s string) {
-	_ = encode(b, s) // a string always encodes
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always encodes
+	b.Truncate(b.Len() - 1)
 }
 
-// outside reads text from outside the file that is written as YAML flow: SHALLOT_...='[{name: a}]'.
-func (d *decoder) outside(n *node, path string) *node {
-	if t := strings.TrimSpace(n.text); n.loose && n.kind == text && (strings.HasPrefix(t, "[") || strings.HasPrefix(t, "{")) {
-		s := &source{anchors: map[string]*node{}, env: map[string]string{}, used: map[string]bool{}}
-		r := s.parse([]byte(strings.ReplaceAll(t, "$", "$$")))
+// shaped gives text from outside the file the shape of the type that it is for: YAML flow as it is, such as
+// SHALLOT_...='[{name: a}]'; else a list by comma, a map as key=value by comma. What is no text stays as it is.
+// It returns nil for flow that is not readable.
+func (n *node) shaped(t reflect.Type) *node {
+	if !n.loose || n.kind != text {
+		return n
+	}
+	if flow := strings.TrimSpace(n.text); strings.HasPrefix(flow, "[") || strings.HasPrefix(flow, "{") {
+		s := newSource("", nil)
+		r := s.parse([]byte(strings.ReplaceAll(flow, "$", "$$")))
 		if len(s.found) > 0 || r == nil {
-			d.bad(n, path, "the value is not readable as YAML")
 			return nil
 		}
-		r.place(n)
+		r.moveTo(n.place)
 		return r
+	}
+	switch {
+	case t.Kind() == reflect.Map:
+		return n.pairs()
+	case t.Kind() == reflect.Slice && t != rawType:
+		return n.split()
 	}
 	return n
 }
 
-// place gives a tree read from outside the place of the text it came from.
-func (n *node) place(of *node) {
-	n.line, n.column, n.source, n.loose = of.line, of.column, of.source, true
+// moveTo gives a tree read from outside the place of the text it came from.
+func (n *node) moveTo(at place) {
+	n.place, n.loose = at, true
 	for i := range n.entries {
-		n.entries[i].line, n.entries[i].column = of.line, of.column
-		n.entries[i].value.place(of)
+		n.entries[i].place = at
+		n.entries[i].value.moveTo(at)
 	}
 	for _, v := range n.items {
-		v.place(of)
+		v.moveTo(at)
 	}
 }
 
 // split reads a list by comma.
 func (n *node) split() *node {
-	out := &node{kind: sequence, line: n.line, column: n.column, source: n.source, loose: true}
+	out := &node{kind: sequence, place: n.place, loose: true}
 	if strings.TrimSpace(n.text) == "" {
 		return out
 	}
 	for part := range strings.SplitSeq(n.text, ",") {
-		out.items = append(out.items, &node{kind: text, text: strings.TrimSpace(part), line: n.line, column: n.column, source: n.source, loose: true})
+		out.items = append(out.items, &node{kind: text, text: strings.TrimSpace(part), place: n.place, loose: true})
 	}
 	return out
 }
 
 // pairs reads a map as key=value by comma; without = it stays what it is and is refused.
 func (n *node) pairs() *node {
-	out := &node{kind: mapping, line: n.line, column: n.column, source: n.source, loose: true}
+	out := &node{kind: mapping, place: n.place, loose: true}
 	for _, item := range n.split().items {
 		key, value, ok := strings.Cut(item.text, "=")
 		if !ok {
@@ -165,37 +179,4 @@ func (n *node) pairs() *node {
 		out.entries = append(out.entries, entry{key: strings.TrimSpace(key), value: item})
 	}
 	return out
-}
-
-// plain is the node as maps, lists and scalars, for open values.
-func (n *node) plain() any {
-	switch n.kind {
-	case boolean:
-		return n.text == "true"
-	case integer:
-		if i, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64); err == nil {
-			return i
-		}
-		return n.text
-	case float:
-		if x, err := strconv.ParseFloat(n.text, 64); err == nil {
-			return x
-		}
-		return n.text
-	case text:
-		return n.text
-	case mapping:
-		m := make(map[string]any, len(n.entries))
-		for _, e := range n.entries {
-			m[e.key] = e.value.plain()
-		}
-		return m
-	case sequence:
-		l := make([]any, len(n.items))
-		for i, v := range n.items {
-			l[i] = v.plain()
-		}
-		return l
-	}
-	return nil
 }

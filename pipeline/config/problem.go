@@ -27,6 +27,7 @@ type Problem struct {
 	Text string
 	// Excerpt is the line with a mark under the place, secrets hidden.
 	Excerpt string
+	cause   error
 }
 
 // Error gives file:line:column, the key, the text, and below it the excerpt.
@@ -53,6 +54,9 @@ func (p *Problem) Error() string {
 // Is makes every problem an [ErrConfig].
 func (p *Problem) Is(target error) bool { return target == ErrConfig }
 
+// Unwrap returns the error that was given a place, if there was one.
+func (p *Problem) Unwrap() error { return p.cause }
+
 const maxProblems = 20
 
 // report joins problems, those of the file first and by place. One place has one problem, the first; more than twenty
@@ -66,7 +70,8 @@ func (s *source) report(all []*Problem) error {
 		return twice
 	})
 	slices.SortStableFunc(all, func(a, b *Problem) int {
-		return cmp.Or(cmp.Compare(min(b.Line, 1), min(a.Line, 1)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(min(b.Line, 1), min(a.Line, 1)),
+			cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Source, b.Source))
 	})
 	var errs []error
 	for i, p := range all {
@@ -112,10 +117,12 @@ func (s *source) excerpt(line, column int) string {
 		return ' '
 	}, before)
 	mark := 1
-	if f := strings.FieldsFunc(after, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(":,]}", r) }); len(f) > 0 {
+	ends := func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(":,]}", r) }
+	if f := strings.FieldsFunc(after, ends); len(f) > 0 {
 		mark = max(1, utf8.RuneCountInString(f[0]))
 	}
-	return fmt.Sprintf("%5d | %s%s\n      | %s%s", line, printable(before), printable(after), pad, strings.Repeat("^", mark))
+	return fmt.Sprintf("%5d | %s%s\n      | %s%s",
+		line, printable(before), printable(after), pad, strings.Repeat("^", mark))
 }
 
 // printable strips controls, which a terminal would obey.
@@ -131,15 +138,22 @@ func printable(s string) string {
 var (
 	userinfo = regexp.MustCompile(`://[^/\s"'@,]*@`)
 	// tokens are texts that look like keys of known services.
-	tokens = regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[^\s"',}]+|\b(?:sk|pk|rk|ghp|gho|xox[abp]|nvapi|hf|gsk)[-_][A-Za-z0-9_\-]{6,}|\beyJ[A-Za-z0-9_\-.]{10,}|\bS[UACON][A-Z2-7]{50,}`)
+	tokens = regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[^\s"',}]+` +
+		`|\b(?:sk|pk|rk|ghp|gho|xox[abp]|nvapi|hf|gsk)[-_][A-Za-z0-9_\-]{6,}` +
+		`|\beyJ[A-Za-z0-9_\-.]{10,}|\bS[UACON][A-Z2-7]{50,}`)
 	// secretPair is a key that speaks of a secret, and its value.
-	secretPair = regexp.MustCompile(`(?i)(["']?([\w.-]*(?:key|token|secret|passw|pwd|auth|credential|cookie)[\w.-]*)["']?\s*:\s*)("[^"]*"?|'[^']*'?|[^\s,}\]#][^,}\]#]*)`)
+	secretPair = regexp.MustCompile(
+		`(?i)(["']?([\w.-]*(?:key|token|secret|passw|pwd|auth|credential|cookie)[\w.-]*)["']?\s*:\s*)` +
+			`("[^"]*"?|'[^']*'?|[^\s,}\]#][^,}\]#]*)`)
 )
 
 func hideUserinfo(s string) string { return userinfo.ReplaceAllString(s, "://"+hidden+"@") }
 
 // notSecret ends names of ours that speak of secrets and hold none.
-var notSecret = []string{"-env", "-file", "tokens", "-counter", "keyword", "keywords", "tokens-per-day", "token-threshold", "first-token", "idempotency-key"}
+var notSecret = []string{
+	"-env", "-file", "tokens", "-counter", "keyword", "keywords", "tokens-per-day", "token-threshold", "first-token",
+	"idempotency-key",
+}
 
 // secretKey reports whether values under such a key are never printed.
 func secretKey(key string) bool {

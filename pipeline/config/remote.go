@@ -21,7 +21,8 @@ func (c *checker) remote(cfg *Config) {
 		c.remotePhases(at, s)
 		c.remoteSubject(at, s, cfg.Bus.Root)
 		if total := cfg.Models.Timeouts.Total; s.Kind == "model" && s.Timeout > total {
-			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, which is %s", s.Timeout, total)
+			c.fail(at+".timeout", "%s is above models.timeouts.total, the longest deadline of a model call, which is %s",
+				s.Timeout, total)
 		}
 	}
 }
@@ -56,12 +57,14 @@ func (c *checker) remotePhases(at string, s RemoteStage) {
 	}
 	for i, target := range s.Jumps {
 		if target != "end" && s.Kind != "agent" {
-			c.fail(fmt.Sprintf("%s.jumps[%d]", at, i), "%q is for agent stages; a %s stage may jump to end", clip(target), s.Kind)
+			c.fail(fmt.Sprintf("%s.jumps[%d]", at, i), "%q is for agent stages; a %s stage may jump to end",
+				clip(target), s.Kind)
 		}
 	}
 	for i, w := range s.Writes {
 		if partOf(w, "request") && !slices.Contains(s.Phases, "before") && !s.Again {
-			c.fail(fmt.Sprintf("%s.writes[%d]", at, i), "only before, or an after with again, changes the request; phases names neither")
+			c.fail(fmt.Sprintf("%s.writes[%d]", at, i),
+				"only before, or an after with again, changes the request; phases names neither")
 		}
 	}
 }
@@ -71,9 +74,12 @@ func (c *checker) remoteSubject(at string, s RemoteStage, root string) {
 	own := root + ".v1."
 	switch {
 	case strings.HasPrefix(s.Subject, own) && !strings.HasPrefix(s.Subject, own+"stage."), s.Subject == root+".v1":
-		c.fail(at+".subject", "%q lies within Shallot's own subjects; leave it out for %sstage.%s.%s, or name one outside of %s>", clip(s.Subject), own, s.Kind, clip(s.Name), own)
+		c.fail(at+".subject",
+			"%q lies within Shallot's own subjects; leave it out for %sstage.%s.%s, or name one outside of %s>",
+			clip(s.Subject), own, s.Kind, clip(s.Name), own)
 	case strings.HasPrefix(s.Subject, "$"), strings.HasPrefix(s.Subject, "_INBOX"):
-		c.fail(at+".subject", "%q belongs to the NATS server or to somebody's answers; name one of your own", clip(s.Subject))
+		c.fail(at+".subject", "%q belongs to the NATS server or to somebody's answers; name one of your own",
+			clip(s.Subject))
 	}
 }
 

@@ -1,189 +1,153 @@
 package config
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
 )
 
 // SchemaID is the identifier of the generated JSON Schema.
 const SchemaID = "https://github.com/shallot-nats/shallot/raw/main/docs/config.schema.json"
 
-// object is a JSON object that keeps the order of its keys, so that the schema reads like the structs.
-type object []pair
-
-type pair struct {
-	key   string
-	value any
-}
-
-// MarshalJSON writes the keys in order.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, p := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		quote(&b, p.key)
-		b.WriteByte(':')
-		if err := encode(&b, p.value); err != nil {
-			return nil, err
-		}
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// encode writes JSON with < and > as they are.
-func encode(b *bytes.Buffer, v any) error {
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	b.Truncate(max(0, len(bytes.TrimRight(b.Bytes(), "\n"))))
-	return err
-}
-
 // Schema is the JSON Schema (2020-12) of the configuration with the given sections, made of the structs' tags; the
 // values in the structs are the defaults that it names. It is what editors complete and check with; the loader knows
 // rules beyond it, and accepts ${VAR} where the schema wants a number.
 func Schema(sections map[string]any) []byte {
-	cfg := Default()
-	o := object{
-		{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-		{"$id", SchemaID},
-		{"title", "Shallot configuration"},
-	}
-	o = append(o, recordSchema(reflect.ValueOf(cfg), sections)...)
-	var compact, b bytes.Buffer
-	if err := encode(&compact, o); err != nil {
+	s := recordSchema(reflect.ValueOf(Default()), sections)
+	s.Schema, s.ID, s.Title = "https://json-schema.org/draft/2020-12/schema", SchemaID, "Shallot configuration"
+	raw, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
 		return []byte("{}") // defaults of a section that JSON cannot hold, such as NaN
 	}
-	_ = json.Indent(&b, compact.Bytes(), "", "  ") // valid: encode made it
-	b.WriteByte('\n')
-	return b.Bytes()
+	return []byte(readable.Replace(string(raw)) + "\n")
 }
 
-func recordSchema(v reflect.Value, sections map[string]any) object {
-	props, required := object{}, []string{}
+// readable writes < > & as they are: the schema is read by people, and stands in no HTML page.
+var readable = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
+
+// closed is a record with keys of its own and no others.
+func closed() *jsonschema.Schema {
+	return &jsonschema.Schema{
+		Type: "object", Properties: map[string]*jsonschema.Schema{},
+		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, // written as false
+	}
+}
+
+func recordSchema(v reflect.Value, sections map[string]any) *jsonschema.Schema {
+	o := closed()
 	for _, f := range fields(v.Type()) {
-		if f.typ == interType {
-			stages := object{}
-			for _, name := range sortedKeys(sections) {
-				stages = append(stages, pair{name, recordSchema(reflect.ValueOf(sections[name]).Elem(), nil)})
-			}
-			props = append(props, pair{f.name, object{{"description", f.doc}, {"type", "object"}, {"properties", stages}, {"additionalProperties", false}}})
-			continue
-		}
 		x := v.FieldByIndex(f.index)
 		s := valueSchema(x, f, sections)
+		s.Description = f.doc
 		if d, ok := defaultOf(x, f); ok {
-			s = append(s, pair{"default", d})
+			s.Default, _ = json.Marshal(d)
 		}
-		if f.doc != "" {
-			s = append(object{{"description", f.doc}}, s...)
-		}
-		props = append(props, pair{f.name, s})
+		o.Properties[f.name] = s
+		o.PropertyOrder = append(o.PropertyOrder, f.name)
 		if f.required && x.IsZero() {
-			required = append(required, f.name)
+			o.Required = append(o.Required, f.name)
 		}
-	}
-	o := object{{"type", "object"}, {"properties", props}, {"additionalProperties", false}}
-	if len(required) > 0 {
-		o = append(o, pair{"required", required})
 	}
 	return o
 }
 
-const durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`
-
-var shortForms = map[reflect.Type]object{
-	reflect.TypeFor[ToolExecutor](): {{"type", "string"}},
-	reflect.TypeFor[ToolRetry]():    {{"enum", []string{"networkRetry", "idempotentSafeRetry", "noRetry"}}},
-	reflect.TypeFor[ToolCache]():    {{"type", []string{"string", "boolean"}}},
+// newEntry is an entry of a list or map with the defaults of its type.
+func newEntry(t reflect.Type) reflect.Value {
+	x := reflect.New(t)
+	if s, ok := x.Interface().(interface{ SetDefaults() }); ok {
+		s.SetDefaults()
+	}
+	return x.Elem()
 }
 
-func valueSchema(v reflect.Value, f field, sections map[string]any) object {
+const (
+	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`
+	sizePattern     = `^[0-9]+(\.[0-9]+)?\s*([KMGT]i?B|[kMGT]B|B)?$|\$\{`
+)
+
+// shortForms are what stands in place of some records.
+var shortForms = map[reflect.Type]*jsonschema.Schema{
+	reflect.TypeFor[ToolExecutor](): {Type: "string"},
+	reflect.TypeFor[ToolRetry]():    {Enum: []any{"networkRetry", "idempotentSafeRetry", "noRetry"}},
+	reflect.TypeFor[ToolCache]():    {Types: []string{"string", "boolean"}},
+}
+
+func valueSchema(v reflect.Value, f field, sections map[string]any) *jsonschema.Schema {
 	t := v.Type()
 	switch t {
+	case interType:
+		o := closed()
+		for _, name := range sortedKeys(sections) {
+			o.Properties[name] = recordSchema(reflect.ValueOf(sections[name]).Elem(), nil)
+		}
+		o.PropertyOrder = sortedKeys(sections)
+		return o
 	case durationType, reflect.TypeFor[Duration]():
-		return object{{"type", []string{"string", "integer"}}, {"pattern", durationPattern}}
+		return &jsonschema.Schema{Types: []string{"string", "integer"}, Pattern: durationPattern}
 	case sizeType:
-		return object{{"type", []string{"string", "integer"}}, {"pattern", `^[0-9]+(\.[0-9]+)?\s*([KMGT]i?B|[kMGT]B|B)?$|\$\{`}}
+		return &jsonschema.Schema{Types: []string{"string", "integer"}, Pattern: sizePattern}
 	case reflect.TypeFor[Auto]():
-		return object{{"enum", []any{"auto", true, false}}}
+		return &jsonschema.Schema{Enum: []any{"auto", true, false}}
 	case rawType:
-		return object{}
+		return &jsonschema.Schema{}
 	}
 	if t.Kind() == reflect.Pointer {
 		o := valueSchema(reflect.New(t.Elem()).Elem(), f, nil)
-		if i := slices.IndexFunc(o, func(p pair) bool { return p.key == "type" }); i >= 0 {
-			if s, ok := o[i].value.(string); ok {
-				o[i].value = []string{s, "null"}
-			}
+		if o.Type != "" {
+			o.Types, o.Type = []string{o.Type, "null"}, ""
 		}
 		return o
 	}
 	if short, ok := shortForms[t]; ok {
-		return object{{"anyOf", []object{short, recordSchema(v, nil)}}}
+		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{short.CloneSchemas(), recordSchema(v, nil)}}
 	}
 	p := reflect.PointerTo(t)
-	if p.Implements(yamlFunc) || p.Implements(yamlBytes) {
-		return object{} // it reads several shapes
+	switch {
+	case p.Implements(yamlFunc):
+		return &jsonschema.Schema{} // it reads several shapes
+	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return &jsonschema.Schema{Types: []string{"string", "number"}}
 	}
-	if p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
-		return object{{"type", []string{"string", "number"}}}
-	}
+	inner := f
+	inner.required = false
 	switch t.Kind() {
 	case reflect.Struct:
 		return recordSchema(v, sections)
 	case reflect.Slice:
-		e := reflect.New(t.Elem())
-		if d, ok := e.Interface().(interface{ SetDefaults() }); ok {
-			d.SetDefaults()
-		}
-		inner := f
-		inner.required = false
-		return object{{"type", []string{"array", "null"}}, {"items", valueSchema(e.Elem(), inner, nil)}}
+		return &jsonschema.Schema{Types: []string{"array", "null"}, Items: valueSchema(newEntry(t.Elem()), inner, nil)}
 	case reflect.Map:
-		inner := f
-		inner.required = false
-		return object{{"type", []string{"object", "null"}}, {"additionalProperties", valueSchema(reflect.New(t.Elem()).Elem(), inner, nil)}}
+		values := valueSchema(newEntry(t.Elem()), inner, nil)
+		return &jsonschema.Schema{Types: []string{"object", "null"}, AdditionalProperties: values}
 	case reflect.Bool:
-		return object{{"type", "boolean"}}
+		return &jsonschema.Schema{Type: "boolean"}
 	case reflect.String:
-		o := object{{"type", "string"}}
-		if f.enum != nil {
-			o = append(o, pair{"enum", f.enum})
-		}
-		if f.pattern != "" {
-			o = append(o, pair{"pattern", f.pattern})
-		}
-		return o
-	case reflect.Interface:
-		return object{}
+		return &jsonschema.Schema{Type: "string", Enum: enumOf(f, func(s string) any { return s }), Pattern: f.pattern}
 	}
-	o := object{{"type", "integer"}}
+	o := &jsonschema.Schema{Type: "integer", Enum: enumOf(f, func(s string) any { return json.Number(s) })}
 	if v.CanFloat() {
-		o = object{{"type", "number"}}
+		o.Type = "number"
 	}
-	if f.enum != nil {
-		var of []json.Number
-		for _, e := range f.enum {
-			of = append(of, json.Number(e))
-		}
-		o = append(o, pair{"enum", of})
-	}
-	for _, b := range []struct{ key, text string }{{"minimum", f.min}, {"maximum", f.max}} {
-		if _, err := strconv.ParseFloat(b.text, 64); err == nil {
-			o = append(o, pair{b.key, json.Number(b.text)})
-		}
-	}
+	o.Minimum, o.Maximum = limit(f.min), limit(f.max)
 	return o
+}
+
+func enumOf(f field, as func(string) any) []any {
+	var out []any
+	for _, e := range f.enum {
+		out = append(out, as(e))
+	}
+	return out
+}
+
+func limit(text string) *float64 {
+	if x, err := strconv.ParseFloat(text, 64); err == nil {
+		return &x
+	}
+	return nil
 }
 
 // defaultOf is the default as the file would hold it; records say theirs key by key.
@@ -217,6 +181,9 @@ func defaultOf(v reflect.Value, f field) (any, bool) {
 	}
 	if v.Kind() == reflect.String && v.Len() == 0 {
 		return nil, false
+	}
+	if least, ok := bound(v, f.min); ok && v.IsZero() && least > 0 {
+		return nil, false // the zero value stands for "not given"
 	}
 	return v.Interface(), true
 }

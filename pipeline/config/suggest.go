@@ -16,7 +16,28 @@ func suggest(got string, known []string) string {
 			best, least = k, d
 		}
 	}
+	if best == "" {
+		best = abbreviation(flat, known)
+	}
 	return best
+}
+
+// abbreviation returns the known name that begins as the given one does, or the other way round, but for one letter:
+// addr for adress.
+func abbreviation(flat string, known []string) string {
+	const least = 3
+	for _, k := range known {
+		short, long := flatten(k), flat
+		if len(short) > len(long) {
+			short, long = long, short
+		}
+		for n := len(short) - 1; len(short) >= least && n <= min(len(short)+1, len(long)); n++ {
+			if long[0] == short[0] && distance(short, long[:n]) <= 1 {
+				return k
+			}
+		}
+	}
+	return ""
 }
 
 // flatten takes case, - and _ out of a name.

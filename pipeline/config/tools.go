@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Tooling holds what the documents put under tool.
+// Tooling is how tools are run, read and defined.
 type Tooling struct {
-	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker (S2-TIME-4)."`
-	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none (S2-TIME-3)."`
+	Executor  Executor      `yaml:"executor" doc:"Slots of a tool worker."`
+	Timeout   ToolTimeouts  `yaml:"timeout" doc:"Time of one attempt of tools that declare none."`
 	Arguments ToolArguments `yaml:"arguments" doc:"How arguments are read."`
 	Policy    ToolPolicy    `yaml:"policy" doc:"What holds for tools that declare no policy."`
 	Fallback  ToolFallback  `yaml:"fallback" doc:"What stands in for a failed tool."`
@@ -40,20 +40,20 @@ type ToolArguments struct {
 	WrapScalars bool   `yaml:"wrap-scalars" doc:"With extended: a single value where an array is wanted becomes an array of one."`
 }
 
-// ToolPolicy is what holds for tools that declare none (contracts 11).
+// ToolPolicy is what holds for tools that declare none.
 type ToolPolicy struct {
 	Undeclared string `yaml:"undeclared" doc:"Configured tools: by name prefix as the documents say, or strict." enum:"documents,strict"`
 	Discovered string `yaml:"discovered" doc:"Tools found at MCP servers and NATS micro services: strict, or by their annotations." enum:"strict,annotations"`
 }
 
-// ToolFallback is the ladder of S2-FALL.
+// ToolFallback says what stands in for the result of a failed tool.
 type ToolFallback struct {
 	StaleTTL        time.Duration `yaml:"stale-ttl" doc:"Age up to which an expired result may stand in." min:"0s"`
 	StaleMax        int           `yaml:"stale-max" doc:"Results kept for it." min:"0"`
 	GracefulIsError Auto          `yaml:"graceful-is-error" doc:"Whether a graceful error is marked as an error; auto: for MCP only."`
 }
 
-// Tool is one tool definition (S2-DEF-1). Its JSON form has the same keys as the file, so that the tool registry can
+// Tool is one tool definition. Its JSON form has the same keys as the file, so that the tool registry can
 // read it as its own. That form holds the executor's headers in clear: it is for the registry, never for a log.
 type Tool struct {
 	Name             string       `yaml:"name" json:"name" doc:"Unique with its version." required:"true" pattern:"^[A-Za-z0-9_.-]{1,128}$"`
@@ -115,7 +115,7 @@ func (e *ToolExecutor) UnmarshalYAML(decode func(any) error) error {
 	return fmt.Errorf("no executor; write go:<function>, nats:<subject>, mcp:<server> or an http(s) URL")
 }
 
-// ToolRetry is a retry policy; attempts count the first one too (X-11).
+// ToolRetry is a retry policy; attempts count the first one too.
 type ToolRetry struct {
 	// Preset is set if the file names one; then the rest is empty.
 	Preset      string   `yaml:"-" json:"-"`

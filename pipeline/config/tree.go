@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,15 +33,27 @@ const (
 	maxNodes = 200_000
 )
 
-func (s *source) problem(line, column int, path, format string, args ...any) {
-	s.found = append(s.found, &Problem{File: s.name, Line: line, Column: column, Path: path, Text: fmt.Sprintf(format, args...)})
+// place is where something stands: in the file, or, with a source, in a variable or flag. None is nowhere.
+type place struct {
+	line, column int
+	source       string
+}
+
+func placeAt(p *token.Position) place { return place{line: p.Line, column: p.Column} }
+
+// bad notes a problem; reading goes on, so that one run reports them all.
+func (s *source) bad(at place, path, format string, args ...any) {
+	s.found = append(s.found, &Problem{
+		File: s.name, Line: at.line, Column: at.column, Source: at.source, Path: path, Text: fmt.Sprintf(format, args...),
+	})
 }
 
 // read opens and parses the file; nil is an empty one.
 func (s *source) read(file string) *node {
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		s.found = append(s.found, &Problem{File: file, Text: strings.TrimPrefix(err.Error(), "open "+file+": ") + "; name an existing file, or none for the defaults"})
+		why := strings.TrimPrefix(err.Error(), "open "+file+": ")
+		s.bad(place{}, "", "%s; name an existing file, or none for the defaults", why)
 		return nil
 	}
 	return s.parse(raw)
@@ -50,19 +63,19 @@ func (s *source) read(file string) *node {
 func (s *source) parse(raw []byte) (root *node) {
 	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
 	if len(raw) > maxFile {
-		s.problem(0, 0, "", "the file has %d bytes; at most %d", len(raw), maxFile)
+		s.bad(place{}, "", "the file has %d bytes; at most %d", len(raw), maxFile)
 		return nil
 	}
 	s.lines = strings.Split(string(raw), "\n")
 	defer func() {
 		if r := recover(); r != nil {
 			root = nil
-			s.problem(0, 0, "", "not readable as YAML: %v", r)
+			s.bad(place{}, "", "not readable as YAML: %v", r)
 		}
 	}()
 	toks := lexer.Tokenize(string(raw))
 	if t := tooDeep(toks); t != nil {
-		s.problem(t.Position.Line, t.Position.Column, "", "nested more than %d deep", maxDepth)
+		s.bad(placeAt(t.Position), "", "nested more than %d deep", maxDepth)
 		return nil
 	}
 	f, err := parser.Parse(toks, 0, parser.AllowDuplicateMapKey())
@@ -72,12 +85,11 @@ func (s *source) parse(raw []byte) (root *node) {
 	}
 	var body ast.Node
 	for _, d := range f.Docs {
-		if d.Body == nil || d.Body.Type() == ast.CommentType || d.Body.Type() == ast.CommentGroupType || d.Body.Type() == ast.DirectiveType {
+		if d.Body == nil || slices.Contains(nothing, d.Body.Type()) {
 			continue
 		}
 		if body != nil {
-			p := d.Body.GetToken().Position
-			s.problem(p.Line, p.Column, "", "a second YAML document; the configuration is one")
+			s.bad(placeAt(d.Body.GetToken().Position), "", "a second YAML document; the configuration is one")
 			return nil
 		}
 		body = d.Body
@@ -87,16 +99,20 @@ func (s *source) parse(raw []byte) (root *node) {
 	}
 	root = s.node(body, "", false, 0)
 	if left := maxNodes; !root.count(&left, 0) {
-		s.problem(root.line, root.column, "", "nesting or aliases make the file grow beyond %d values or %d levels", maxNodes, maxDepth)
+		s.bad(root.place, "", "nesting or aliases make the file grow beyond %d values or %d levels",
+			maxNodes, maxDepth)
 		return nil
 	}
 	return root
 }
 
+// nothing are documents without a value.
+var nothing = []ast.NodeType{ast.CommentType, ast.CommentGroupType, ast.DirectiveType}
+
 func (s *source) syntax(err error) {
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
-		s.problem(0, 0, "", "not readable as YAML: %v", err)
+		s.bad(place{}, "", "not readable as YAML: %v", err)
 		return
 	}
 	p, hint := y.GetToken().Position, ""
@@ -109,7 +125,7 @@ func (s *source) syntax(err error) {
 			hint = "; indent with spaces, not tabs"
 		}
 	}
-	s.problem(p.Line, p.Column, "", "not readable as YAML: %s%s", y.GetMessage(), hint)
+	s.bad(placeAt(p), "", "not readable as YAML: %s%s", y.GetMessage(), hint)
 }
 
 // tooDeep bounds what the parser would recurse into.
@@ -144,10 +160,10 @@ func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
 	}
 	n := &node{}
 	if t := a.GetToken(); t != nil && t.Position != nil {
-		n.line, n.column = t.Position.Line, t.Position.Column
+		n.place = placeAt(t.Position)
 	}
 	if depth > maxDepth {
-		s.problem(n.line, n.column, path, "nested more than %d deep", maxDepth)
+		s.bad(n.place, path, "nested more than %d deep", maxDepth)
 		return n
 	}
 	switch a := a.(type) {
@@ -156,9 +172,7 @@ func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
 		n.kind, n.text = boolean, strconv.FormatBool(a.Value)
 	case *ast.IntegerNode:
 		n.kind, n.text = integer, a.Token.Value
-	case *ast.FloatNode:
-		n.kind, n.text = float, a.Token.Value
-	case *ast.InfinityNode, *ast.NanNode:
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		n.kind, n.text = float, a.GetToken().Value
 	case *ast.StringNode:
 		n.kind, n.text = text, a.Value
@@ -194,7 +208,7 @@ func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
 		if v := s.anchors[name]; v != nil {
 			return v
 		}
-		s.problem(n.line, n.column, path, "alias *%s: no anchor &%s above", name, name)
+		s.bad(n.place, path, "alias *%s: no anchor &%s above", name, name)
 	case *ast.TagNode:
 		v := s.node(a.Value, path, secret, depth+1)
 		switch a.Start.Value {
@@ -204,11 +218,11 @@ func (s *source) node(a ast.Node, path string, secret bool, depth int) *node {
 			}
 		case "!!int", "!!float", "!!bool", "!!map", "!!seq", "!!null":
 		default:
-			s.problem(n.line, n.column, path, "tag %s is not known here; leave it out", a.Start.Value)
+			s.bad(n.place, path, "tag %s is not known here; leave it out", a.Start.Value)
 		}
 		return v
 	default:
-		s.problem(n.line, n.column, path, "a %s cannot stand here", a.Type())
+		s.bad(n.place, path, "a %s cannot stand here", a.Type())
 	}
 	return n
 }
@@ -218,7 +232,7 @@ func (s *source) mapping(n *node, values []*ast.MappingValueNode, path string, s
 	var merges []*node
 	if len(values) > 0 && values[0].Key != nil {
 		if t := values[0].Key.GetToken(); t != nil && t.Position != nil {
-			n.line, n.column = t.Position.Line, t.Position.Column
+			n.place = placeAt(t.Position)
 		}
 	}
 	for _, v := range values {
@@ -235,11 +249,12 @@ func (s *source) mapping(n *node, values []*ast.MappingValueNode, path string, s
 		if k, ok := v.Key.(*ast.MappingKeyNode); ok && k.Value != nil {
 			t = k.Value.GetToken()
 		}
-		e := entry{key: t.Value, line: t.Position.Line, column: t.Position.Column}
+		e := entry{key: t.Value, place: placeAt(t.Position)}
 		below := secret || secretKey(e.key) || e.key == "headers" || e.key == "env"
 		e.value = s.node(v.Value, dot(path, e.key), below, depth+1)
 		if old, twice := first[e.key]; twice {
-			s.problem(e.line, e.column, dot(path, e.key), "the key stands here twice; the first is in line %d. Keep one", old.line)
+			s.bad(e.place, dot(path, e.key), "the key stands here twice; the first is in line %d. Keep one",
+				old.line)
 			continue
 		}
 		first[e.key] = e
@@ -247,7 +262,7 @@ func (s *source) mapping(n *node, values []*ast.MappingValueNode, path string, s
 	}
 	for _, m := range merges {
 		if m.kind != mapping {
-			s.problem(m.line, m.column, path, "<< takes a mapping, not %s", m.kind)
+			s.bad(m.place, path, "<< takes a mapping, not %s", m.kind)
 			continue
 		}
 		for _, e := range m.entries {
@@ -285,15 +300,16 @@ func (s *source) scalar(n *node, path string, secret bool) {
 			value, set := s.env[name]
 			switch {
 			case !closed || !isVariable(name):
-				s.problem(n.line, n.column, path, "${...} takes the name of a variable, such as ${HOME}; write $$ for a plain $")
+				s.bad(n.place, path,
+					"${...} takes the name of a variable, such as ${HOME}; write $$ for a plain $")
 			case !set:
 				s.used[name] = true
-				s.problem(n.line, n.column, path, "variable %s is not set; set it, or write $$ for a plain $", name)
+				s.bad(n.place, path, "variable %s is not set; set it, or write $$ for a plain $", name)
 			default:
 				s.used[name] = true
 				n.loose = true
 				b.WriteString(value)
-				if len(value) >= 6 { // nobody can tell a variable that holds a secret from another
+				if len(value) >= 6 { // a variable that holds a secret looks like any other
 					s.secrets = append(s.secrets, value)
 				}
 			}

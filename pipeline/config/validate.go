@@ -67,8 +67,10 @@ func (c *checker) http(h HTTP) {
 	}
 	for i, o := range h.AllowedOrigins {
 		u, err := url.Parse(o)
-		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil || strings.Contains(o, "*") {
-			c.fail(fmt.Sprintf("http.allowed-origins[%d]", i), "no origin; write scheme://host or scheme://host:port, without * and path")
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil ||
+			strings.Contains(o, "*") {
+			c.fail(fmt.Sprintf("http.allowed-origins[%d]", i),
+				"no origin; write scheme://host or scheme://host:port, without * and path")
 		}
 	}
 }
@@ -97,13 +99,17 @@ func (c *checker) nats(cfg *Config) {
 		c.fail("nats.tls", "cert and key go together; one is missing")
 	}
 	if embedded && n.Replicas > 1 {
-		c.fail("nats.replicas", "%d, but the embedded server holds one copy; give nats.url of a cluster, or 1", n.Replicas)
+		c.fail("nats.replicas", "%d, but the embedded server holds one copy; give nats.url of a cluster, or 1",
+			n.Replicas)
 	}
 	// The embedded server has NATS' own max_payload; that of others is checked when they are connected.
 	if limit := MiB; embedded && cfg.Bus.ClaimCheck >= limit {
-		c.fail("bus.claim-check", "%s is not below the largest NATS message of the embedded server, %s; 256KiB leaves room for the call", cfg.Bus.ClaimCheck, limit)
+		c.fail("bus.claim-check",
+			"%s is not below the largest NATS message of the embedded server, %s; 256KiB leaves room for the call",
+			cfg.Bus.ClaimCheck, limit)
 	} else if limit := 64 * MiB; cfg.Bus.ClaimCheck >= limit {
-		c.fail("bus.claim-check", "%s is not below the largest message that any NATS server takes, %s", cfg.Bus.ClaimCheck, limit)
+		c.fail("bus.claim-check", "%s is not below the largest message that any NATS server takes, %s",
+			cfg.Bus.ClaimCheck, limit)
 	}
 }
 

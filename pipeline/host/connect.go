@@ -72,7 +72,8 @@ func (h *Host) models(o Options) error {
 		if p.APIKeyEnv != "" {
 			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
 		}
-		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models, Headers: headers}
+		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models,
+			Headers: headers, Timeouts: providerTimes(p.Timeouts)}
 		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
 			providers[i] = mp // a written provider takes the place of the one that the environment makes
 			continue
@@ -84,10 +85,9 @@ func (h *Host) models(o Options) error {
 	if h.Table, err = model.NewTable(providers...); err != nil {
 		return err
 	}
-	t := h.Config.Models.Timeouts
 	h.Models, err = model.NewEndpoint(model.Config{
-		Table: h.Table, Log: o.Log, Timeouts: model.Timeouts{FirstToken: t.FirstToken, Idle: t.Idle, Total: t.Total},
-		Filters: h.filter(messages.Model),
+		Table: h.Table, Log: o.Log, Timeouts: times(h.Config.Models.Timeouts), Filters: h.filter(messages.Model),
+		Standbys: h.standbys,
 	})
 	return err
 }
@@ -153,14 +153,12 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 		return nil, err
 	}
 	out := map[string]pipeline.Store{}
-	for _, name := range []string{
-		jet.CacheBucket, jet.RetryBucket, jet.TodoBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.IntentsBucket, jet.LimitsBucket,
-	} {
+	for _, name := range buckets {
 		b, err := jet.OpenBucket(limit, js, name)
 		if err != nil {
 			return nil, err
 		}
-		out[strings.TrimPrefix(name, "shallot_")] = b
+		out[strings.TrimPrefix(name, bucketPrefix)] = b
 	}
 	var err error
 	h.control, err = jet.OpenBucket(limit, js, jet.ControlBucket)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +42,14 @@ type Roles struct {
 
 // Everything is all roles: the one-process start.
 func Everything() Roles { return Roles{All: true, Entry: true, Model: true, Tool: true} }
+
+// GatewayRoles are those of a gateway: everything where it starts its own NATS server, else only the entry.
+func GatewayRoles(c *config.Config) Roles {
+	if c.Embedded() {
+		return Everything()
+	}
+	return Roles{Entry: true}
+}
 
 // Options of a process.
 type Options struct {
@@ -116,13 +123,11 @@ func Load(file string, environ []string, flags map[string]string) (*config.Loade
 
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
 func Start(ctx context.Context, o Options) (h *Host, err error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	h = newHost(&o)
+	if err := CheckConfig(ctx, o); err != nil {
+		return h, err
 	}
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
-	h = &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{}}
+	h.Manager.MaxRuns = maxRuns(o.Config)
 	defer func() {
 		if err != nil {
 			stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -146,22 +151,10 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.todo = stores["todo"]
-	if err := h.makeTools(ctx, o, stores); err != nil {
-		return h, err
-	}
-	if err := h.stages(o, stores); err != nil {
+	if err := h.build(ctx, o, stores); err != nil {
 		return h, err
 	}
 	if err := h.provisionDurable(ctx, js); err != nil {
-		return h, err
-	}
-	if err := h.addStageTools(ctx); err != nil {
-		return h, err
-	}
-	if err := h.checkOwnStages(ctx); err != nil {
-		return h, err
-	}
-	if err := h.checkRoute(o.Config); err != nil {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
@@ -208,12 +201,7 @@ func (h *Host) Stop(ctx context.Context) error {
 		}
 		h.loops.Wait()
 	}
-	if h.Models != nil {
-		h.Models.Close()
-	}
-	if h.tools != nil {
-		h.tools.http.Close()
-	}
+	h.release()
 	if h.publisher != nil && h.Conn.IsConnected() {
 		select {
 		case <-h.publisher.PublishAsyncComplete():
@@ -233,16 +221,12 @@ func (h *Host) Stop(ctx context.Context) error {
 // hosts.
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
-		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Explicit: o.Config.Explicit, Publish: h.publish,
+		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists,
+		Explicit: o.Config.Explicit, Publish: h.publish,
 		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
 		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },
-		Store: func(name string) pipeline.Store {
-			if s, ok := stores[name]; ok {
-				return s
-			}
-			return stores["cache"]
-		},
+		Store:   storeOf(stores),
 	}
 	var faults []error
 	var own []pipeline.Stage

@@ -1,10 +1,8 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -36,23 +34,4 @@ func (h *Host) ownStages(c *messages.Call) (pipeline.ToolStages, error) {
 		o.Demand = append(o.Demand, tool.ApprovalStage)
 	}
 	return o, nil
-}
-
-// checkOwnStages refuses to start with a tool of the configuration whose own stages could not stand where they would.
-// Tools that other processes have registered are judged when they are called.
-func (h *Host) checkOwnStages(ctx context.Context) error {
-	var faults []error
-	for _, t := range h.Config.Tool.Tools {
-		d, err := h.tools.registry.Get(ctx, tool.Pin(t.Name, cmp.Or(t.Version, "1")))
-		if err != nil {
-			return err
-		}
-		if err := h.Manager.CheckToolStages(messages.Tool, own(d)); err != nil {
-			faults = append(faults, fmt.Errorf("tool.tools (%s): %w", t.Name, err))
-		}
-		if !h.tools.desk.Known(t.Approval) {
-			faults = append(faults, fmt.Errorf("tool.tools (%s).approval: %q is no policy of agent.interceptor.approval; write always, none, or the name of one", t.Name, t.Approval))
-		}
-	}
-	return errors.Join(faults...)
 }

@@ -85,7 +85,7 @@ func TestOwnStagesRefused(t *testing.T) {
 			t.Parallel()
 			_, err := ownHost(t, nil, "    - {name: x, executor: \"go:echo\", stages: "+row.stages+"}\n")
 			require.ErrorContains(t, err, row.has)
-			require.ErrorContains(t, err, "tool.tools (x)")
+			require.ErrorContains(t, err, "tool.tools[0].stages: tool x: ")
 		})
 	}
 }

@@ -60,7 +60,7 @@ func (h *Host) addStageTools(ctx context.Context) error {
 			}
 			d := &tool.Definition{
 				Name: given.Name, Description: given.Description, Version: "1", InputSchema: tool.JSON(given.Parameters),
-				Executor: tool.Executor{Kind: tool.ExecGo, Name: "stage:" + m.Name + ":" + given.Name}, Source: tool.Operator,
+				Executor: tool.Executor{Kind: tool.ExecGo, Name: stageFunc + m.Name + ":" + given.Name}, Source: tool.Operator,
 			}
 			if err := d.Validate(t.parser); err != nil {
 				return fmt.Errorf("stage %s: %w", m.Name, err)
@@ -71,6 +71,9 @@ func (h *Host) addStageTools(ctx context.Context) error {
 	}
 	return nil
 }
+
+// stageFunc begins the names of functions of stages among the Go functions.
+const stageFunc = "stage:"
 
 type callKey struct{}
 

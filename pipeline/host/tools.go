@@ -3,13 +3,12 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -59,12 +58,10 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
-	js, err := jetstream.New(h.Conn)
-	if err != nil {
-		return err
-	}
-	if t.evicted, err = jet.OpenObjects(ctx, js, jet.EvictedObjects); err != nil {
-		return err
+	if h.publisher != nil { // none in a check
+		if t.evicted, err = jet.OpenObjects(ctx, h.publisher, jet.EvictedObjects); err != nil {
+			return err
+		}
 	}
 	t.reader = evicted.Reader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := evicted.Tool()
@@ -74,7 +71,7 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		t.find.registry = o.Resolve(t.registry)
 	}
 	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options}); err != nil {
-		return fmt.Errorf("agent.interceptor.approval: %w", err)
+		t.desk = &stages.ApprovalDesk{} // the stage says what is wrong with its section
 	}
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
@@ -112,12 +109,19 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err := t.registry.Refresh(ctx); err != nil {
 		return fmt.Errorf("tools: %w", err)
 	}
-	for _, d := range defs {
+	var faults []error
+	for i, d := range defs {
 		if _, err := t.registry.Register(ctx, d); err != nil {
-			return fmt.Errorf("tool %s: %w", d.Name, err)
+			if i < len(c.Tools) {
+				err = fmt.Errorf("tool.tools[%d]: %w", i, err)
+			}
+			faults = append(faults, err)
 		}
 		t.configured[d.Name] = true
 		h.checkTime(&d)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
 		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)

@@ -8,11 +8,12 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// clock ends a context with a fault when nothing has happened for a while.
+// clock ends a context with a fault when nothing has happened for a while. It is safe for concurrent use.
 type clock struct {
 	mu     sync.Mutex
 	timer  *time.Timer
-	why    *messages.Fault
+	due    time.Time
+	why    *messages.Fault // nil while the clock stands still
 	cancel context.CancelCauseFunc
 }
 
@@ -26,7 +27,7 @@ func newClock(ctx context.Context) (context.Context, *clock) {
 func (k *clock) set(d time.Duration, why *messages.Fault) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.why = why
+	k.why, k.due = why, time.Now().Add(d)
 	if k.timer == nil {
 		k.timer = time.AfterFunc(d, k.fire)
 		return
@@ -34,16 +35,20 @@ func (k *clock) set(d time.Duration, why *messages.Fault) {
 	k.timer.Reset(d)
 }
 
+// fire is late where the clock was set again, or stopped, while it waited for the lock.
 func (k *clock) fire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.cancel(k.why)
+	if k.why != nil && !time.Now().Before(k.due) {
+		k.cancel(k.why)
+	}
 }
 
 // halt stops the clock; the context lives on.
 func (k *clock) halt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.why = nil
 	if k.timer != nil {
 		k.timer.Stop()
 	}

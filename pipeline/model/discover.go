@@ -106,16 +106,13 @@ func (e *Endpoint) fetchModels(ctx context.Context, p Provider) ([]Listed, error
 	for key, value := range p.Headers {
 		header.Set(key, value.Reveal())
 	}
-	x := &exchange{client: p.Client, header: header}
-	if x.client == nil {
-		x.client = e.client
-	}
+	x := &exchange{clients: e.clients[p.Name], header: header}
 	res, err := x.models(ctx, p)
 	if err != nil {
 		return nil, transportFault(p, err, x.sent.Load())
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := readAll(res.Body, maxReply)
+	body, err := readAll(decoded(res), maxReply)
 	if err != nil {
 		return nil, transportFault(p, err, true)
 	}

@@ -10,38 +10,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/stream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 )
-
-// Timeouts bound one run of a model. Zero fields mean the defaults of contracts T4.
-type Timeouts struct {
-	Connect    time.Duration // until a connection stands; 10s
-	FirstToken time.Duration // of a stream: until the first chunk that is more than a role; 60s
-	Idle       time.Duration // of a stream: between two signs of life after the first token; 30s
-	Total      time.Duration // of the whole run; 10m
-}
-
-func (t Timeouts) orDefaults() Timeouts {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&t.Connect, 10*time.Second)
-	def(&t.FirstToken, 60*time.Second)
-	def(&t.Idle, 30*time.Second)
-	def(&t.Total, 10*time.Minute)
-	return t
-}
 
 // FilterMaker makes a stage's chunk filter for one call; see pipeline.Stage.Filter.
 type FilterMaker = stream.FilterMaker
@@ -53,7 +33,12 @@ type Config struct {
 	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A
 	// stage that is unknown here holds the stream back. Nil means that none is known.
 	Filters func(stage string) (FilterMaker, bool)
-	Log     *slog.Logger
+	// Standbys returns how many other models could still answer the call if this run fails: while there are some, a run
+	// does not take all the time that the call has left. Nil means that there are never any.
+	Standbys func(c *messages.Call) int
+	// LeastShare is what a run gets at least of that time; 30s.
+	LeastShare time.Duration
+	Log        *slog.Logger
 }
 
 // Bounds on what a provider may send.
@@ -63,6 +48,9 @@ const (
 	maxError = 1 << 20  // bytes of an error body
 )
 
+// errorPatience is how long the words of an error are waited for, once its status is there.
+const errorPatience = 5 * time.Second
+
 // doneGrace is how long a stream whose choices are all finished is still read for its usage chunk and [DONE].
 const doneGrace = 2 * time.Second
 
@@ -70,7 +58,8 @@ const doneGrace = 2 * time.Second
 // Idempotency-Key upstream each time (contracts 28).
 type Endpoint struct {
 	Config
-	client *http.Client
+	clients  map[string]clients // by provider
+	patience *patience
 }
 
 var _ pipeline.Target = (*Endpoint)(nil)
@@ -80,28 +69,26 @@ func NewEndpoint(c Config) (*Endpoint, error) {
 	if c.Table == nil {
 		return nil, errors.New("model endpoint: no table of providers")
 	}
-	c.Timeouts = c.Timeouts.orDefaults()
+	c.Timeouts = c.Timeouts.or(defaultTimeouts)
+	if c.LeastShare <= 0 {
+		c.LeastShare = defaultShare
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Endpoint{Config: c, client: newClient(c.Timeouts.Connect)}, nil
-}
-
-func newClient(connect time.Duration) *http.Client {
-	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
-	return &http.Client{
-		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: connect,
-			ForceAttemptHTTP2: true, MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 60 * time.Second,
-			DisableCompression: true, // a gzip reader would hold events of a stream back
-		},
-		// A redirect would send the body, and maybe the key, to somebody nobody configured.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	e := &Endpoint{Config: c, clients: map[string]clients{}, patience: &patience{}}
+	for _, p := range c.Table.providers {
+		e.clients[p.Name] = newClients(p, p.Timeouts.or(c.Timeouts).Connect)
 	}
+	return e, nil
 }
 
 // Close ends the idle connections. Calls that run go on.
-func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
+func (e *Endpoint) Close() {
+	for _, c := range e.clients {
+		c.close()
+	}
+}
 
 // Do sends the call's request to the provider of its model and sets the reply, whose bytes are the provider's (or
 // the sum of its chunks). Chunks of a streamed call go to emit, as contracts 8 says; the raw chunks that end the
@@ -117,17 +104,45 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 	if err != nil {
 		return err
 	}
-	body, stream := prepare(body, name, c.Stream)
+	if f := e.patience.refuses(p, name); f != nil {
+		e.report(ctx, c, name, f, 0)
+		return f
+	}
+	begin := time.Now()
+	err = e.run(ctx, p, name, c, emit)
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		e.patience.learn(p, name, f)
+		e.report(ctx, c, name, f, time.Since(begin))
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		over := messages.NewFault(messages.DeadlineExceeded,
+			"provider %s had not answered when the call's time was over", p.Name)
+		e.report(ctx, c, name, over, time.Since(begin))
+	}
+	return err
+}
+
+// run runs the model once within the times of its provider.
+func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *messages.Call, emit pipeline.Emit) error {
+	body, stream := prepare(c.Request(), model, c.Stream)
+	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body, times: p.Timeouts.or(e.Timeouts)}
+	limit, key := r.times.Attempt, "attempt"
+	if r.times.Total < limit {
+		limit, key = r.times.Total, "total"
+	}
 	parent := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, e.Timeouts.Total, messages.NewFault(messages.ProviderTimeout,
-		"provider %s: no whole reply within %s (models.timeouts.total)", p.Name, e.Timeouts.Total))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key))
 	defer cancel()
-	run := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body}
-	err = run.do(ctx)
+	err := r.do(ctx)
 	if perr := parent.Err(); err != nil && perr != nil {
 		return perr // the caller's reason is the reason, whatever the connection made of it
 	}
 	return err
+}
+
+// report tells operators why a run failed, also where a standby answers in the end.
+func (e *Endpoint) report(ctx context.Context, c *messages.Call, model string, f *messages.Fault, took time.Duration) {
+	e.Log.WarnContext(ctx, "model run failed", "call", c.ID, "tenant", c.Tenant, "model", model, "run", c.Slip.Tries,
+		"code", f.Code, "reason", f.Reason(), "ms", took.Milliseconds())
 }
 
 // prepare makes the bytes to send: those of the request, but for the model's name without the provider prefix, and
@@ -154,18 +169,22 @@ type run struct {
 	emit     pipeline.Emit
 	stream   bool
 	body     []byte
+	times    Timeouts
+	share    *clock // runs until something was shown
 }
 
 func (r *run) do(ctx context.Context) error {
+	begin := time.Now()
+	ctx, r.share = r.hurry(ctx)
+	defer r.share.end()
 	ctx, clock := newClock(ctx)
 	defer clock.end()
-	if r.stream {
-		clock.set(r.Timeouts.FirstToken, r.timeout("no first token", r.Timeouts.FirstToken, "first-token"))
+	wait, what, key := r.times.FirstByte, "no answer", "first-byte"
+	if r.stream && r.times.FirstToken < wait {
+		wait, what, key = r.times.FirstToken, "no first token", "first-token"
 	}
-	x := &exchange{client: r.provider.Client, body: r.body, header: r.header()}
-	if x.client == nil {
-		x.client = r.client
-	}
+	clock.set(wait, r.timeout(what, wait, "models.timeouts."+key))
+	x := &exchange{clients: r.clients[r.provider.Name], body: r.body, header: r.header()}
 	res, err := x.chat(ctx, r.provider, r.stream)
 	if err != nil {
 		if why := ended(ctx); why != nil {
@@ -177,22 +196,21 @@ func (r *run) do(ctx context.Context) error {
 	if kept := r.provider.keptHeaders(res.Header); kept != nil {
 		r.call.Note(messages.NoteUpstreamHeaders, kept)
 	}
-	if res.StatusCode != http.StatusOK {
-		b, _ := readAll(res.Body, maxError)
-		if why := ended(ctx); why != nil {
-			return why
-		}
+	if res.StatusCode/100 != 2 {
+		clock.set(min(r.times.Idle, errorPatience), r.idle())
+		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError)) // the status says enough, whatever becomes of the body
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
 	if isEventStream(res.Header, r.stream) {
-		return r.readStream(ctx, clock, res)
+		left := r.times.FirstToken - time.Since(begin)
+		clock.set(left, r.timeout("no first token", r.times.FirstToken, "models.timeouts.first-token"))
+		return r.readStream(ctx, clock, decoded(res))
 	}
-	clock.halt()
-	return r.readWhole(ctx, res)
+	return r.readWhole(ctx, res, lively{decoded(res), clock, r.times.Idle, r.idle()})
 }
 
-func (r *run) timeout(what string, d time.Duration, key string) *messages.Fault {
-	return messages.NewFault(messages.ProviderTimeout, "provider %s: %s within %s (models.timeouts.%s)", r.provider.Name, what, d, key)
+func (r *run) idle() *messages.Fault {
+	return r.timeout("no more of the reply", r.times.Idle, "models.timeouts.idle")
 }
 
 func unsent(err error, is bool) error {
@@ -217,18 +235,25 @@ func isEventStream(h http.Header, asked bool) bool {
 }
 
 // readWhole takes a reply that came in one piece, also for a streamed call: then the caller's side replays it.
-func (r *run) readWhole(ctx context.Context, res *http.Response) error {
-	b, err := readAll(res.Body, maxReply)
+func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader) error {
+	b, err := readAll(body, maxReply)
 	if why := ended(ctx); err != nil && why != nil {
 		return why
 	}
 	switch {
 	case errors.Is(err, chat.ErrTooLong):
 		return r.badReply("its reply is longer than %d bytes", maxReply)
+	case errors.Is(err, errCoding):
+		return r.badReply("its reply cannot be decoded (%s)", err)
 	case err != nil:
-		return messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply: %s", r.provider.Name, r.provider.scrub(err.Error()))
+		f := messages.NewFault(messages.ProviderError, "provider %s broke the connection within its reply", r.provider.Name)
+		return r.provider.explain(f, "broke the connection after %d bytes of its reply: %s", len(b), err)
+	case !utf8.Valid(b):
+		return r.badReply("its reply is not UTF-8")
 	case !json.Valid(b):
-		return r.badReply("its reply (%s, %d bytes) is not JSON; check its base-url", orText(res.Header.Get("Content-Type"), "no content type"), len(b))
+		f := r.badReply("its reply is not JSON")
+		return r.provider.explain(f, "status=%d %s, %d bytes, not JSON; check its base-url: %s", res.StatusCode,
+			orText(res.Header.Get("Content-Type"), "no content type"), len(b), r.provider.words(upstreamError{}, b))
 	}
 	if e, ok := rawjson.Field(b, "error"); ok && !rawjson.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
@@ -241,7 +266,9 @@ func (r *run) readWhole(ctx context.Context, res *http.Response) error {
 }
 
 func (r *run) badReply(format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.ProviderBadReply, "provider %s: %s", r.provider.Name, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	f := messages.NewFault(messages.ProviderBadReply, "provider %s: %s", r.provider.Name, text)
+	return r.provider.explain(f, "%s", text)
 }
 
 // header is what goes upstream besides what go-openai sets.

@@ -179,12 +179,13 @@ func TestFaultsByStatus(t *testing.T) {
 		"context":     {400, body("invalid_request_error", "context_length_exceeded"), nil, messages.ContextLength, nil},
 		"words alone": {400, `{"error":{"message":"context_length_exceeded insufficient_quota"}}`, nil, messages.ProviderRejected, nil},
 		"401": {401, body("invalid_request_error", "invalid_api_key"), nil, messages.ProviderAuth, func(t *testing.T, f *messages.Fault) {
-			require.Contains(t, f.Message, "UP_KEY")
+			require.Contains(t, f.Detail, "UP_KEY")
+			require.NotContains(t, f.Message, "UP_KEY")
 			require.Equal(t, 502, f.HTTPStatus())
 		}},
 		"403":        {403, "no", nil, messages.ProviderAuth, nil},
 		"402":        {402, "pay", nil, messages.ProviderQuota, nil},
-		"404 ollama": {404, `{"error":"model 'x' not found"}`, nil, messages.ModelNotFound, func(t *testing.T, f *messages.Fault) { require.Contains(t, f.Message, "model 'x' not found") }},
+		"404 ollama": {404, `{"error":"model 'x' not found"}`, nil, messages.ModelNotFound, func(t *testing.T, f *messages.Fault) { require.Contains(t, f.Detail, "model 'x' not found") }},
 		"429 quota":  {429, body("insufficient_quota", "x"), nil, messages.ProviderQuota, nil},
 		"429 seconds": {429, body("requests", "rate_limit_exceeded"), []string{"Retry-After", "7", "X-RateLimit-Reset-Requests", "1s"}, messages.ProviderLimited, func(t *testing.T, f *messages.Fault) {
 			require.Equal(t, 7*time.Second, f.RetryAfter)
@@ -273,7 +274,7 @@ func TestConnectionFaults(t *testing.T) {
 		c, _ := ask(t.Context(), e, `{"model":"m"}`, false)
 		require.Equal(t, messages.ProviderTimeout, c.Fault.Code)
 		require.False(t, c.Fault.Unsent)
-		require.Contains(t, c.Fault.Message, "models.timeouts.total")
+		require.Contains(t, c.Fault.Detail, "models.timeouts.total")
 	})
 	t.Run("the call's own deadline is no fault of the provider", func(t *testing.T) {
 		t.Parallel()

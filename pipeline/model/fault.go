@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,11 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 		status = statusOfType(e.kind, e.code)
 	}
 	f := classify(p, status, e)
+	hint := ""
+	if f.Code == messages.ProviderAuth && p.KeyEnv != "" {
+		hint = "; the key is that of the environment variable " + p.KeyEnv
+	}
+	p.explain(f, "status=%d %s%s", status, p.words(e, body), hint)
 	f.RetryAfter = retryAfter(header, time.Now())
 	f.Headers = p.keptHeaders(header)
 	return f
@@ -90,43 +96,62 @@ func statusOfType(kind, code string) int {
 	return http.StatusInternalServerError
 }
 
+// ofTheRequest are the statuses by which a provider judges the request and not itself, or how we ask it.
+var ofTheRequest = []int{
+	http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
+	http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge,
+	http.StatusUnavailableForLegalReasons,
+}
+
+// classify makes the fault of a status and the provider's own words. Where the provider judged the caller's request,
+// its words are for the caller; in every other case they get ours, and operators get the provider's (see explain).
 func classify(p Provider, status int, e upstreamError) *messages.Fault {
-	say := func(code messages.Code, what string) *messages.Fault {
-		text := p.scrub(e.message)
-		if text == "" {
-			text = "no reason given"
-		}
-		return messages.NewFault(code, "provider %s: %s (status %d): %s", p.Name, what, status, text)
+	say := func(code messages.Code, format string, args ...any) *messages.Fault {
+		return messages.NewFault(code, "provider %s %s", p.Name, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return messages.NewFault(messages.ProviderAuth, "provider %s refused our key (status %d); check %s", p.Name, status, p.keySource())
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusProxyAuthRequired:
+		return say(messages.ProviderAuth, "refused the key of this service; whoever runs the service has to look at it")
 	case status == http.StatusPaymentRequired,
 		status == http.StatusTooManyRequests && (e.code == "insufficient_quota" || e.kind == "insufficient_quota"):
-		return say(messages.ProviderQuota, "our quota is used up")
+		return say(messages.ProviderQuota, "says that the quota of this service is used up")
 	case status == http.StatusTooManyRequests:
-		f := say(messages.ProviderLimited, "rate limit")
-		f.Type, f.OpenAICode = e.kind, e.code
+		f := say(messages.ProviderLimited, "limits our requests; try again later")
+		f.Type, f.OpenAICode = p.public(e.kind), p.public(e.code)
 		return f
-	case status == http.StatusNotFound:
-		f := say(messages.ModelNotFound, "no such model, or a wrong base-url")
-		f.Param = "model"
-		return f
+	case status == http.StatusNotFound, status == http.StatusGone:
+		return say(messages.ModelNotFound, "does not know the model").At("model")
 	case status == http.StatusRequestTimeout:
-		return say(messages.ProviderTimeout, "it gave up waiting")
-	case status >= 500:
-		return say(messages.ProviderError, "it failed")
+		return say(messages.ProviderTimeout, "gave up waiting (status %d)", status)
+	case status >= 500, status >= 400 && !slices.Contains(ofTheRequest, status):
+		return say(messages.ProviderError, "failed (status %d)", status)
 	case status < 400:
-		return messages.NewFault(messages.ProviderBadReply, "provider %s answered with status %d instead of a reply; check its base-url", p.Name, status)
+		return say(messages.ProviderBadReply, "answered with status %d instead of a reply", status)
 	case e.code == "context_length_exceeded" || e.kind == "context_length_exceeded":
-		f := messages.NewFault(messages.ContextLength, "%s", p.scrub(orText(e.message, "the request is too long for the model")))
-		f.Param = e.param
-		return f
+		text := orText(e.message, "the request is too long for the model")
+		return messages.NewFault(messages.ContextLength, "%s", p.public(text)).At(p.public(e.param))
 	}
-	// The provider judged the caller's request: its words, status and fields are his to read.
-	f := messages.NewFault(messages.ProviderRejected, "%s", p.scrub(orText(e.message, fmt.Sprintf("provider %s rejected the request (status %d)", p.Name, status))))
-	f.Status, f.Type, f.OpenAICode, f.Param = status, e.kind, e.code, e.param
+	f := messages.NewFault(messages.ProviderRejected, "%s",
+		p.public(orText(e.message, fmt.Sprintf("provider %s rejected the request (status %d)", p.Name, status))))
+	f.Status, f.Type, f.OpenAICode, f.Param = status, p.public(e.kind), p.public(e.code), p.public(e.param)
 	return f
+}
+
+// words are the provider's own, for operators: its error as far as it is one, else the beginning of what it sent. They
+// are masked before anything is cut off: half a key is a secret too.
+func (p Provider) words(e upstreamError, body []byte) string {
+	if !e.ok {
+		const looked, shown = 64 << 10, 512
+		text := p.mask(string(body[:min(len(body), looked)]))
+		return fmt.Sprintf("%q", strings.ToValidUTF8(text[:min(len(text), shown)], ""))
+	}
+	text := orText(e.message, "no message")
+	for _, part := range [][2]string{{"type", e.kind}, {"code", e.code}, {"param", e.param}} {
+		if part[1] != "" {
+			text += fmt.Sprintf("; %s %s", part[0], part[1])
+		}
+	}
+	return text
 }
 
 func orText(s, or string) string {
@@ -136,33 +161,8 @@ func orText(s, or string) string {
 	return s
 }
 
-func (p Provider) keySource() string {
-	if p.KeyEnv != "" {
-		return "the environment variable " + p.KeyEnv
-	}
-	return "the api-key-env of models.providers." + p.Name
-}
-
-// scrub takes our secrets out of a text of the provider, and cuts what is too long to carry about.
-func (p Provider) scrub(text string) string {
-	secrets := []Secret{p.APIKey}
-	for _, s := range p.Headers {
-		secrets = append(secrets, s)
-	}
-	for _, s := range secrets {
-		if key := s.Reveal(); len(key) >= 4 {
-			text = strings.ReplaceAll(text, key, redacted)
-		}
-	}
-	const limit = 4096
-	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit], "") + "..."
-	}
-	return text
-}
-
 // transportFault makes the fault of a request that got no answer. The text of a url.Error is left out, because it
-// holds the URL.
+// holds the URL twice.
 func transportFault(p Provider, err error, sent bool) *messages.Fault {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -172,11 +172,11 @@ func transportFault(p Provider, err error, sent bool) *messages.Fault {
 		what = "broke the connection before it answered"
 	}
 	if isTimeout(err) {
-		code = messages.ProviderTimeout
+		code, what = messages.ProviderTimeout, what+" in time"
 	}
-	f := messages.NewFault(code, "provider %s %s: %s", p.Name, what, p.scrub(err.Error()))
+	f := messages.NewFault(code, "provider %s %s", p.Name, what)
 	f.Unsent = !sent
-	return f
+	return p.explain(f, "%s: %s", what, err)
 }
 
 // ended returns why a context ended: a fault of the endpoint's own clock, or the caller's reason.
@@ -226,7 +226,7 @@ func (p Provider) keptHeaders(h http.Header) map[string]string {
 		if out == nil {
 			out = map[string]string{}
 		}
-		out[name] = p.scrub(values[0])
+		out[name] = p.public(values[0])
 	}
 	return out
 }

@@ -32,6 +32,8 @@ type Provider struct {
 	Models []string
 	// Headers are added to each request; they often hold keys.
 	Headers map[string]Secret
+	// Timeouts are the provider's own; zero fields mean the endpoint's.
+	Timeouts Timeouts
 	// Client sends the requests; nil means the endpoint's own.
 	Client Doer
 }
@@ -94,12 +96,13 @@ func (t *Table) Providers() []Provider { return slices.Clone(t.providers) }
 
 // Resolve finds who serves a model, and under which name. In this order: an exact name; the longest pattern with some
 // text in it; the form "provider/model", of which the provider sees the second half; the pattern "*". Equals are
-// decided by configuration order. The error is a fault model_not_found that lists some known models.
+// decided by configuration order. The error is a fault model_not_found that lists some known models; it is ours and not
+// the target's, so that no standby answers for a name that does not exist.
 func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	best, score := -1, -1
 	for i, p := range t.providers {
 		for _, pattern := range p.Models {
-			if s := matchScore(pattern, model); s > score {
+			if s := messages.GlobScore(pattern, model); s > score {
 				best, score = i, s
 			}
 		}
@@ -130,6 +133,13 @@ func (t *Table) Class(model string) (string, error) {
 // Serves reports whether a provider serves the model name.
 func (t *Table) Serves(model string) bool { _, _, err := t.Resolve(model); return err == nil }
 
+// Lists reports whether a provider has the model in its list by its very name; a pattern does not count.
+func (t *Table) Lists(model string) bool {
+	return slices.ContainsFunc(t.providers, func(p Provider) bool {
+		return slices.Contains(p.Models, model) && !strings.Contains(model, "*")
+	})
+}
+
 func (t *Table) has(name string) bool {
 	return slices.ContainsFunc(t.providers, func(p Provider) bool { return p.Name == name })
 }
@@ -137,7 +147,8 @@ func (t *Table) has(name string) bool {
 func (t *Table) unknown(model string) *messages.Fault {
 	if len(t.providers) == 0 {
 		return messages.NewFault(messages.ModelNotFound,
-			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").At("model")
+			"no provider is configured; set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or models.providers").
+			At("model").From("entry")
 	}
 	var known []string
 	for _, p := range t.providers {
@@ -154,35 +165,6 @@ func (t *Table) unknown(model string) *messages.Fault {
 		more = fmt.Sprintf(" and %d more", len(known)-shown)
 		known = known[:shown]
 	}
-	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).At("model")
-}
-
-// exact is above every pattern's score.
-const exact = 1 << 30
-
-// matchScore is -1 if the pattern does not match, exact for the name itself, else the length of the pattern's text.
-func matchScore(pattern, model string) int {
-	if !strings.Contains(pattern, "*") {
-		if pattern == model {
-			return exact
-		}
-		return -1
-	}
-	pieces := strings.Split(pattern, "*")
-	rest, ok := strings.CutPrefix(model, pieces[0])
-	if !ok {
-		return -1
-	}
-	last := len(pieces) - 1
-	for _, piece := range pieces[1:last] {
-		i := strings.Index(rest, piece)
-		if i < 0 {
-			return -1
-		}
-		rest = rest[i+len(piece):]
-	}
-	if !strings.HasSuffix(rest, pieces[last]) {
-		return -1
-	}
-	return len(pattern) - last
+	return messages.NewFault(messages.ModelNotFound, "model %.200q: no provider serves it; known: %s%s", model, strings.Join(known, ", "), more).
+		At("model").From("entry")
 }

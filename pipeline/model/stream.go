@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -16,12 +16,14 @@ import (
 
 // readStream reads the chunks of a reply until its end. A stream is whole when each choice has its finish reason;
 // [DONE] alone proves nothing, and its absence nothing either.
-func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) error {
+//
+// What comes after the last finish reason and cannot be read is no harm: nothing of the reply is missing.
+func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) error {
 	s := newRelay(r)
-	idle := r.timeout("a gap in the stream", r.Timeouts.Idle, "idle")
-	events := chat.NewEventReader(res.Body, maxEvent, func() {
+	idle := r.idle()
+	events := chat.NewEventReader(body, maxEvent, func() {
 		if s.sawToken && !s.complete {
-			clock.set(r.Timeouts.Idle, idle)
+			clock.set(r.times.Idle, idle)
 		}
 	})
 	for {
@@ -34,12 +36,15 @@ func (r *run) readStream(ctx context.Context, clock *clock, res *http.Response) 
 				return r.endStream(ctx, s, io.EOF)
 			}
 			if err := s.add(data, ev.Name); err != nil {
+				if _, theirs := errors.AsType[*messages.Fault](err); theirs && s.complete {
+					return s.settle()
+				}
 				return r.broken(s, err)
 			}
 			if s.complete {
-				clock.set(min(r.Timeouts.Idle, doneGrace), idle)
+				clock.set(min(r.times.Idle, doneGrace), idle)
 			} else if s.sawToken {
-				clock.set(r.Timeouts.Idle, idle)
+				clock.set(r.times.Idle, idle)
 			}
 		}
 	}
@@ -72,14 +77,17 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 	switch why := ended(ctx); {
 	case why != nil:
 		return r.broken(s, why)
-	case errors.Is(err, chat.ErrTooLong):
-		return r.broken(s, r.badReply("%s", err))
-	case clean && len(s.chunks) == 0:
-		return r.badReply("its stream held no chunk")
+	case errors.Is(err, chat.ErrTooLong), errors.Is(err, errCoding):
+		return r.broken(s, r.badReply("its stream cannot be read (%s)", err))
+	case clean && len(s.open) == 0:
+		return r.badReply("its stream held no choice")
 	case clean:
-		return r.broken(s, messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason", r.provider.Name))
+		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason",
+			r.provider.Name)
+		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason", len(s.chunks)))
 	}
-	return r.broken(s, messages.NewFault(messages.ProviderError, "provider %s broke the stream: %s", r.provider.Name, r.provider.scrub(err.Error())))
+	f := messages.NewFault(messages.ProviderError, "provider %s broke the stream", r.provider.Name)
+	return r.broken(s, r.provider.explain(f, "broke the stream after %d chunks: %s", len(s.chunks), err))
 }
 
 // broken is the fault of a stream that broke: after something was released it is stream_cut, on which nobody acts;
@@ -90,7 +98,7 @@ func (r *run) broken(s *relay, err error) error {
 		return err
 	}
 	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s", f.Message)
-	cut.Last, cut.RetryAfter, cut.Headers = f.Code, f.RetryAfter, f.Headers
+	cut.Last, cut.RetryAfter, cut.Headers, cut.Detail = f.Code, f.RetryAfter, f.Headers, f.Reason()
 	return cut
 }
 
@@ -109,6 +117,7 @@ type relay struct {
 	finished int
 	sawToken bool // something other than a role came
 	complete bool // all expected choices are finished
+	mended   bool // bytes that are no UTF-8 were replaced
 }
 
 func newRelay(r *run) *relay {
@@ -125,6 +134,9 @@ func newRelay(r *run) *relay {
 
 // add takes one chunk.
 func (s *relay) add(data []byte, eventName string) error {
+	if !utf8.Valid(data) {
+		data, s.mended = bytes.ToValidUTF8(data, []byte("\uFFFD")), true
+	}
 	if !json.Valid(data) || data[0] != '{' {
 		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
@@ -225,19 +237,34 @@ func (s *relay) pass(chunk []byte) error {
 			return nil
 		}
 	}
-	if !s.released && !chat.Says(chunk) {
+	says := chat.Says(chunk)
+	if !s.released && !says && (s.filters != nil || !chat.Thinks(chunk)) {
 		s.waiting = append(s.waiting, chunk)
 		return nil
 	}
+	if says {
+		s.release()
+	}
+	return s.send(chunk)
+}
+
+// send hands out what waits and a chunk. Thoughts alone release nothing: they are shown as they come, unless a stage
+// looks at the texts, and a standby may still take over.
+func (s *relay) send(chunk []byte) error {
 	out := append(s.waiting, chunk)
 	s.waiting = nil
 	for _, c := range out {
-		s.released = true
 		if err := s.run.emit(c); err != nil {
 			return fmt.Errorf("emit: %w", err)
 		}
 	}
 	return nil
+}
+
+// release says that the caller sees something from here on: no standby can take over, so nobody needs the time.
+func (s *relay) release() {
+	s.released = true
+	s.run.share.halt()
 }
 
 // flush hands on what the filters held back of a choice that is finished.
@@ -247,13 +274,10 @@ func (s *relay) flush(index int64) error {
 	}
 	for _, delta := range s.filters.flush(index) {
 		chunk := chat.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
-		s.released = true
-		for _, c := range append(s.waiting, chunk) {
-			if err := s.run.emit(c); err != nil {
-				return fmt.Errorf("emit: %w", err)
-			}
+		s.release()
+		if err := s.send(chunk); err != nil {
+			return err
 		}
-		s.waiting = nil
 	}
 	return nil
 }
@@ -271,6 +295,11 @@ func (s *relay) settle() error {
 		return s.run.badReply("%s", err)
 	}
 	s.run.call.SetReply(reply)
+	if s.mended {
+		s.run.call.Note(messages.NoteDegraded, "invalid_utf8")
+		s.run.Log.Warn("a stream had bytes that are not UTF-8; they were replaced", "call", s.run.call.ID,
+			"provider", s.run.provider.Name)
+	}
 	if len(s.tail) > 0 {
 		s.run.call.Note(messages.NoteStreamTail, s.tail)
 	}

@@ -187,7 +187,7 @@ func TestHangBeforeHeaders(t *testing.T) {
 	e := endpoint(t, u.URL, func(c *model.Config) { c.Timeouts.FirstToken = 50 * time.Millisecond })
 	c, _ := ask(t.Context(), e, `{"model":"m","stream":true}`, true)
 	require.Equal(t, messages.ProviderTimeout, c.Fault.Code)
-	require.Contains(t, c.Fault.Message, "first-token")
+	require.Contains(t, c.Fault.Detail, "first-token")
 }
 
 func TestStreamWithoutDoneThatStaysOpen(t *testing.T) {

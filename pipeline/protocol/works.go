@@ -85,7 +85,7 @@ type slots struct {
 	queue    []*work
 	told     time.Duration // when free slots were last published
 	wasFull  bool          // since then nobody was told that there is room
-	refused  time.Duration // when an offer was last answered with Busy
+	refused  time.Duration // when an offer last found no room, or took the last
 	capacity int
 }
 
@@ -120,11 +120,11 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	if c.free() <= 1 {
-		c.wasFull = true
+	room := c.room()
+	if room <= 1 { // whoever waits in line is to hear when there is room again
+		c.wasFull, c.refused = true, now
 	}
-	if c.room() <= 0 {
-		c.refused = now
+	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}
@@ -269,7 +269,7 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		out = s.begin(now, c, next, out)
 	}
 	if c.wasFull && c.room() > 0 {
-		c.wasFull, c.told = c.free() <= 0, now
+		c.wasFull, c.told = false, now
 		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 	}
 	return out

@@ -51,7 +51,8 @@ func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
 
 // do carries out an effect on a record of the tenant's call and says what came of it; found is the outcome that a read
 // found. payload is the outcome that goes into the record.
-func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payload []byte) (st protocol.Stored, found []byte) {
+func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payload []byte) (
+	st protocol.Stored, found []byte) {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	key := messages.Key(tenant, e.Call, strconv.FormatUint(e.N, 10))
@@ -88,7 +89,9 @@ func written(err error) protocol.Result {
 		return protocol.OK
 	case errors.Is(err, jetstream.ErrKeyExists):
 		return protocol.Exists
-	case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastReplicated):
+	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		return protocol.Exists
+	case errors.As(err, &api) && api.ErrorCode == wrongLastReplicated:
 		return protocol.Exists
 	case errors.As(err, &api):
 		return protocol.No

@@ -13,7 +13,8 @@ var _ pipeline.Entry = (*Node)(nil)
 // runs, and nothing of it is stored. A call that somebody may come back for is stored first.
 func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
 	if n.draining.Load() {
-		return nil, messages.NewFault(messages.Overloaded, "this process is stopping; send the request to another one").From("entry")
+		return nil, messages.NewFault(messages.Overloaded,
+			"this process is stopping; send the request to another one").From("entry")
 	}
 	c, err := n.newCall(r)
 	if err != nil {

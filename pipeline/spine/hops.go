@@ -59,7 +59,8 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 			return pipeline.Skip(c), nil
 		}
 		if err := wait(ctx, absentWait(try)); err != nil {
-			return next, messages.NewFault(messages.StageAbsent, "%s; the call waited for it before its %s until its deadline",
+			return next, messages.NewFault(messages.StageAbsent,
+				"%s; the call waited for it before its %s until its deadline",
 				pipeline.AbsentText(name, gone.Subject), phase).From(name)
 		}
 	}
@@ -95,7 +96,8 @@ func (n *Node) fused(s pipeline.Stage) bool {
 }
 
 // here runs the phase in this process.
-func (h *hops) here(ctx context.Context, o *owned, s pipeline.Stage) (next pipeline.Next, r pipeline.Report, gone *pipeline.Absent, err error) {
+func (h *hops) here(ctx context.Context, o *owned, s pipeline.Stage) (
+	next pipeline.Next, r pipeline.Report, gone *pipeline.Absent, err error) {
 	if err := ctx.Err(); err != nil {
 		return next, r, nil, err
 	}
@@ -114,7 +116,8 @@ func (h *hops) here(ctx context.Context, o *owned, s pipeline.Stage) (next pipel
 var errSkipped = errors.New("nobody serves the stage")
 
 // ask asks a member and does what the answer says.
-func (h *hops) ask(ctx context.Context, o *owned, s pipeline.Stage) (next pipeline.Next, r pipeline.Report, gone *pipeline.Absent, err error) {
+func (h *hops) ask(ctx context.Context, o *owned, s pipeline.Stage) (
+	next pipeline.Next, r pipeline.Report, gone *pipeline.Absent, err error) {
 	data, err := h.question(ctx, o.call, s)
 	if err != nil {
 		next, r = pipeline.Apply(s, o.call, failed(err))

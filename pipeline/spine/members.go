@@ -44,7 +44,8 @@ func (m *member) subscribe(s *subscriptions) error {
 		if !n.opts.hosts(managed.Stage) {
 			continue
 		}
-		for phase, run := range map[messages.Phase]pipeline.Func{messages.Before: managed.Before, messages.After: managed.After} {
+		phases := map[messages.Phase]pipeline.Func{messages.Before: managed.Before, messages.After: managed.After}
+		for phase, run := range phases {
 			if run == nil {
 				continue
 			}
@@ -58,7 +59,8 @@ func (m *member) subscribe(s *subscriptions) error {
 
 func (m *member) servePhase(s *subscriptions, st pipeline.Stage, phase messages.Phase) error {
 	n := m.n
-	p := &served{m: m, stage: st, phase: phase, pool: newPool(n.opts.StageSlots), endpoint: endpointOf(st.Kind, phase, st.Name)}
+	p := &served{m: m, stage: st, phase: phase, pool: newPool(n.opts.StageSlots)}
+	p.endpoint = endpointOf(st.Kind, phase, st.Name)
 	p.handle = n.wrap(p.answer)
 	m.pools = append(m.pools, p.pool)
 	subject := n.subj.Hop(st.Kind, phase, st.Name)
@@ -171,7 +173,8 @@ func (s *served) work(m *nats.Msg, owner string, n uint64) {
 	case err != nil:
 		s.m.n.garbage(m, err.Error())
 	case len(out) > 0:
-		s.m.n.send(&nats.Msg{Subject: m.Reply + "." + s.m.n.opts.Name, Data: out[0].Payload, Header: nats.Header{hdrWire: {wireVersion}}})
+		s.m.n.send(&nats.Msg{Subject: m.Reply + "." + s.m.n.opts.Name, Data: out[0].Payload,
+			Header: nats.Header{hdrWire: {wireVersion}}})
 	}
 }
 

@@ -16,7 +16,8 @@ type running struct {
 // own makes a call one that this process runs; release is to be called at its end. There is one of an id at a time:
 // own returns nil where the call runs already.
 func (r *running) own(c *messages.Call, isDurable, fresh bool) *owned {
-	o := &owned{call: c, id: c.ID, tenant: c.Tenant, durable: isDurable, fresh: fresh, mail: mailbox{news: make(chan struct{}, 1)}}
+	o := &owned{call: c, id: c.ID, tenant: c.Tenant, durable: isDurable, fresh: fresh}
+	o.mail.news = make(chan struct{}, 1)
 	o.ctx, o.cancel = context.WithCancelCause(context.Background())
 	o.stop = func() { o.cancel(nil) }
 	if !c.Deadline.IsZero() {

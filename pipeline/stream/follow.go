@@ -19,6 +19,7 @@ import (
 // goroutine. The zero value is not ready; use NewFollower.
 //
 // One source is followed. While nothing was released, a newer source replaces it; after that all others are ignored.
+// Thoughts are shown as they come and release nothing.
 // After a gap nothing more is released until End, which sends the rest of the final reply if what was shown is a
 // prefix of it.
 type Follower struct {
@@ -48,7 +49,7 @@ func NewFollower(request []byte) *Follower {
 	return &Follower{usage: chat.WantsUsage(request), shown: map[int64]*shownChoice{}}
 }
 
-// Released reports whether the caller has seen anything.
+// Released reports whether the caller has seen anything of the reply; thoughts do not count.
 func (f *Follower) Released() bool { return f.released }
 
 // Delta takes the next delta and returns the chunks to write now, mostly one or none.
@@ -57,6 +58,9 @@ func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 	if other || f.over {
 		f.waiting = nil
 	}
+	if other {
+		f.shown = map[int64]*shownChoice{} // thoughts of a run that failed
+	}
 	if !ok {
 		return nil
 	}
@@ -64,10 +68,11 @@ func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 		return nil // usage and the like come at the end
 	}
 	f.waiting = append(f.waiting, d.Chunk)
-	if !f.released && !chat.Says(d.Chunk) {
+	says := chat.Says(d.Chunk)
+	if !f.released && !says && !chat.Thinks(d.Chunk) {
 		return nil
 	}
-	f.released = true
+	f.released = f.released || says
 	out := f.waiting
 	f.waiting = nil
 	for i, chunk := range out {
@@ -131,7 +136,7 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 			fault = f.cut(fault.Code, "%s", fault.Message)
 		}
 		return nil, fault.From(messages.TargetOrigin)
-	case !f.released:
+	case !f.released && len(f.shown) == 0:
 		return chat.Replay(reply, f.usage), nil
 	}
 	var tail [][]byte

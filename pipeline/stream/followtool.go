@@ -9,7 +9,7 @@ import (
 )
 
 // ToolFollower is the Follower of a tool call: it decides which pieces of the result's text, and which signs of life, a
-// caller sees (contracts 8). The chunks that it returns are messages.ToolChunk and messages.ToolProgress. The zero value
+// caller sees (contracts 8). The chunks that it returns are chat.ToolChunk and chat.ToolProgress. The zero value
 // is ready.
 type ToolFollower struct {
 	source

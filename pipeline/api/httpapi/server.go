@@ -50,7 +50,7 @@ func (c *Config) fill() {
 	pick(&c.BodyTimeout, api.DefaultBodyTimeout)
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
-	pick(&c.Heartbeat, 15*time.Second)
+	pick(&c.Heartbeat, 10*time.Second)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
 		c.BodyLimit = api.DefaultBodyLimit

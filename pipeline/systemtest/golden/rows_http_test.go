@@ -124,7 +124,6 @@ var otherRows = []row{
 	one("tool-call-unknown", post("/v1/tools/nobody/call", `{}`)),
 	one("tool-call-fails", post("/v1/tools/failing/call", `{"how":"error"}`)),
 	one("tool-call-panics", post("/v1/tools/failing/call", `{"how":"panic"}`)),
-	one("tool-call-too-late", post("/v1/tools/slow/call", `{"ms":60000}`, "Shallot-Timeout: 300ms")),
 	one("tool-call-streamed", post("/v1/tools/echo/call",
 		`{"message":"as a stream"}`, "Accept: text/event-stream")),
 	one("tool-call-evicted", post("/v1/tools/largeText/call", `{"lines":5000}`)),

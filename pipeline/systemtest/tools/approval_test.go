@@ -265,7 +265,7 @@ func TestApprovalOfALateTool(t *testing.T) {
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: "x", Getenv: func(string) string { return "" }})
-	require.ErrorContains(t, err, `tool.tools (x).approval: "gone" is no policy`)
+	require.ErrorContains(t, err, `tool.tools[0].approval: tool x: "gone" is not a policy`)
 }
 
 // Switched off, the stage asks nobody; the tools that need it do not run. A stage of the tool's own that changes

@@ -32,8 +32,9 @@ const featureTools = `
     - {name: never, executor: "go:script", effect: read, cache: "off", max-result: -1}
     - {name: pinned, version: "1.9", executor: "go:script", effect: read, cache: "off"}
     - {name: pinned, version: "1.10", executor: "go:echo", effect: read, cache: "off"}
-    - {name: pinned, version: "1.10-rc.1", executor: "go:nothing", effect: read, cache: "off"}
+    - {name: pinned, version: "1.10-rc.1", executor: "go:failing", effect: read, cache: "off"}
     - {name: written, executor: "go:script", effect: write, timeout: 60ms, check: get_order}
+    - {name: get_order, executor: "go:echo", effect: read}
     - {name: keyed, executor: "go:script", effect: write, idempotency-key: native}
     - {name: unkeyed, executor: "go:script", effect: write}
     - {name: blank, executor: "go:echo", effect: read, allow-blank: [text], input-schema: {type: object, required: [text, name], properties: {text: {type: string}, name: {type: string}}}}

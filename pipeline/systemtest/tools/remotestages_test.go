@@ -334,7 +334,7 @@ func TestRemoteStagesRefused(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\nstages: "+row.stages+"\n"), 0o600))
 			l, err := host.Load(file, nil, nil)
 			if err == nil {
-				checked := host.CheckChains(l)
+				checked := host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()})
 				require.ErrorContains(t, checked, row.has, "gateway config check finds it without a start")
 				require.ErrorContains(t, checked, file+":3:11: stages[0]", "and says where")
 				_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" }})

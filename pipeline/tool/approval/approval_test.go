@@ -86,7 +86,7 @@ func TestCompileNamesPolicyPlaceAndReason(t *testing.T) {
 		`policies[0] (always): name: "always" says something else in a tool`:      {{Name: "always"}},
 		`policies[1] (x): name: there is another policy of that name`:             {{Name: "x"}, {Name: "x"}},
 		`policies[0] (pay): expires: 10ms; at least 1s`:                           {{Tool: "pay", Expires: 10 * time.Millisecond}},
-		`policies[0] ([): tool: "[" is no tool name and no pattern`:               {{Tool: "["}},
+		`policies[0] ([): tool: "[" is not a name or pattern`:                     {{Tool: "["}},
 		`policies[0] (pay): expires: -1h0m0s; at least 1s`:                        {{Tool: "pay", Expires: -time.Hour}},
 		`policies[0] (pay): when: unknown name nope (1:15)`:                       {{Tool: "pay", When: `args.a > 5 && nope`}},
 		`policies[0] (pay): when: type approval.toolFacts has no field nam (1:6)`: {{Tool: "pay", When: `tool.nam == "x"`}},

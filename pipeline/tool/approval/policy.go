@@ -6,7 +6,6 @@ package approval
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +20,11 @@ type Policy struct {
 	Tool      string        `yaml:"tool" json:"tool,omitempty" doc:"Name of the tool, or a pattern with *; none: only tools that name the policy."`
 	When      string        `yaml:"when" json:"when,omitempty" doc:"Predicate over args, tool and the call; none: always."`
 	Decisions []string      `yaml:"decisions" json:"decisions,omitempty" doc:"What may be decided: approve, edit, reject, respond; none: all of them."`
-	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; 72h if not given."`
+	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; at least 1s."`
 }
+
+// SetDefaults fills a new policy before the keys of a file are read into it.
+func (p *Policy) SetDefaults() { p.Expires = expires }
 
 // The values of a tool's own approval that are not names of policies.
 const (
@@ -66,8 +68,8 @@ func Compile(list []Policy) (*Policies, error) {
 			bad("name: there is another policy of that name")
 		}
 		names[p.Name] = true
-		if _, err := path.Match(p.Tool, ""); err != nil {
-			bad("tool: %q is no tool name and no pattern", p.Tool)
+		if err := messages.CheckGlob(p.Tool); p.Tool != "" && err != nil {
+			bad("tool: %v", err)
 		}
 		for _, d := range p.Decisions {
 			if !slices.Contains(decisions, d) {
@@ -112,8 +114,7 @@ func (p Policy) fits(d *tool.Definition) bool {
 	case p.Tool == "" || d.Approval == None && d.Source == tool.Operator:
 		return false
 	}
-	ok, _ := path.Match(p.Tool, d.Name)
-	return ok
+	return messages.Glob(p.Tool, d.Name)
 }
 
 // Known reports whether a tool's own approval says something that there is.

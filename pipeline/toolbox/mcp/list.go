@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -114,27 +113,7 @@ func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][
 }
 
 func (s *server) offers(tool string) bool {
-	return tool != "" && (len(s.Tools) == 0 || slices.ContainsFunc(s.Tools, func(p string) bool { return globs(p, tool) }))
-}
-
-// globs matches a pattern in which * stands for any text.
-func globs(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == s
-	}
-	if !strings.HasPrefix(s, parts[0]) {
-		return false
-	}
-	s = s[len(parts[0]):]
-	for _, p := range parts[1 : len(parts)-1] {
-		i := strings.Index(s, p)
-		if i < 0 {
-			return false
-		}
-		s = s[i+len(p):]
-	}
-	return strings.HasSuffix(s, parts[len(parts)-1])
+	return tool != "" && (len(s.Tools) == 0 || slices.ContainsFunc(s.Tools, func(p string) bool { return messages.Glob(p, tool) }))
 }
 
 func (s *server) definition(theirs string, t []byte) tool.Definition {

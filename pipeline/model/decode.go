@@ -1,0 +1,91 @@
+package model
+
+import (
+	"compress/flate"
+	"compress/gzip"
+	"compress/zlib"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+)
+
+// errCoding says that a body is not in the coding that its header names, or in one that cannot be read.
+var errCoding = errors.New("content coding")
+
+// decoded returns the body without its content coding. Some servers zip though nobody asked. A coding that cannot be
+// read is an error of the first Read.
+func decoded(res *http.Response) io.Reader {
+	switch coding := strings.ToLower(strings.TrimSpace(res.Header.Get("Content-Encoding"))); coding {
+	case "", "identity":
+		return res.Body
+	case "gzip", "x-gzip":
+		return &unzip{from: res.Body, open: func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }}
+	case "deflate":
+		return &unzip{from: res.Body, open: func(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }}
+	default:
+		return &unzip{open: func(io.Reader) (io.Reader, error) {
+			return nil, fmt.Errorf("%w %q is not read", errCoding, coding)
+		}}
+	}
+}
+
+// unzip opens its reader at the first Read, because that reads from the provider already.
+type unzip struct {
+	from io.Reader
+	open func(io.Reader) (io.Reader, error)
+	r    io.Reader
+}
+
+func (u *unzip) Read(b []byte) (n int, err error) {
+	if u.r == nil {
+		if u.r, err = u.open(u.from); err != nil {
+			u.r = nil
+			return 0, coding(err)
+		}
+	}
+	n, err = u.r.Read(b)
+	return n, coding(err)
+}
+
+// coding marks the errors that are of the data and not of the connection.
+func coding(err error) error {
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	for _, e := range []error{gzip.ErrHeader, gzip.ErrChecksum, zlib.ErrHeader, zlib.ErrChecksum, zlib.ErrDictionary} {
+		corrupt = corrupt || errors.Is(err, e)
+	}
+	if corrupt {
+		return fmt.Errorf("%w: %w", errCoding, err)
+	}
+	return err
+}
+
+// readAll reads a body up to a limit.
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, chat.ErrTooLong
+	}
+	return b, err
+}
+
+// lively is a body whose every piece is a sign of life.
+type lively struct {
+	io.Reader
+	clock *clock
+	idle  time.Duration
+	why   *messages.Fault
+}
+
+func (l lively) Read(b []byte) (int, error) {
+	n, err := l.Reader.Read(b)
+	if n > 0 {
+		l.clock.set(l.idle, l.why)
+	}
+	return n, err
+}

@@ -1,0 +1,98 @@
+package failover
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+)
+
+func thought(text string) string { return chunk(`{"reasoning_content":"`+text+`"}`, "null") }
+
+func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
+	t.Parallel()
+	seen := make(chan struct{})
+	u := newUpstream(t, map[string]play{"a": func(w http.ResponseWriter, r *http.Request, _ bool) {
+		events(w, chunk(`{"role":"assistant","content":""}`, "null"), thought("hm"))
+		select {
+		case <-seen:
+		case <-r.Context().Done():
+			return
+		}
+		events(w, thought(" so"), delta("hi"), finish("stop"), "[DONE]")
+	}})
+	s := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "a"), nil)
+	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
+	require.NoError(t, err)
+	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
+		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
+	var thoughts, text string
+	for {
+		m, err := sub.NextMsg(patience)
+		require.NoError(t, err, "the model goes on when its first thought was seen")
+		require.Empty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
+		if len(m.Data) == 0 {
+			break
+		}
+		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
+			close(seen)
+		}
+		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
+		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
+	}
+	require.Equal(t, "hm so", thoughts)
+	require.Equal(t, "hi", text)
+}
+
+func TestAStandbyTakesOverAfterThoughts(t *testing.T) { // (FO-9)
+	t.Parallel()
+	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets), "silent": then(sends(thought("hm")), silence)})
+	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other", newUpstream(t, nil).URL, "standby")
+	s := newSystem(t, configured("standby", providers), nil)
+	for _, model := range []string{"breaks", "silent"} {
+		a := s.ask(model, true)
+		require.True(t, a.standby(), a.body)
+		require.Contains(t, a.body, `"reasoning_content":"hm"`)
+	}
+	alone := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "breaks"), nil)
+	a := alone.ask("breaks", true)
+	require.Equal(t, "provider_error", a.fault, a.body)
+	require.Empty(t, a.text)
+}
+
+func TestACallWaitsForAProviderThatAsksForPatience(t *testing.T) { // (FO-1)
+	t.Parallel()
+	u := newUpstream(t, map[string]play{"a": limited("1")})
+	s := newSystem(t, configured("b", provider("up", u.URL, "a, b")), nil)
+	a := s.ask("a", false)
+	require.Equal(t, "b", a.text, a.body)
+	require.Equal(t, []string{"a", "b"}, u.names())
+	require.GreaterOrEqual(t, u.gap(), time.Second, "nothing goes there before its time")
+
+	again := s.ask("a", false, "Shallot-Timeout", "500ms")
+	require.NotEmpty(t, again.fault, "no time is left to wait")
+}
+
+func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
+	t.Parallel()
+	u := newUpstream(t, map[string]play{"slow": func(w http.ResponseWriter, r *http.Request, _ bool) {
+		for range 10 {
+			events(w, delta("."))
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(300 * time.Millisecond): // simulated: a slow model
+			}
+		}
+		events(w, finish("stop"), "[DONE]")
+	}})
+	providers := provider("up", u.URL, "slow") + provider("other", newUpstream(t, nil).URL, "standby")
+	s := newSystem(t, configured("standby", providers), nil)
+	a := s.ask("slow", true, "Shallot-Timeout", "5s") // half of it is the run's share, until it says something
+	require.Empty(t, a.fault, a.body)
+	require.Equal(t, "..........", a.text)
+	require.Equal(t, []string{"slow"}, u.names())
+}
