@@ -267,3 +267,11 @@ func (n Notes) clone() Notes {
 	}
 	return out
 }
+
+// ReplyFrom puts the reply of another call in place as it is, without reading it, and clears a fault.
+func (c *Call) ReplyFrom(d *Call) {
+	if i, ok := d.bodies.names[ReplyBody]; ok {
+		c.bodies.put(ReplyBody, d.bodies.lines[i])
+		c.Fault = nil
+	}
+}

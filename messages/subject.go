@@ -31,6 +31,25 @@ func (s Subjects) Entry(kind Kind, nested bool) string {
 	return s.at("call", "entry", string(kind))
 }
 
+// Queued is where an accepted call is stored: once for each of its generations. The call stands in the subject, so
+// that a call can be looked up that has not ended.
+func (s Subjects) Queued(kind Kind, class, tenant, call string) string {
+	return s.at("call", "entry", string(kind), Token(class), Token(tenant), Token(call))
+}
+
+// QueuedClass matches the stored calls of one work queue.
+func (s Subjects) QueuedClass(kind Kind, class string) string {
+	return s.at("call", "entry", string(kind), Token(class), "*", "*")
+}
+
+// QueuedCall matches one stored call, of whatever kind.
+func (s Subjects) QueuedCall(tenant, call string) string {
+	return s.at("call", "entry", "*", "*", Token(tenant), Token(call))
+}
+
+// Who is where an owner asks all others who has a call.
+func (s Subjects) Who() string { return s.at("who") }
+
 // EntryAll is the subject space of SHALLOT_CALLS.
 func (s Subjects) EntryAll() string { return s.at("call", "entry", ">") }
 

@@ -29,6 +29,18 @@ func Step(ctx context.Context, s Stage, c *messages.Call) (Next, Report) {
 	return finish(s, c, was, perform(ctx, s, c))
 }
 
+// StepPresent is [Step], but for a stage whose work is done by a program elsewhere that does not run: nothing has been
+// done then, the call is where it was, and gone says what is missing.
+func StepPresent(ctx context.Context, s Stage, c *messages.Call) (next Next, r Report, gone *Absent) {
+	was := outcome(c)
+	p := perform(ctx, s, c)
+	if gone, ok := errors.AsType[*Absent](p.err); ok {
+		return next, r, gone
+	}
+	next, r = finish(s, c, was, p)
+	return next, r, nil
+}
+
 // outcome takes a snapshot of the call's outcome before an after, to restore it if the after fails.
 func outcome(c *messages.Call) (was messages.Outcome) {
 	if c.Slip.Back {

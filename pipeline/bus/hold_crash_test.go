@@ -161,7 +161,7 @@ func TestHeldCallsOverNATS(t *testing.T) {
 		require.NoError(t, err)
 		return out
 	}
-	events, err := nc.SubscribeSync("shallot.v1.event.answered.>")
+	events, err := nc.SubscribeSync("shallot.v1.event.decided.>")
 	require.NoError(t, err)
 	m := ask("shallot.v1.tenant.acme.tool.request.x", `{}`)
 	require.Equal(t, "pending", m.Header.Get("Shallot-Status"))

@@ -85,7 +85,7 @@ func TestStoppedNodeIsDeaf(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 	}
 	_, err := n.Accept(t.Context(), chatRequest())
-	requireFault(t, err, messages.Overloaded)
+	requireFault(t, err, messages.Stopping)
 }
 
 // TestTrap_Lease7_AcceptingProcessDies: the end of a call whose accepting process is gone is recorded, and a plain

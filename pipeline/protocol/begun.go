@@ -29,7 +29,7 @@ func (s *Runs) void(now time.Duration, r *run, why Why, out []Effect) []Effect {
 		return out
 	}
 	r.stopped = now
-	if !r.left && r.n == 1 {
+	if !r.left && r.n <= max(r.spec.First, 1) {
 		r.phase = over
 		return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: NotExecuted})
 	}

@@ -39,8 +39,10 @@ type durable struct {
 	copy       bool // somebody put it into the queue once more, as nobody seemed to have it
 	stored     bool // it is in the queue: a bound call that holds is not
 	until      time.Duration
-	unsure     bool // whoever waits has heard that the outcome is not known
-	answers    bool // the end is still to be told from here
+	patience   time.Duration // until when whoever waits may wait for the end to be stored
+	unsure     bool          // whoever waits has heard that the outcome is not known
+	elsewhere  bool          // parked or handed back: it is in stores for whoever goes on with it
+	answers    bool          // the end is still to be told from here
 	op         uint64
 	index      int
 }
@@ -69,6 +71,8 @@ type Delivery struct {
 	// Again is the mark of a message that may be a second copy, or follow another generation.
 	Again bool
 	Until time.Duration // the call's deadline
+	// Old says that the message may have waited in this process for long, so that others may have the call by now.
+	Old bool
 }
 
 // Delivered takes a message. A first delivery runs at once; whatever may be somebody else's is looked up first.
@@ -90,7 +94,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	d := s.add(m.Call)
 	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
 	d.copy, d.sentMark = m.Again && m.Generation == 0, now
-	if !s.hearing.Current() || m.Count > 1 || m.Again {
+	if !s.hearing.Current() || m.Count > 1 || m.Again || m.Old {
 		out = s.progress(now, d, out)
 		return s.readResult(now, d, out)
 	}
@@ -164,7 +168,7 @@ func (s *Deliveries) Owns(call string) bool {
 // WhoOwns is another process's question who has the call; seq is the delivery that made it ask.
 func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, out []Effect) []Effect {
 	d := s.calls[call]
-	if d == nil {
+	if d == nil || d.elsewhere {
 		return out
 	}
 	mine := d.doubt || d.step >= running
@@ -335,3 +339,6 @@ func (s *Deliveries) remark(now time.Duration, d *durable, out []Effect) []Effec
 	d.step, d.doubt, d.asked, d.again, d.op = remarking, true, now, now, 0
 	return s.progress(now, d, out)
 }
+
+// Has reports whether this process holds deliveries of the call, whatever it is about to do with them.
+func (s *Deliveries) Has(call string) bool { return s.calls[call] != nil }

@@ -16,7 +16,7 @@ const (
 	WhoOwns                 // to all owners: who owns Call; Seq is the delivery that asks
 	Owns                    // the answer to WhoOwns, to owner To: Seq is the own delivery, Yes that it is certain
 	Busy                    // to owner To: work Call, N and offer Seq; Free, Waiting
-	Free                    // to all owners: Free slots of class Group
+	Free                    // to all owners: room for Free more offers of class Group
 	List                    // to owner To: what is in hand; Member.Shown gives it
 	Outcome                 // to owner To: the outcome of work Call, N; State
 	Confirm                 // to member To: the outcome of work Call, N is needed no more

@@ -9,7 +9,7 @@ func (s *Deliveries) End(now time.Duration, call string, until time.Duration, ou
 	if d == nil || d.step == ending || d.step == readingEnd || d.step == acking {
 		return out
 	}
-	d.doubt, d.answers, d.until = false, true, until
+	d.doubt, d.answers, d.until, d.patience = false, true, until, max(until, now+endWithin)
 	return s.store(now, d, ending, Effect{Kind: PutResult}, out)
 }
 
@@ -72,6 +72,7 @@ func (s *Deliveries) left(now time.Duration, d *durable, out []Effect) []Effect 
 	default:
 		return out
 	}
+	d.elsewhere = true
 	return s.ack(now, d, out)
 }
 
@@ -137,7 +138,7 @@ func (s *Deliveries) look(now time.Duration, d *durable, out []Effect) []Effect 
 
 // lateEnd tells whoever waits that the outcome is not known, when the end could not be stored in time.
 func (s *Deliveries) lateEnd(now time.Duration, d *durable, out []Effect) []Effect {
-	if d.answers && !d.unsure && (d.step == ending || d.step == readingEnd) && now >= d.until {
+	if d.answers && !d.unsure && (d.step == ending || d.step == readingEnd) && now >= d.patience {
 		d.unsure = true
 		out = append(out, Effect{Kind: Unsure, Call: d.call})
 	}

@@ -8,7 +8,10 @@ type Target struct {
 	Class  string // the queue group of the members that can do it
 	Tenant string
 	// Once says that it must not run twice; begun records decide then, beginning with number N.
-	Once  bool
+	Once bool
+	// First is the number with which the call's work began anew, because a stage asked for another run although the one
+	// before had come to its end; 0 means 1. Numbers below it say nothing about this work.
+	First uint64
 	Until time.Duration // nothing begins after it
 	// Fresh says that no other owner can have offered this call's work.
 	Fresh bool

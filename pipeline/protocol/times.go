@@ -56,6 +56,8 @@ const (
 	readEvery = 5 * time.Second
 	// voidWithin is how long a call that is over waits for the record that decides what its caller hears.
 	voidWithin = time.Second
+	// endWithin is how long the end of a call may take to be stored that comes when its time is over, or nearly.
+	endWithin = time.Second
 	// acceptWithin is how long an accepting process tries to store a call before it answers its caller.
 	acceptWithin = 5 * time.Second
 	// keepPast is how long a member keeps an unconfirmed outcome past the end of its call's time.

@@ -12,6 +12,7 @@ type Offered struct {
 	Class string
 	Seq   uint64
 	Once  bool
+	First uint64 // as in Target
 	// Bound says that nobody goes on with the call if its owner dies.
 	Bound bool
 	Sent  time.Duration // by the owner's clock
@@ -83,12 +84,15 @@ type slots struct {
 	used     int
 	queue    []*work
 	told     time.Duration // when free slots were last published
-	wasFull  bool
-	refused  time.Duration // when an offer was last answered with Busy
+	wasFull  bool          // since then nobody was told that there is room
+	refused  time.Duration // when an offer last found no room, or took the last
 	capacity int
 }
 
 func (s *slots) free() int { return s.slots - s.used }
+
+// room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
+func (s *slots) room() int { return s.free() + s.capacity - len(s.queue) }
 
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
@@ -102,6 +106,9 @@ func (s *Works) Serve(class string, n int) {
 	s.named = append(s.named, c)
 }
 
+// Holds reports whether the work is in hand or its outcome kept.
+func (s *Works) Holds(w Work) bool { return s.works[w] != nil }
+
 // Offered takes an offer: the work starts, waits in the queue, or is answered with Busy. Late and known ones are
 // dropped, and a kept outcome is sent again.
 func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
@@ -113,8 +120,11 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	if c.free() <= 0 && len(c.queue) >= c.capacity {
+	room := c.room()
+	if room <= 1 { // whoever waits in line is to hear when there is room again
 		c.wasFull, c.refused = true, now
+	}
+	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
 			Free: 0, Waiting: int32(len(c.queue))})
 	}
@@ -175,7 +185,7 @@ func (s *Works) begin(now time.Duration, c *slots, w *work, out []Effect) []Effe
 	switch {
 	case !w.offer.Once:
 		return s.start(w, out)
-	case w.offer.N > 1:
+	case w.offer.N > max(w.offer.First, 1):
 		return s.store(now, w, before, Effect{Kind: GetBegun, N: w.offer.N - 1}, out)
 	}
 	return s.create(now, w, out)
@@ -258,9 +268,9 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		}
 		out = s.begin(now, c, next, out)
 	}
-	if c.wasFull && c.free() > 0 {
+	if c.wasFull && c.room() > 0 {
 		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.free())})
+		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 	}
 	return out
 }

@@ -29,7 +29,10 @@ type ConnOptions struct {
 	InProcess nats.InProcessConnProvider
 	// User and Password are for InProcess; other servers have them in their URL or context.
 	User, Password string
-	Log            *slog.Logger
+	// Direct is for connections of owners and members: nothing is buffered while the server is away, since what cannot
+	// be sent now is decided anew later, and a dead server is noticed within 4 seconds.
+	Direct bool
+	Log    *slog.Logger
 }
 
 // natsContext is the part of a NATS context file that is used here; the nats CLI writes it.
@@ -68,6 +71,9 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 			}
 			o.Log.Error("NATS reports", "subject", subject, "err", err)
 		}),
+	}
+	if o.Direct {
+		opts = append(opts, nats.ReconnectBufSize(-1), nats.PingInterval(2*time.Second))
 	}
 	url := o.URL
 	if o.Context != "" {

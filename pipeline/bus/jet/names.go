@@ -22,6 +22,10 @@ const (
 	ApprovalsBucket   = "shallot_approvals"
 	IntentsBucket     = "shallot_intents"
 	LimitsBucket      = "shallot_limits"
+	OwnersBucket      = "shallot_owners"
+	MembersBucket     = "shallot_members"
+	BegunBucket       = "shallot_begun"
+	OutcomesBucket    = "shallot_outcomes"
 	BodiesObjects     = "shallot_bodies"
 	EvictedObjects    = "shallot_evicted"
 )

@@ -1,0 +1,124 @@
+package spine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/protocol"
+)
+
+// begun keeps the records of work that must not run twice, and outcomes that their member could not keep.
+type begun struct {
+	records  jetstream.KeyValue
+	outcomes jetstream.KeyValue
+}
+
+// begunLine is line 1 of a record; the outcome follows, if there is one.
+type begunLine struct {
+	State string `json:"state"`
+	By    string `json:"by,omitempty"` // the member, or the owner that gave the work up
+	Nonce uint64 `json:"nonce,omitempty"`
+	Last  bool   `json:"last,omitempty"`
+}
+
+var recordWords = map[protocol.State]string{protocol.Void: "void", protocol.Begun: "begun", protocol.NotRun: "not-run",
+	protocol.Done: "done", protocol.Lost: "lost"}
+
+// storeTime bounds one request to the server. One that was not answered may have been done.
+const storeTime = 3 * time.Second
+
+func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
+	b := &begun{}
+	var err error
+	if b.records, err = js.KeyValue(ctx, jet.BegunBucket); err == nil {
+		b.outcomes, err = js.KeyValue(ctx, jet.OutcomesBucket)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bus: records of work: %w; run the provisioning step first", err)
+	}
+	return b, nil
+}
+
+// do carries out an effect on a record of the tenant's call and says what came of it; found is the outcome that a read
+// found. payload is the outcome that goes into the record.
+func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payload []byte) (
+	st protocol.Stored, found []byte) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	key := messages.Key(tenant, e.Call, strconv.FormatUint(e.N, 10))
+	value := rawjson.Encode(begunLine{State: recordWords[e.State], By: e.By, Nonce: e.Nonce, Last: e.Last})
+	if payload != nil {
+		value = append(append(value, '\n'), payload...)
+	}
+	var rev uint64
+	var err error
+	switch e.Kind {
+	case protocol.PutBegun:
+		rev, err = b.records.Create(ctx, key, value)
+	case protocol.SetBegun:
+		rev, err = b.records.Update(ctx, key, value, e.Rev)
+	case protocol.GetBegun:
+		return read(b.records.Get(ctx, key))
+	case protocol.PutOutcome:
+		rev, err = b.outcomes.Put(ctx, key, value)
+	case protocol.GetOutcome:
+		return read(b.outcomes.Get(ctx, key))
+	}
+	st = protocol.Stored{Result: written(err)}
+	if err == nil {
+		st.Record = protocol.Record{State: e.State, By: e.By, Nonce: e.Nonce, Last: e.Last, Rev: rev}
+	}
+	return st, nil
+}
+
+// written says what came of a write.
+func written(err error) protocol.Result {
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return protocol.OK
+	case errors.Is(err, jetstream.ErrKeyExists):
+		return protocol.Exists
+	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		return protocol.Exists
+	case errors.As(err, &api) && api.ErrorCode == wrongLastReplicated:
+		return protocol.Exists
+	case errors.As(err, &api):
+		return protocol.No
+	}
+	return protocol.Unclear
+}
+
+// wrongLastReplicated is what a replicated stream says of another revision.
+const wrongLastReplicated = 10164
+
+func read(entry jetstream.KeyValueEntry, err error) (st protocol.Stored, found []byte) {
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return protocol.Stored{Result: protocol.Missing}, nil
+	}
+	if err != nil {
+		return protocol.Stored{Result: protocol.Unclear}, nil
+	}
+	line, payload, _ := bytes.Cut(entry.Value(), []byte{'\n'})
+	var l begunLine
+	if json.Unmarshal(line, &l) != nil {
+		return protocol.Stored{Result: protocol.Unclear}, nil
+	}
+	r := protocol.Record{By: l.By, Nonce: l.Nonce, Last: l.Last, Rev: entry.Revision()}
+	for state, word := range recordWords {
+		if word == l.State {
+			r.State = state
+		}
+	}
+	return protocol.Stored{Result: protocol.OK, Record: r}, payload
+}

@@ -1,0 +1,377 @@
+package spine
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/protocol"
+)
+
+// ends stores how calls ended and tells those who wait. The record is created first, and the first one is the call's
+// end: whoever comes second tells what is stored.
+type ends struct {
+	records records
+	decide  decide
+	codec   *codec
+	inbox   string // of calls that this process has accepted, with the last dot
+	replies string // where all inboxes lie, with the last dot
+	release func(c *messages.Call)
+	fold    func(kind messages.Kind, s messages.Slip)
+	callers Callers
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	ending  map[string]*ending
+	read    map[string]*reading
+	waiting map[string][]waiter
+}
+
+// waiter is somebody who waits in this process for the end of a stored call.
+type waiter struct {
+	*pending
+	tenant string
+	until  time.Time // then the end is looked for
+}
+
+// ending is a call whose end is to be stored.
+type ending struct {
+	call *messages.Call
+	wire []byte // nil: its large bodies are not stored yet
+}
+
+// reading is a stored end while it is being told.
+type reading struct {
+	data  []byte
+	users int
+}
+
+// prepare takes the end of a call that PutResult will store.
+func (s *ends) prepare(c *messages.Call) {
+	e := &ending{call: c}
+	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
+	defer cancel()
+	var err error
+	if e.wire, err = s.codec.encode(ctx, c.Clone()); err != nil {
+		s.log.Warn("the end of a call could not be written yet; that is tried again", "call", c.ID, "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending[c.ID] = e
+}
+
+func (s *ends) get(call string) *ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending[call]
+}
+
+// put creates the result record.
+func (s *ends) put(e protocol.Effect) {
+	x := s.get(e.Call)
+	switch {
+	case x == nil:
+		s.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
+		return
+	case x.wire == nil:
+		go func() {
+			s.prepare(x.call)
+			if y := s.get(e.Call); y.wire != nil {
+				s.create(e, y)
+			} else {
+				s.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
+			}
+		}()
+		return
+	}
+	s.create(e, x)
+}
+
+func (s *ends) create(e protocol.Effect, x *ending) {
+	s.records.update(jet.ResultsBucket, messages.Key(x.call.Tenant, x.call.ID), x.wire, 0, func(f found) {
+		if f.result == protocol.OK {
+			s.fold(x.call.Kind, x.call.Slip)
+			s.release(x.call)
+		}
+		s.stored(e, f, x.wire)
+	})
+}
+
+// fetch reads the result record.
+func (s *ends) fetch(e protocol.Effect, key string) {
+	s.records.get(jet.ResultsBucket, key, func(f found) { s.stored(e, f, f.data) })
+}
+
+// key is where the result of a call is recorded, as far as this process knows the call.
+func (s *ends) key(call string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.waiting[call]; len(w) > 0 {
+		return messages.Key(w[0].tenant, call)
+	}
+	if x := s.ending[call]; x != nil {
+		return messages.Key(x.call.Tenant, call)
+	}
+	return ""
+}
+
+// stored tells the protocol, which may tell the end at once.
+func (s *ends) stored(e protocol.Effect, f found, data []byte) {
+	if f.result == protocol.OK {
+		defer s.keep(e.Call, data)()
+	}
+	s.decide.stored(e, protocol.Stored{Result: f.result, Record: protocol.Record{State: protocol.Done, Rev: f.rev}})
+}
+
+// keep has a stored end at hand until done is called.
+func (s *ends) keep(call string, data []byte) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.read[call]
+	if r == nil {
+		r = &reading{data: data}
+		s.read[call] = r
+	}
+	r.users++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.users--; r.users == 0 {
+			delete(s.read, call)
+		}
+	}
+}
+
+// tell tells the stored end of a call to whoever waits for it, in this process and, if this process has ended it, where
+// it was accepted. inbox says that its caller's own inbox may still be answered.
+func (s *ends) tell(call string, inbox bool) {
+	s.mu.Lock()
+	r, x, waiting := s.read[call], s.ending[call], s.waiting[call]
+	delete(s.ending, call)
+	s.mu.Unlock()
+	if r == nil || x == nil && len(waiting) == 0 {
+		return
+	}
+	to := ""
+	if x != nil && !strings.HasPrefix(x.call.Return.Inbox, s.inbox) && strings.HasPrefix(x.call.Return.Inbox, s.replies) {
+		to = x.call.Return.Inbox
+	}
+	if to != "" {
+		s.send(to, r.data, inbox)
+	}
+	if len(waiting) > 0 {
+		s.open(r.data, func(c *messages.Call) { s.hand(call, c) })
+	}
+}
+
+// open reads an end; in the background if its large bodies are to be fetched.
+func (s *ends) open(data []byte, then func(c *messages.Call)) {
+	c, err := messages.Unmarshal(data)
+	switch {
+	case err != nil:
+		s.log.Error("a stored end cannot be read", "err", err)
+	case len(c.Refs()) == 0:
+		then(c)
+	default:
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 3*objectTime)
+			defer cancel()
+			c, err := s.codec.open(ctx, data)
+			if err != nil {
+				s.log.Warn("the bodies of a stored end cannot be read; whoever waits reads it again", "err", err)
+				return
+			}
+			then(c)
+		}()
+	}
+}
+
+// send tells the end where the call was accepted. If nobody is there any more, its caller is answered from here.
+func (s *ends) send(to string, data []byte, inbox bool) {
+	m := &nats.Msg{Subject: to, Data: data, Header: nats.Header{hdrEnd: {"1"}}}
+	err := s.records.ask.send(m, func(m *nats.Msg) {
+		if m == nil || m.Header.Get("Status") == "" || !inbox {
+			return
+		}
+		s.open(data, func(c *messages.Call) {
+			if c.Return.Caller != "" {
+				s.callers.Answer(c)
+			}
+		})
+	})
+	if err != nil {
+		s.log.Debug("an end was not sent; whoever waits reads the record", "err", err)
+	}
+}
+
+// hand gives the end to those who wait in this process.
+func (s *ends) hand(call string, c *messages.Call) {
+	s.mu.Lock()
+	waiting := s.waiting[call]
+	delete(s.waiting, call)
+	s.mu.Unlock()
+	for _, p := range waiting {
+		p.end(c.Clone())
+	}
+	if len(waiting) > 0 {
+		s.forget(call)
+	}
+}
+
+func (s *ends) forget(call string) {
+	s.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
+		o.Waits.Forget(call)
+		return out
+	})
+}
+
+// unsure tells whoever waits that the end could not be stored in time. What is stored later counts.
+func (s *ends) unsure(call string) {
+	x := s.get(call)
+	if x == nil {
+		return
+	}
+	c := x.call.Clone()
+	c.Fail(messages.NewFault(messages.OutcomeUnknown, "the call has ended, but its end could not be stored in time; "+
+		"ask for the result of call %s later", call).From("bus"))
+	s.hand(call, c)
+	if to := x.call.Return.Inbox; strings.HasPrefix(to, s.replies) && !strings.HasPrefix(to, s.inbox) {
+		if data, err := c.Marshal(); err == nil {
+			s.send(to, data, false)
+		}
+	}
+}
+
+// wait adds somebody who waits for the call in this process.
+func (s *ends) wait(call string, w waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting[call] = append(s.waiting[call], w)
+}
+
+// late takes out those who wait for a call whose time is over.
+func (s *ends) late(now time.Time) map[string][]waiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var late map[string][]waiter
+	for call, waiting := range s.waiting {
+		if !now.After(waiting[0].until) {
+			continue
+		}
+		if late == nil {
+			late = map[string][]waiter{}
+		}
+		late[call] = waiting
+		delete(s.waiting, call)
+	}
+	return late
+}
+
+// forgetIfNobody ends the reading of a result for which nobody waits any more.
+func (s *ends) forgetIfNobody(call string) {
+	s.mu.Lock()
+	n := len(s.waiting[call])
+	s.mu.Unlock()
+	if n == 0 {
+		s.forget(call)
+	}
+}
+
+// unwait takes them away again.
+func (s *ends) unwait(call string, p *pending) {
+	s.mu.Lock()
+	var kept []waiter
+	for _, q := range s.waiting[call] {
+		if q.pending != p {
+			kept = append(kept, q)
+		}
+	}
+	if s.waiting[call] = kept; len(kept) == 0 {
+		delete(s.waiting, call)
+	}
+	s.mu.Unlock()
+	if len(kept) == 0 {
+		s.forget(call)
+	}
+}
+
+// follower is who takes the parts of a streamed reply: whoever waits here, or a relay to where the call was accepted.
+func (s *ends) follower(o *owned) *pending {
+	if !o.call.Stream {
+		return nil
+	}
+	to := o.call.Return.Inbox
+	if strings.HasPrefix(to, s.inbox) || !strings.HasPrefix(to, s.replies) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w := s.waiting[o.id]; len(w) > 0 {
+			return w[0].pending
+		}
+		return nil
+	}
+	relay := newPending(o.id)
+	go func() { // until the call leaves this process
+		_, _ = relay.Wait(o.ctx, func(d pipeline.Delta) { s.pass(to, d) })
+	}()
+	return relay
+}
+
+// pass sends a part of a reply on.
+func (s *ends) pass(to string, d pipeline.Delta) {
+	h := nats.Header{hdrDelta: {d.Source + " " + strconv.Itoa(d.N)}}
+	d.Marks.Each(func(name, value string) { h[name] = []string{headerValue(value)} })
+	_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: to, Header: h, Data: d.Chunk}) // a gap is filled by the end
+}
+
+// held tells whoever waits that the call is parked: they ask for the result later.
+func (s *ends) held(call, inbox string) {
+	s.mu.Lock()
+	waiting := s.waiting[call]
+	delete(s.waiting, call)
+	s.mu.Unlock()
+	for _, p := range waiting {
+		p.hold()
+	}
+	s.forget(call)
+	if strings.HasPrefix(inbox, s.replies) && !strings.HasPrefix(inbox, s.inbox) {
+		_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {"1"}}})
+	}
+}
+
+// heard takes what owners say about calls that were accepted here.
+func (s *ends) heard(m *nats.Msg) {
+	call, ok := messages.Untoken(strings.TrimPrefix(m.Subject, s.inbox))
+	if !ok {
+		return
+	}
+	switch {
+	case m.Header.Get(hdrHeld) != "":
+		s.held(call, "")
+	case m.Header.Get(hdrEnd) != "":
+		s.open(m.Data, func(c *messages.Call) {
+			if c.ID == call {
+				s.hand(call, c)
+			}
+		})
+	default:
+		source, n, ok := strings.Cut(m.Header.Get(hdrDelta), " ")
+		k, err := strconv.Atoi(n)
+		if !ok || err != nil {
+			return
+		}
+		s.mu.Lock()
+		waiting := s.waiting[call]
+		s.mu.Unlock()
+		if len(waiting) > 0 {
+			waiting[0].addDelta(pipeline.Delta{Source: source, N: k, Chunk: m.Data, Marks: marksOf(m.Header)})
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package spine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/stream"
+)
+
+// until waits for the end of its context.
+func until(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// both runs a test with calls that are fused and with calls that are spread.
+func both(t *testing.T, run func(t *testing.T, cfg spine.Config)) {
+	t.Helper()
+	for name, fused := range map[string]bool{"spread": false, "fused": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, spine.Config{Fusion: fused})
+		})
+	}
+}
+
+// At its deadline the caller is answered at once; the stages that must see every call see it after that.
+func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		seen, gate := make(chan messages.Code, 1), make(chan struct{})
+		audit := pipeline.Stage{Name: "audit", Kind: messages.Model, Order: 1, Tier: pipeline.Mandatory, Before: pass,
+			After: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				<-gate
+				seen <- c.Fault.Code
+				return pipeline.Continue(), ctx.Err()
+			}}
+		var optional atomic.Int32
+		other := pipeline.Stage{Name: "other", Kind: messages.Model, Order: 20, Before: pass,
+			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				optional.Add(1)
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(until)), Manager: manager(t, audit, other)})
+		r := chatRequest()
+		r.Deadline = time.Now().Add(300 * time.Millisecond)
+		c := wait(t, accept(t, n, r))
+		require.Less(t, time.Since(r.Deadline), time.Second)
+		require.NotNil(t, c.Fault)
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+		close(gate)
+		require.Equal(t, messages.DeadlineExceeded, <-seen)
+		require.Zero(t, optional.Load())
+	})
+}
+
+// A phase that does not listen to its context holds up nobody who waits.
+func TestAPhaseThatIgnoresTheDeadlineDoesNotKeepItsCaller(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		gate := make(chan struct{})
+		defer close(gate)
+		deaf := pipeline.Stage{Name: "deaf", Kind: messages.Model, Order: 10,
+			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				<-gate
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, deaf)})
+		r := chatRequest()
+		r.Deadline = time.Now().Add(200 * time.Millisecond)
+		c := wait(t, accept(t, n, r))
+		require.Less(t, time.Since(r.Deadline), time.Second)
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
+	})
+}
+
+// A caller that leaves cancels the work that runs for it, and every stage that the call has passed sees that.
+func TestACallerThatLeavesCancelsTheWork(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		began, cancelled, seen := make(chan struct{}), make(chan error, 1), make(chan messages.Code, 1)
+		target := func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			close(began)
+			<-ctx.Done()
+			cancelled <- context.Cause(ctx)
+			return context.Cause(ctx)
+		}
+		s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, Before: pass,
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				seen <- c.Fault.Code
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(target)), Manager: manager(t, s)})
+		p := accept(t, n, chatRequest())
+		<-began
+		p.Leave()
+		require.ErrorIs(t, <-cancelled, pipeline.ErrCancelled)
+		require.Equal(t, messages.Cancelled, <-seen)
+		require.Equal(t, messages.Cancelled, wait(t, p).Fault.Code)
+	})
+}
+
+// Work that must not run twice and has begun ends as unknown at the deadline; what has not begun was not executed.
+func TestOnceWorkAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
+			<-t.Context().Done()
+			return nil
+		})), Manager: manager(t)})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(400 * time.Millisecond)}
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+		require.Less(t, time.Since(r.Deadline), 2*time.Second)
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, spine.Config{})
+		n := w.node(spine.Options{Entry: true, Manager: manager(t)})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(400 * time.Millisecond)}
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.TargetAbsent, c.Fault.Code, c.Fault.Message)
+	})
+}
+
+// Again runs work again also where it must not run twice: it is another run, which a stage has decided.
+func TestAgainRunsOnceWorkAnew(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		var runs atomic.Int32
+		s := pipeline.Stage{Name: "s", Kind: messages.Tool, Order: 10, Keep: true, Before: pass,
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				if c.Attempt() < 3 {
+					return pipeline.Again(10 * time.Millisecond), nil
+				}
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(spine.Options{Entry: true, Manager: manager(t, s), Targets: roles(pipeline.TargetFunc(
+			func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				if runs.Add(1) == 1 {
+					f := messages.NewFault(messages.ToolNetwork, "not sent")
+					f.Unsent = true
+					return f
+				}
+				return echo(t.Context(), c, nil)
+			}))})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(20 * time.Second)}
+		c := wait(t, accept(t, n, r))
+		require.Nil(t, c.Fault)
+		require.EqualValues(t, 3, runs.Load())
+		require.Equal(t, 3, c.Slip.Tries)
+	})
+}
+
+// A class that nobody serves stops no calls of another one (BU-3).
+func TestADeadClassStopsNoOther(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		cfg.ModelClasses = []string{"dead", "default"}
+		w := newWorld(t, cfg)
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("s", 10)),
+			Classify: func(c *messages.Call) (string, error) {
+				if c.Session != "" {
+					return "dead", nil
+				}
+				return "default", nil
+			}})
+		var stuck []pipeline.Pending
+		for range 300 {
+			r := chatRequest()
+			r.Session, r.Deadline = "x", time.Now().Add(2*time.Second)
+			stuck = append(stuck, accept(t, n, r))
+		}
+		begin := time.Now()
+		for range 50 {
+			require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
+		}
+		require.Less(t, time.Since(begin), time.Second)
+		for _, p := range stuck {
+			require.Equal(t, messages.TargetAbsent, wait(t, p).Fault.Code)
+		}
+	})
+}
+
+// A stage that nobody serves is skipped if it may be, and waited for otherwise.
+func TestAStageThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, spine.Config{})
+	skips, waits := through("skips", 20), through("waits", 30)
+	skips.SkipAbsent = true
+	stages := []pipeline.Stage{skips, waits}
+	n := w.node(spine.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, stages...)})
+	r := chatRequest()
+	r.Deadline = time.Now().Add(500 * time.Millisecond)
+	c := wait(t, accept(t, n, r))
+	require.Equal(t, messages.StageAbsent, c.Fault.Code, c.Fault.Message)
+	p := accept(t, n, chatRequest())
+	w.node(spine.Options{Hosts: only("waits"), Manager: manager(t, stages...)})
+	begin := time.Now()
+	c = wait(t, p)
+	require.Nil(t, c.Fault)
+	require.Equal(t, []string{"skips.beforeModel(skipped)", "waits.beforeModel", "model", "waits.afterModel"}, c.Slip.Path)
+	require.Less(t, time.Since(begin), time.Second, "it goes on when the mark appears")
+}
+
+// What a model streams reaches who follows the call, in order and whole.
+func TestAStreamedReplyReachesItsFollower(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		const pieces = 200
+		chunk := func(i int) []byte {
+			return fmt.Appendf(nil, `{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d "}}]}`, i)
+		}
+		n := w.node(spine.Options{Entry: true, Manager: manager(t, through("s", 10)), Targets: roles(pipeline.TargetFunc(
+			func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+				var text string
+				for i := range pieces {
+					if err := emit(chunk(i)); err != nil {
+						return err
+					}
+					text += fmt.Sprintf("%d ", i)
+				}
+				c.SetReply(fmt.Appendf(nil, `{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, text))
+				return nil
+			}))})
+		r := chatRequest()
+		r.Stream = true
+		p := accept(t, n, r)
+		f := stream.NewFollower(r.Body)
+		var shown int
+		c, err := p.Wait(t.Context(), func(d pipeline.Delta) { shown += len(f.Delta(d)) })
+		require.NoError(t, err)
+		require.Nil(t, c.Fault)
+		require.Equal(t, pieces, shown)
+		_, fault := f.End(c)
+		require.Nil(t, fault)
+	})
+}
+
+// More work than slots waits its turn, at the worker and in line, and all of it is done.
+func TestMoreWorkThanSlots(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		cfg.QueueCapacity = 2
+		w := newWorld(t, cfg)
+		var now, most atomic.Int32
+		role := spine.TargetRole{Kind: messages.Model, Class: "default", Slots: 3, Target: pipeline.TargetFunc(
+			func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+				n := now.Add(1)
+				defer now.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				select {
+				case <-time.After(5 * time.Millisecond): // the model thinks
+				case <-ctx.Done():
+					return errors.New("too late")
+				}
+				return echo(ctx, c, nil)
+			})}
+		n := w.node(spine.Options{Entry: true, Manager: manager(t), Targets: []spine.TargetRole{role}})
+		var all []pipeline.Pending
+		for range 100 {
+			all = append(all, accept(t, n, chatRequest()))
+		}
+		for _, p := range all {
+			require.Nil(t, wait(t, p).Fault)
+		}
+		require.LessOrEqual(t, most.Load(), int32(3))
+	})
+}
+
+// A process that stops takes no new calls, finishes those that end soon, and ends the others.
+func TestStopEndsBoundCalls(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		cfg.Drain = 200 * time.Millisecond
+		w := newWorld(t, cfg)
+		began := make(chan struct{})
+		n := w.start(spine.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
+			func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+				close(began)
+				return until(ctx, c, emit)
+			}))})
+		p := accept(t, n, chatRequest())
+		<-began
+		require.NoError(t, stop(n))
+		c := wait(t, p)
+		require.Equal(t, messages.Overloaded, c.Fault.Code, c.Fault.Message)
+		_, err := n.Accept(t.Context(), chatRequest())
+		require.Error(t, err)
+	})
+}

@@ -1,0 +1,149 @@
+package spine
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+var defaultMaxTime = map[messages.Kind]time.Duration{
+	messages.Model: 10 * time.Minute, messages.Tool: time.Minute, messages.Agent: time.Hour,
+}
+
+// newCall makes the call of a request, with its deadline, its trace and its slip. Nothing of it is stored.
+func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
+	if n.opts.Validate != nil {
+		if err := n.opts.Validate(r.Kind, r.Body); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
+	c := n.factsOf(r)
+	if c.Past(time.Now()) {
+		return nil, messages.NewFault(messages.DeadlineExceeded, "the deadline %s is over already",
+			c.Deadline.Format(time.RFC3339)).From("entry")
+	}
+	if err := n.route(c, r); err != nil {
+		return nil, messages.AsFault(err, "entry")
+	}
+	if n.opts.Prepare != nil {
+		if err := n.opts.Prepare(c); err != nil {
+			return nil, messages.AsFault(err, "entry")
+		}
+	}
+	return c, nil
+}
+
+func (n *Node) factsOf(r pipeline.Request) *messages.Call {
+	if r.Tenant == "" {
+		r.Tenant = "default"
+	}
+	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
+	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
+	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	c.Notes = maps.Clone(r.Notes)
+	if c.RequestID == "" {
+		c.RequestID = c.ID
+	}
+	if c.Trace.Parent == "" {
+		c.Trace.Parent = newTrace()
+	}
+	c.Deadline = c.Accepted.Add(n.maxTime(r))
+	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
+		c.Deadline = r.Deadline.UTC()
+	}
+	if c.IdempotencyKey != "" {
+		c.Fingerprint = fingerprint(c)
+	}
+	return c
+}
+
+// route gives the call its slip.
+func (n *Node) route(c *messages.Call, r pipeline.Request) (err error) {
+	route := pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip}
+	if n.opts.ToolStages != nil {
+		if route.ToolStages, err = n.opts.ToolStages(c); err != nil {
+			return err
+		}
+	}
+	c.Slip, err = n.opts.Manager.Build(route)
+	return err
+}
+
+// newTrace is a new root, not sampled: whoever traces decides.
+func newTrace() string {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails
+	out := make([]byte, 0, 55)
+	out = hex.AppendEncode(append(out, "00-"...), b[:16])
+	out = hex.AppendEncode(append(out, '-'), b[16:])
+	return string(append(out, "-00"...))
+}
+
+// maxTime is the longest that the call of a request may take.
+func (n *Node) maxTime(r pipeline.Request) time.Duration {
+	most := n.opts.MaxTime[r.Kind]
+	if most <= 0 {
+		most = defaultMaxTime[r.Kind]
+	}
+	if n.opts.Longest != nil {
+		most = max(most, n.opts.Longest(r))
+	}
+	return max(most, r.MaxTime)
+}
+
+func applyClass(c *messages.Call) string {
+	switch {
+	case c.Kind != messages.Model:
+		return ""
+	case c.Run != "":
+		return pipeline.ApplyAgent
+	case c.Session != "":
+		return pipeline.ApplySession
+	}
+	return pipeline.ApplyBare
+}
+
+// fingerprint is the hash by which two bodies under one key are told apart. Its parts are prefixed with their lengths,
+// so that no two requests share one.
+func fingerprint(c *messages.Call) string {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(c.Kind), []byte(c.Tool), []byte(c.Agent), []byte(c.Session), c.Request()} {
+		fmt.Fprintf(h, "%d:", len(part))
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Call implements pipeline.Caller for stages and agents that need a whole call of their own. It is bound to this
+// process, with a slip of its own.
+func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
+	parent := c.Parent
+	if parent == "" {
+		parent = "none"
+	}
+	body := c.Request()
+	if text, ok := c.RequestText(); ok {
+		body = []byte(text)
+	}
+	p, err := n.Accept(ctx, pipeline.Request{
+		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
+		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
+		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
+	})
+	if err != nil {
+		return nil, err
+	}
+	end, err := p.Wait(ctx, nil)
+	if err != nil {
+		p.Leave()
+	}
+	return end, err
+}

@@ -1,0 +1,142 @@
+package spine
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// nodeReport is what one process says about itself to whoever gathers.
+type nodeReport struct {
+	ID      string                    `json:"id"` // of the process's node, new with each start
+	Name    string                    `json:"name"`
+	Rows    []pipeline.Stat           `json:"rows"`
+	Details map[string]map[string]any `json:"details"`
+	Builds  int64                     `json:"builds"`
+	LastNs  int64                     `json:"lastNs"`
+	Hosts   []string                  `json:"hosts"` // kind/stage that it serves
+	Targets []string                  `json:"targets"`
+	Entry   bool                      `json:"entry"`
+	Held    int                       `json:"held"`
+	Late    int64                     `json:"lateHops"` // questions that were read too late
+	Dead    int64                     `json:"deadLetters"`
+	Back    int64                     `json:"handedBack"`
+	Refused int64                     `json:"refusedReplies"` // requests whose reply subject is not an inbox
+}
+
+func (n *Node) ownReport(ctx context.Context) nodeReport {
+	r := nodeReport{ID: n.opts.Name, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.calls.count(),
+		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(), Refused: n.guard.refused.Load()}
+	for _, s := range n.opts.Manager.Stages("") {
+		if !n.opts.hosts(s.Stage) {
+			continue
+		}
+		r.Hosts = append(r.Hosts, string(s.Kind)+"/"+s.Name)
+		if s.Details != nil {
+			r.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
+		}
+	}
+	for _, t := range n.opts.Targets {
+		r.Targets = append(r.Targets, string(t.Kind)+"/"+t.Class)
+	}
+	builds, last := n.opts.Manager.Builds()
+	r.Builds, r.LastNs = builds, int64(last)
+	return r
+}
+
+// Times of gather: how long it waits for the next answer of processes that it does not know, and for those that it
+// does. A process that is known and does not answer within gatherKnown is counted out until it answers again.
+const (
+	gatherIdle  = 200 * time.Millisecond
+	gatherKnown = 2 * time.Second
+)
+
+// gather asks every process of the installation. It waits for all that answered the last time, and for a short while
+// for others; its own report needs no question.
+func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
+	sub, err := n.nc.SubscribeSync(n.nc.NewInbox())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := n.nc.PublishRequest(n.subj.Control("control", "report"), sub.Subject, nil); err != nil {
+		return nil, err
+	}
+	out := []nodeReport{}
+	missing := n.peers.known()
+	begin := time.Now()
+	for {
+		wait := gatherIdle
+		if len(missing) > 0 {
+			wait = max(wait, gatherKnown-time.Since(begin))
+		}
+		next, cancel := context.WithTimeout(ctx, wait)
+		m, err := sub.NextMsgWithContext(next)
+		cancel()
+		if err != nil {
+			break
+		}
+		var r nodeReport
+		if json.Unmarshal(m.Data, &r) != nil || r.ID == "" {
+			continue
+		}
+		delete(missing, r.ID)
+		if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == r.ID }) {
+			out = append(out, r)
+		}
+	}
+	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.opts.Name }) {
+		var own nodeReport // by way of JSON like the others, so that counters are added alike
+		if err := json.Unmarshal(rawjson.Encode(n.ownReport(ctx)), &own); err == nil {
+			out = append(out, own)
+		}
+	}
+	slices.SortFunc(out, func(a, b nodeReport) int { return strings.Compare(a.ID, b.ID) })
+	n.peers.set(out)
+	return out, ctx.Err()
+}
+
+// peers are the processes that answered the last gathering.
+type peers struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (p *peers) known() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]bool{}
+	for _, id := range p.ids {
+		out[id] = true
+	}
+	return out
+}
+
+func (p *peers) set(reports []nodeReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids = p.ids[:0]
+	for _, r := range reports {
+		p.ids = append(p.ids, r.ID)
+	}
+}
+
+// serveReport answers whoever gathers; every process does, whatever it hosts.
+func (n *Node) serveReport() error {
+	_, err := n.subs.hear(n.subj.Control("control", "report"), n.Answering(func(m *nats.Msg) {
+		n.tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			_ = m.Respond(rawjson.Encode(n.ownReport(ctx)))
+		})
+	}))
+	return err
+}

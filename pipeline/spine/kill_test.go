@@ -1,0 +1,280 @@
+package spine_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/spine"
+)
+
+// loadFixture is a stage around a target that takes as long as its request says and writes each purchase into a ledger,
+// with the name of the process that bought.
+func loadFixture(ledger, name string) pipelinetest.Fixture {
+	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+		key, _ := rawjson.FieldString(c.Request(), "key")
+		took, _ := rawjson.FieldString(c.Request(), "takes")
+		thinks, err := time.ParseDuration(took)
+		if err == nil {
+			err = note(ledger, "buy "+key+" "+name)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(thinks): // the model thinks
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "key", key))
+		return nil
+	})
+	stage := func(kind messages.Kind) pipeline.Stage {
+		return pipeline.Stage{Name: "outer", Kind: kind, Order: 10, Before: pass, After: pass}
+	}
+	return pipelinetest.Fixture{Name: "load", Kind: messages.Model, Target: target,
+		Stages: []pipeline.Stage{stage(messages.Model), stage(messages.Tool)}}
+}
+
+// note appends one line; a short append is not torn.
+func note(path, line string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line + "\n")
+	return errors.Join(err, f.Close())
+}
+
+// install is an installation of worker processes around an owner in the test's own process.
+type install struct {
+	t      *testing.T
+	srv    *serverProc
+	spec   partSpec
+	procs  map[string]*proc
+	owner  *spine.Node
+	ledger string
+}
+
+// newInstall starts the workers by name; "stage..." serves the stage, "target..." the targets. The owner is connected
+// through url.
+func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *install {
+	t.Helper()
+	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger")}
+	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger}
+	nc := dial(t, url)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, spine.Provision(t.Context(), js, x.spec.config()))
+	for _, name := range workers {
+		x.launch(name)
+	}
+	f := x.spec.fixture()
+	o := spine.Options{Config: x.spec.config(), Conn: nc, Entry: true, Hosts: nobody, Manager: manager(t, f.Stages...), Log: testLog()}
+	x.owner, err = spine.New(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, x.owner.Start(t.Context()))
+	t.Cleanup(func() { _ = stop(x.owner) })
+	return x
+}
+
+func (x *install) launch(name string) {
+	x.t.Helper()
+	p := x.spec
+	p.Name = name
+	if strings.HasPrefix(name, "target") {
+		p.Target = true
+	} else {
+		p.Stage = "outer"
+	}
+	x.procs[name] = launchPart(x.t, p)
+}
+
+func (x *install) accept(kind messages.Kind, key string, takes time.Duration) pipeline.Pending {
+	x.t.Helper()
+	body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "key", key), "takes", takes.String())
+	return accept(x.t, x.owner, pipeline.Request{Kind: kind, Tool: "t", Body: body, Deadline: time.Now().Add(50 * time.Second)})
+}
+
+// bought lists who bought the key, in order.
+func (x *install) bought(key string) (names []string) {
+	raw, err := os.ReadFile(x.ledger)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		require.NoError(x.t, err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if t := strings.Fields(line); len(t) == 3 && t[1] == key {
+			names = append(names, t[2])
+		}
+	}
+	return names
+}
+
+// buyer waits until somebody has begun the key's work.
+func (x *install) buyer(key string) string {
+	x.t.Helper()
+	require.Eventually(x.t, func() bool { return len(x.bought(key)) > 0 }, 10*time.Second, 5*time.Millisecond)
+	return x.bought(key)[0]
+}
+
+// A frozen worker of two holds up no call for longer than it takes to notice (BU-1).
+func TestOneFrozenStageWorkerOfTwoStopsNobody(t *testing.T) {
+	t.Parallel()
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage-a", "stage-b", "target")
+	require.Nil(t, wait(t, x.accept(messages.Model, "warm", 0)).Fault)
+	x.procs["stage-a"].signal(syscall.SIGSTOP)
+	var all []pipeline.Pending
+	begin := time.Now()
+	for range 200 {
+		all = append(all, x.accept(messages.Model, "k", 0))
+	}
+	for _, p := range all {
+		require.Nil(t, wait(t, p).Fault)
+	}
+	t.Logf("200 calls took %s", time.Since(begin))
+	require.Less(t, time.Since(begin), 5*time.Second)
+	begin = time.Now()
+	for range 50 { // by now it is known who is silent
+		require.Nil(t, wait(t, x.accept(messages.Model, "later", 0)).Fault)
+	}
+	t.Logf("50 calls, one after the other, took %s", time.Since(begin))
+	require.Less(t, time.Since(begin), time.Second)
+	x.procs["stage-a"].signal(syscall.SIGCONT)
+}
+
+// Work that may run again goes on at another worker when its own is killed.
+func TestRepeatableWorkOfAKilledWorkerRunsAgain(t *testing.T) {
+	t.Parallel()
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage", "target-a", "target-b")
+	p := x.accept(messages.Model, "k", time.Second)
+	first := x.buyer("k")
+	x.procs[first].end(syscall.SIGKILL, 5*time.Second)
+	require.Nil(t, wait(t, p).Fault)
+	require.Len(t, x.bought("k"), 2)
+	require.NotEqual(t, x.bought("k")[1], first)
+}
+
+// Work that must not run twice never does; its caller is told that nobody knows.
+func TestOnceWorkOfAKilledWorkerEndsUnknown(t *testing.T) {
+	t.Parallel()
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage", "target-a", "target-b")
+	p := x.accept(messages.Tool, "k", time.Second)
+	x.procs[x.buyer("k")].end(syscall.SIGKILL, 5*time.Second)
+	begin := time.Now()
+	c := wait(t, p)
+	t.Logf("known after %s", time.Since(begin))
+	require.NotNil(t, c.Fault)
+	require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+	require.Len(t, x.bought("k"), 1)
+}
+
+// An outage of the owner's connection, or of the worker's, buys nothing again (BU-2).
+func TestAConnectionThatIsCutBuysNothingAgain(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"owner", "worker"} {
+		for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
+			t.Run(who+" "+string(kind), func(t *testing.T) {
+				t.Parallel()
+				srv := launchServer(t)
+				wire := newWire(t, srv.url)
+				owner := srv.url
+				if who == "owner" {
+					owner = wire.url()
+				}
+				x := newInstall(t, srv, owner, "stage", "target-a")
+				if who == "worker" {
+					x.spec.URL = wire.url()
+				}
+				x.launch("target-b")
+				all := map[string]pipeline.Pending{}
+				for _, key := range []string{"k1", "k2", "k3", "k4"} {
+					all[key] = x.accept(kind, key, 5*time.Second)
+					x.buyer(key)
+				}
+				wire.cut()
+				<-time.After(3 * time.Second) // simulated: the outage
+				wire.mend()
+				for key, p := range all {
+					require.Nil(t, wait(t, p).Fault)
+					require.Len(t, x.bought(key), 1)
+				}
+			})
+		}
+	}
+}
+
+// wire is a TCP connection to a server that can be cut and mended.
+type wire struct {
+	l      net.Listener
+	server string
+	mu     sync.Mutex
+	broken bool
+	conns  []net.Conn
+}
+
+func newWire(t *testing.T, url string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	w := &wire{l: l, server: strings.TrimPrefix(url, "nats://")}
+	t.Cleanup(func() { _ = l.Close(); w.cut() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.join(in)
+		}
+	}()
+	return w
+}
+
+func (w *wire) url() string { return "nats://" + w.l.Addr().String() }
+
+func (w *wire) join(in net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out, err := net.Dial("tcp", w.server)
+	if w.broken || err != nil {
+		_ = in.Close()
+		return
+	}
+	w.conns = append(w.conns, in, out)
+	go func() { _, _ = io.Copy(in, out) }()
+	go func() { _, _ = io.Copy(out, in) }()
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = true
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = false
+}

@@ -1,0 +1,94 @@
+package spine
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nuid"
+)
+
+// serviceName is the one micro service of an installation; its endpoints are the stages, phases and targets.
+const serviceName = "shallot"
+
+// serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
+// nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its messages.
+func (n *Node) serveMicro() error {
+	id := nuid.Next()
+	started := time.Now().UTC()
+	identity := micro.ServiceIdentity{Name: serviceName, ID: id, Version: n.opts.Version, Metadata: map[string]string{
+		"client": n.nc.Opts.Name, "root": n.cfg.Root,
+	}}
+	answers := map[string]func() any{
+		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
+		"INFO": func() any { return n.microInfo(identity) },
+		"STATS": func() any {
+			return n.microStats(identity, started)
+		},
+	}
+	for verb, answer := range answers {
+		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
+			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
+				raw, err := json.Marshal(answer())
+				if err == nil {
+					_ = m.Respond(raw)
+				}
+			})); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
+	info := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
+		// Never null: a process of the entry role alone has no endpoints, and tools refuse the whole list for a null.
+		Description: "interceptors for model and tool calls over NATS", Endpoints: []micro.EndpointInfo{}}
+	n.stats.mu.Lock()
+	defer n.stats.mu.Unlock()
+	for _, name := range n.stats.order {
+		e := n.stats.endpoints[name]
+		info.Endpoints = append(info.Endpoints, micro.EndpointInfo{Name: endpointName(name), Subject: e.subject, QueueGroup: e.group})
+	}
+	return info
+}
+
+func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) micro.Stats {
+	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: []*micro.EndpointStats{}}
+	n.stats.mu.Lock()
+	defer n.stats.mu.Unlock()
+	for _, name := range n.stats.order {
+		e := n.stats.endpoints[name]
+		row := &micro.EndpointStats{
+			Name: endpointName(name), Subject: e.subject, QueueGroup: e.group, NumRequests: e.requests, NumErrors: e.errors,
+			LastError: e.lastError, ProcessingTime: e.took,
+		}
+		if e.requests > 0 {
+			row.AverageProcessingTime = e.took / time.Duration(e.requests)
+		}
+		row.Data = json.RawMessage(`{"enabled":` + strconv.FormatBool(n.endpointOn(name)) + `}`)
+		s.Endpoints = append(s.Endpoints, row)
+	}
+	return s
+}
+
+// endpointOn reports whether the stage behind an endpoint is on; targets always are.
+func (n *Node) endpointOn(name string) bool {
+	t := strings.SplitN(name, ".", 3)
+	if len(t) != 3 {
+		return true
+	}
+	for _, s := range n.opts.Manager.Find(t[2]) {
+		if string(s.Kind) == t[0] {
+			return s.Enabled()
+		}
+	}
+	return true
+}
+
+// endpointName fits the service protocol's names: letters, digits, - and _.
+func endpointName(name string) string { return strings.ReplaceAll(name, ".", "-") }

@@ -1,0 +1,74 @@
+package spine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// nodeStats are the counters of this process: what it handled. The calls' own counters are in the Manager.
+type nodeStats struct {
+	late       atomic.Int64 // questions dropped because they were first read after their time
+	dead       atomic.Int64 // dead letters made
+	handedBack atomic.Int64 // calls given back because the process stops
+
+	mu        sync.Mutex
+	endpoints map[string]*endpointStats
+	order     []string
+}
+
+type endpointStats struct {
+	subject, group string
+	requests       int
+	errors         int
+	took           time.Duration
+	lastError      string
+}
+
+// endpoint registers an endpoint, before the node serves.
+func (s *nodeStats) endpoint(name, subject, group string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.endpoints == nil {
+		s.endpoints = map[string]*endpointStats{}
+	}
+	if s.endpoints[name] == nil {
+		s.order = append(s.order, name)
+		s.endpoints[name] = &endpointStats{subject: subject, group: group}
+	}
+}
+
+// step counts one run of an endpoint.
+func (s *nodeStats) step(name string, took time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.endpoints[name]
+	if e == nil {
+		return
+	}
+	e.requests++
+	e.took += took
+	if err != nil {
+		e.errors++
+		e.lastError = err.Error()
+	}
+}
+
+// endpointOf names the endpoint of a stage's phase.
+func endpointOf(kind messages.Kind, phase messages.Phase, stage string) string {
+	return string(kind) + "." + string(phase) + "." + stage
+}
+
+// report logs a phase that failed, and tells who observes.
+func (n *Node) report(c *messages.Call, r pipeline.Report) {
+	if r.Err != nil {
+		n.log.Warn("stage failed", "call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt,
+			"err", r.Err, "stack", r.Stack)
+	}
+	if n.opts.Observe != nil {
+		n.opts.Observe(c, r)
+	}
+}
