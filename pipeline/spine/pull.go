@@ -118,10 +118,3 @@ func (p *puller) stop() {
 	defer p.mu.Unlock()
 	p.paused = true
 }
-
-// waiting reports whether a pull is waiting.
-func (p *puller) waiting() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.n != 0
-}
