@@ -297,8 +297,8 @@ func (n *Node) claimed(c *messages.Call) {
 	key := idempotencyKey(c)
 	e, err := n.idempotency.Get(ctx, key)
 	var rec claimRecord
-	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != c.ID {
-		return // without it, the same key only stores the same call again, which is a duplicate
+	if err != nil || json.Unmarshal(e.Value, &rec) != nil || rec.Call != c.ID || rec.Stored {
+		return // without it, the same key only stores the same call again; one that says so already may be a held call's
 	}
 	rec.Stored = true
 	if _, err := n.idempotency.Put(ctx, key, rawjson.Encode(rec), 0, pipeline.IfRevision(e.Revision)); err != nil && !errors.Is(err, pipeline.ErrChanged) {
