@@ -127,8 +127,14 @@ func calls(tools []*mcp.Tool) []call {
 		}
 	}
 	for _, t := range tools {
-		args := map[string]any{"a": 5, "b": 3, "schema": focal}
+		args := map[string]any{}
 		schema, _ := t.InputSchema.(map[string]any)
+		declared, _ := schema["properties"].(map[string]any)
+		for name, value := range map[string]any{"a": 5, "b": 3, "schema": focal} {
+			if _, ok := declared[name]; ok { // names that a tool does not declare are refused
+				args[name] = value
+			}
+		}
 		required, _ := schema["required"].([]any)
 		for _, name := range required {
 			if n, ok := name.(string); ok && args[n] == nil {
