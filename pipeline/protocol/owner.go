@@ -22,7 +22,7 @@ type Owner struct {
 func NewOwner(name string, cfg Config) *Owner {
 	cfg = cfg.withDefaults()
 	o := &Owner{Name: name, Presence: NewPresence(name), Hearing: &Hearing{}}
-	o.Asks = newAsks(o.Presence, o.Hearing)
+	o.Asks = newAsks(cfg.HopPatience, o.Presence, o.Hearing)
 	o.Runs = newRuns(name, cfg, o.Presence, o.Hearing, &o.ops)
 	o.Deliveries = newDeliveries(cfg, o.Hearing, &o.ops, &o.Runs)
 	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops, byOp: map[uint64]*accept{}}

@@ -86,6 +86,9 @@ func backoff(k int) time.Duration {
 type Config struct {
 	// AckWait is the ack wait of the work queue: 15 s, 30 s on clusters.
 	AckWait time.Duration
+	// HopPatience is how long a question may stay without any sign before it counts as lost, where answers come fast;
+	// 250 ms: a round trip many times over.
+	HopPatience time.Duration
 	// MemberTimeout is how long work that was shown and is shown no more is waited for: 10 s.
 	MemberTimeout time.Duration
 	// MaxQueueWait is the longest expected wait in line before calls are refused: 30 s.
@@ -103,6 +106,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	or(&c.AckWait, 15*time.Second)
+	or(&c.HopPatience, silentAfter)
 	or(&c.MemberTimeout, 10*time.Second)
 	or(&c.MaxQueueWait, 30*time.Second)
 	if c.QueueCapacity == 0 {

@@ -27,6 +27,7 @@ type ends struct {
 	release func(c *messages.Call)
 	fold    func(kind messages.Kind, s messages.Slip)
 	callers Callers
+	allowed func(inbox string) bool
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -201,15 +202,24 @@ func (s *ends) send(to string, data []byte, inbox bool) {
 		if m == nil || m.Header.Get("Status") == "" || !inbox {
 			return
 		}
-		s.open(data, func(c *messages.Call) {
-			if c.Return.Caller != "" {
-				s.callers.Answer(c)
-			}
-		})
+		s.open(data, s.answer)
 	})
 	if err != nil {
 		s.log.Debug("an end was not sent; whoever waits reads the record", "err", err)
 	}
+}
+
+// answer tells the end to a caller whose accepting process died. Who got a part of a stream from that process must not
+// take what follows for the rest.
+func (s *ends) answer(c *messages.Call) {
+	if c.Return.Caller == "" || !s.allowed(c.Return.Caller) {
+		return
+	}
+	if c.Stream && c.Flag(messages.NoteStreamEmitted) && c.Fault == nil {
+		c.Fail(messages.NewFault(messages.StreamCut,
+			"the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
+	}
+	s.callers.Answer(c)
 }
 
 // hand gives the end to those who wait in this process.

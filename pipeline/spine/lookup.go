@@ -124,3 +124,9 @@ func (d *durables) expire(ctx context.Context, f found) (*messages.Call, time.Ti
 	}
 	return nil, time.Time{}, unread(err)
 }
+
+// Results is where the ends of calls are kept; see [Node.ResultTTL].
+func (n *Node) Results() pipeline.Store { return n.durable.results }
+
+// ResultTTL is how long a record in Results lasts after it was last written.
+func (n *Node) ResultTTL() time.Duration { return n.cfg.ResultTTL }

@@ -121,7 +121,7 @@ func secret(n int) string {
 
 // protocolConfig is what the protocol needs of the configuration.
 func (n *Node) protocolConfig() protocol.Config {
-	return protocol.Config{AckWait: n.cfg.AckWait, MemberTimeout: n.cfg.MemberTimeout, MaxQueueWait: n.cfg.MaxQueueWait,
+	return protocol.Config{AckWait: n.cfg.AckWait, HopPatience: n.cfg.HopPatience, MemberTimeout: n.cfg.MemberTimeout, MaxQueueWait: n.cfg.MaxQueueWait,
 		QueueCapacity: n.cfg.QueueCapacity, KeepBytes: n.cfg.KeepBytes}
 }
 

@@ -50,7 +50,6 @@ type mark struct {
 
 const (
 	markEvery = 3 * time.Second
-	markLives = 10 * time.Second
 )
 
 func newPresence(ctx context.Context, n *Node) (*presence, error) {
@@ -99,7 +98,7 @@ func (p *presence) refresh(ctx context.Context) error {
 	defer cancel()
 	put := func(bucket string) error {
 		m := &nats.Msg{Subject: "$KV." + bucket + "." + p.n.opts.Name, Data: p.mark}
-		_, err := p.n.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(markLives), jetstream.WithRetryAttempts(1))
+		_, err := p.n.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(p.n.cfg.MarkTTL), jetstream.WithRetryAttempts(1))
 		return err
 	}
 	if p.serving {
