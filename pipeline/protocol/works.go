@@ -312,9 +312,9 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		s.unqueue(has)
 		return s.drop(now, has, out)
 	case active:
-		if !has.offer.Once {
+		out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
+		if !has.offer.Once { // else its record takes what comes of it
 			s.refused[w.Call] = refusal{at: now}
-			out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
 			return s.drop(now, has, out)
 		}
 	case before, creating, taken:

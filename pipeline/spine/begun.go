@@ -81,6 +81,21 @@ func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payloa
 	return st, nil
 }
 
+// mayHaveRun reports whether work of the tenant's call has begun, whatever came of it.
+func (b *begun) mayHaveRun(ctx context.Context, tenant, call string) (bool, error) {
+	for n := uint64(1); ; n++ {
+		st, _ := b.do(ctx, tenant, protocol.Effect{Kind: protocol.GetBegun, Call: call, N: n}, nil)
+		switch {
+		case st.Result == protocol.Missing:
+			return false, nil
+		case st.Result != protocol.OK:
+			return false, errors.New("the records of begun work cannot be read")
+		case st.Record.State != protocol.Void && st.Record.State != protocol.NotRun:
+			return true, nil
+		}
+	}
+}
+
 // written says what came of a write.
 func written(err error) protocol.Result {
 	var api *jetstream.APIError

@@ -36,7 +36,9 @@ type durableOptions struct {
 	fold     func(kind messages.Kind, s messages.Slip)
 	callers  Callers
 	allowed  func(inbox string) bool // answers may go there
-	entry    bool // runs stored calls
+	entry    bool                    // runs stored calls
+	// mayHaveRun reports whether work of the call that must not run twice has begun.
+	mayHaveRun func(ctx context.Context, tenant, call string) (bool, error)
 }
 
 // durables is the half of a node that stores calls: how they enter, who owns them, how they end.
@@ -113,7 +115,8 @@ func newDurable(ctx context.Context, n *Node) (*durables, error) {
 			n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(n.owns, now, out) })
 		},
 		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
-		fold: n.opts.Manager.Fold, callers: n.opts.Callers, allowed: n.inboxAllowed, entry: n.opts.Entry,
+		fold: n.opts.Manager.Fold, callers: n.opts.Callers, allowed: n.inboxAllowed,
+		mayHaveRun: n.begun.mayHaveRun, entry: n.opts.Entry,
 	})
 }
 
@@ -278,7 +281,7 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.PutKey:
 		d.keys.put(e)
 	case protocol.FreeKey:
-		d.keys.free(e.Group, e.Call)
+		d.keys.free(e.Group, e.Call, func() {})
 	case protocol.PutHeld:
 		d.holds.put(e)
 	case protocol.GetHeld:
@@ -368,6 +371,8 @@ func (d *durables) stop(ctx context.Context) {
 	for _, s := range d.subs {
 		_ = s.Unsubscribe()
 	}
-	d.end()
+	if d.end != nil {
+		d.end()
+	}
 	d.loops.Wait()
 }

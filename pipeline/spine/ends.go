@@ -24,7 +24,7 @@ type ends struct {
 	codec   *codec
 	inbox   string // of calls that this process has accepted, with the last dot
 	replies string // where all inboxes lie, with the last dot
-	release func(c *messages.Call)
+	release func(c *messages.Call, then func())
 	fold    func(kind messages.Kind, s messages.Slip)
 	callers Callers
 	allowed func(inbox string) bool
@@ -98,11 +98,12 @@ func (s *ends) put(e protocol.Effect) {
 
 func (s *ends) create(e protocol.Effect, x *ending) {
 	s.records.update(jet.ResultsBucket, messages.Key(x.call.Tenant, x.call.ID), x.wire, 0, func(f found) {
-		if f.result == protocol.OK {
-			s.fold(x.call.Kind, x.call.Slip)
-			s.release(x.call)
+		if f.result != protocol.OK {
+			s.stored(e, f, x.wire)
+			return
 		}
-		s.stored(e, f, x.wire)
+		s.fold(x.call.Kind, x.call.Slip)
+		s.release(x.call, func() { s.stored(e, f, x.wire) })
 	})
 }
 

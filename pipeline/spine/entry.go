@@ -47,8 +47,12 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
-	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	c.Models, c.Cache, c.Explain, c.Stream, c.Trace = r.Models, r.Cache, r.Explain, r.Stream, r.Trace
 	c.Notes = maps.Clone(r.Notes)
+	c.Return.Record = r.Submit || r.Keep
+	if !r.Submit {
+		c.Return.Caller = r.CallerInbox
+	}
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
@@ -134,7 +138,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		body = []byte(text)
 	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
+		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

@@ -39,6 +39,11 @@ func (x *onion) run(o *owned, told func(end *messages.Call)) outcome {
 		if gone, ok := errors.AsType[left](err); ok {
 			return gone.outcome
 		}
+		if o.ctx.Err() != nil && !o.call.Slip.Back {
+			if known := x.targets.settle(o); known != nil {
+				err = known
+			}
+		}
 		x.cutShort(o, err, told)
 	}
 	if next.Where != pipeline.ToReply || err != nil {

@@ -75,7 +75,7 @@ const voidLimit = 2 * time.Second
 
 // run has the call's target run, and turns the call round. An error is why it did not.
 func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
-	class, err := t.classify(ctx, o.call)
+	class, err := t.classify(context.WithoutCancel(ctx), o.call)
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil
 	}
@@ -88,12 +88,25 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	f := offer{trace: o.call.Trace.Parent, bound: !o.durable, first: work.First}
 	if t.n.targetHere(work.Class) {
 		f.call = o.call.Clone()
-	} else if f.data, err = t.n.codec.encode(ctx, o.call); err != nil {
+	} else if f.data, err = t.n.codec.encode(context.WithoutCancel(ctx), o.call); err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 	}
 	o.run.set(f)
 	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return t.runs.Start(now, work, out) })
 	return t.await(ctx, o, work)
+}
+
+// settle finds out what an owner before this one may have begun of a call whose time is over, or whose caller left,
+// before it is at its target. The error is the fault that the call ends in then; nil: there is no more to say.
+func (t *targets) settle(o *owned) error {
+	if o.fresh || !t.n.opts.Once(o.call) {
+		return nil
+	}
+	if began, err := t.n.begun.mayHaveRun(t.n.loop, o.tenant, o.id); err == nil && !began {
+		return nil
+	}
+	_, err := t.run(o.ctx, o)
+	return err
 }
 
 // await waits until it is known what came of the work.
@@ -116,7 +129,7 @@ func (t *targets) await(ctx context.Context, o *owned, work protocol.Target) (pi
 			waits, cancel = context.WithTimeout(context.WithoutCancel(ctx), voidLimit)
 			defer cancel()
 		default:
-			return pipeline.Next{}, unknownFault(o)
+			return pipeline.Next{}, unknownFault(o.call)
 		}
 	}
 }
@@ -158,9 +171,9 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 		return pipeline.TurnBack(o.call, overloadedFault(o, work.Class)), nil, true
 	case protocol.Unknown:
 		if over == 0 {
-			return pipeline.TurnBack(o.call, unknownFault(o)), nil, true
+			return pipeline.TurnBack(o.call, unknownFault(o.call)), nil, true
 		}
-		return next, unknownFault(o), true
+		return next, unknownFault(o.call), true
 	case protocol.StreamCut:
 		return pipeline.TurnBack(o.call, messages.NewFault(messages.StreamCut,
 			"the worker that streamed the reply was lost after a part of it was sent").From(messages.TargetOrigin)), nil, true
@@ -284,9 +297,9 @@ func notExecuted(ctx context.Context, o *owned) error {
 	return f
 }
 
-func unknownFault(o *owned) *messages.Fault {
+func unknownFault(c *messages.Call) *messages.Fault {
 	return messages.NewFault(messages.OutcomeUnknown, "the %s of call %s began, and it is not known what came of it; "+
-		"find out before it is called again", o.call.Kind, o.id).From(messages.TargetOrigin)
+		"find out before it is called again", c.Kind, c.ID).From(messages.TargetOrigin)
 }
 
 func overloadedFault(o *owned, class string) *messages.Fault {
