@@ -297,10 +297,10 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.Wake:
 		d.stored.left(e.Call, e.Why)
 	case protocol.Answer:
-		d.ends.tell(e.Call, e.Yes)
+		d.ends.told(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
 	case protocol.Found:
-		d.ends.tell(e.Call, false)
+		d.ends.found(e.Call)
 	case protocol.Unsure:
 		d.ends.unsure(e.Call)
 	}

@@ -150,24 +150,29 @@ func (s *ends) keep(call string, data []byte) (done func()) {
 	}
 }
 
-// tell tells the stored end of a call to whoever waits for it, in this process and, if this process has ended it, where
-// it was accepted. inbox says that its caller's own inbox may still be answered.
-func (s *ends) tell(call string, inbox bool) {
+// told tells the end of a call that this process has ended: to whoever waits here, and where it was accepted. inbox says
+// that its caller's own inbox may still be answered.
+func (s *ends) told(call string, inbox bool) {
 	s.mu.Lock()
-	r, x, waiting := s.read[call], s.ending[call], s.waiting[call]
+	r, x := s.read[call], s.ending[call]
 	delete(s.ending, call)
 	s.mu.Unlock()
-	if r == nil || x == nil && len(waiting) == 0 {
+	if r == nil {
 		return
 	}
-	to := ""
 	if x != nil && !strings.HasPrefix(x.call.Return.Inbox, s.inbox) && strings.HasPrefix(x.call.Return.Inbox, s.replies) {
-		to = x.call.Return.Inbox
+		s.send(x.call.Return.Inbox, r.data, inbox)
 	}
-	if to != "" {
-		s.send(to, r.data, inbox)
-	}
-	if len(waiting) > 0 {
+	s.found(call)
+}
+
+// found tells the stored end of a call to whoever waits for it here. If this process is ending it too, that goes on: the
+// queue still has the call.
+func (s *ends) found(call string) {
+	s.mu.Lock()
+	r, n := s.read[call], len(s.waiting[call])
+	s.mu.Unlock()
+	if r != nil && n > 0 {
 		s.open(r.data, func(c *messages.Call) { s.hand(call, c) })
 	}
 }
