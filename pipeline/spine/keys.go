@@ -60,16 +60,28 @@ func (k *keys) put(e protocol.Effect) {
 	})
 }
 
-// free deletes the record of a key if it still names the call.
-func (k *keys) free(key, call string) {
+// free deletes the record of a key if it still names the call. Without an answer it is tried again so often; of a call
+// that has not ended it must not be: by then somebody with the same key may have put it into the queue.
+func (k *keys) free(key, call string, tries int) {
+	again := func(f found) {
+		if tries > 0 {
+			time.AfterFunc(unanswered, func() { k.free(key, call, tries-1) })
+			return
+		}
+		k.log.Warn("the idempotency key of a call was not freed", "call", call, "why", f.why)
+	}
 	k.records.get(jet.IdempotencyBucket, key, func(f found) {
 		var was keyRecord
-		if f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call {
+		switch {
+		case f.result == protocol.Unclear:
+			again(f)
+			return
+		case f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call:
 			return
 		}
 		k.records.remove(jet.IdempotencyBucket, key, f.rev, func(f found) {
-			if f.result != protocol.OK {
-				k.log.Warn("the idempotency key of a failed call was not freed", "call", call, "why", f.why)
+			if f.result == protocol.Unclear || f.result == protocol.No {
+				again(f)
 			}
 		})
 	})
@@ -79,7 +91,7 @@ func (k *keys) free(key, call string) {
 // must not be given the same fault for a day. An unknown outcome keeps its key.
 func (k *keys) release(c *messages.Call) {
 	if c.IdempotencyKey != "" && c.Fault != nil && c.Fault.Retryable() {
-		k.free(keyOf(c), c.ID)
+		k.free(keyOf(c), c.ID, repeats)
 	}
 }
 
