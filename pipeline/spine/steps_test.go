@@ -46,7 +46,7 @@ func records(m lossy.Message) bool {
 	return strings.HasPrefix(m.Subject, "$KV.shallot_begun.") && bytes.Contains(m.Data, []byte(`"done"`))
 }
 
-// The steps of spine.md 5 and 4.3. Records of begun work are there for tools only.
+// Records of begun work are there for tools only.
 var ownerSteps = []step{
 	{name: "delivered", process: "owner", is: subject(".call.entry.")},
 	{name: "asks a stage", process: "owner", toServer: true, is: subject(".hop.")},
