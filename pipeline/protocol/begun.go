@@ -122,8 +122,11 @@ func (s *Runs) end(now time.Duration, r *run, why Why, rec Record, out []Effect)
 
 // spilled takes what was found where members put outcomes that they cannot keep.
 func (s *Runs) spilled(now time.Duration, r *run, st Stored, out []Effect) []Effect {
-	if st.Result == OK {
-		return s.end(now, r, Ended, st.Record, out)
+	switch {
+	case st.Result == OK:
+		return s.end(now, r, Ended, st.Record, s.cancelOthers(r, "", out))
+	case r.phase == held: // a copy goes on
+		return out
 	}
 	return s.admit(now, r, out)
 }

@@ -46,6 +46,7 @@ type run struct {
 	again    time.Duration // when it was last repeated
 	joined   time.Duration // the line
 	left     bool          // an offer of n may have left, from here or from another owner
+	copied   bool          // it was looked for before it was offered: somebody who was out of reach may have it
 	released bool          // a part of the reply was passed on
 	gaveUp   Why           // why nobody waits for it any more
 	stopped  time.Duration // when it was given up
@@ -74,6 +75,7 @@ type Runs struct {
 	doubts   map[string]bool // calls of which it is being found out, or was, whether this owner still has them
 	recent   recent          // calls that ended here
 	looked   time.Duration
+	turn     int // of the copies that are looked after
 }
 
 func newRuns(own string, cfg Config, p *Presence, h *Hearing, ops *uint64) Runs {
@@ -165,7 +167,7 @@ func (s *Runs) offer(now time.Duration, r *run, to string, out []Effect) []Effec
 
 // ask asks all members of the class who holds the work. Who says that it does not refuses this offer and all before.
 func (s *Runs) ask(now time.Duration, r *run, out []Effect) []Effect {
-	r.phase, r.asked, r.again, r.op = asking, now, now, 0
+	r.phase, r.asked, r.again, r.op, r.copied = asking, now, now, 0, true
 	return append(out, s.whoHas(now, r, ""))
 }
 

@@ -41,6 +41,8 @@ const (
 	offerSilent   = time.Second
 	holdersWithin = time.Second
 	holdersEvery  = 250 * time.Millisecond
+	// copyEvery is how often it is asked for work of which a copy was made: three lists.
+	copyEvery = 3 * time.Second
 	// offerLate is the age at which a member refuses an offer: before its owner can have offered the work anew.
 	offerLate = 900 * time.Millisecond
 	// beginWithin is the longest time between the sending of a begun record and the begin of the work.

@@ -87,7 +87,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.queue = newQueue(r, o.decide, o.log)
 	d.poison = &poison{records: r, decide: o.decide, subj: d.subj, queue: d.queue, log: o.log}
 	d.queue.bury = d.poison.bury
-	d.queue.stored = d.put
+	d.queue.stored, d.queue.gone = d.put, d.gone
 	d.keys = &keys{records: r, decide: o.decide, store: buckets[jet.IdempotencyBucket], log: o.log}
 	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.", replies: d.subj.Control("reply", ""),
 		release: d.keys.release, fold: o.fold, callers: o.callers, allowed: o.allowed, log: o.log,
@@ -99,7 +99,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 		check: o.check, parking: map[string]parking{}}
 	d.held = &heldlist{holds: d.holds, cancelled: d.unwanted.has, at: map[string]time.Time{}}
 	d.stored = &storedCalls{decide: o.decide, codec: d.codec, queue: d.queue, ends: d.ends, calls: o.calls,
-		through: o.through, gone: d.gone, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
+		through: o.through, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
 	d.pullers, d.pulls = map[string]*puller{}, o.nc.NewInbox()
 	return d, nil
 }
@@ -196,7 +196,7 @@ func (d *durables) tick() {
 			d.loops.Go(func() { d.overdue(call, w) })
 		}
 	}
-	d.queue.sweep(func(call string) (has bool) {
+	d.queue.sweep(now, func(call string) (has bool) {
 		d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
 			has = o.Deliveries.Has(call)
 			return out
@@ -231,9 +231,7 @@ func (d *durables) pulled(m *nats.Msg) {
 	if p := d.pullers[baseOf(m.Subject)]; p != nil {
 		p.came(time.Now())
 	}
-	if !d.queue.arrived(m, d.outage.recent(time.Now())) {
-		d.gone(m)
-	}
+	d.queue.arrived(m, d.outage.recent(time.Now()))
 }
 
 // gone makes room for another call.
@@ -277,11 +275,11 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.PutResult:
 		d.ends.put(e)
 	case protocol.GetResult:
-		d.ends.fetch(e, d.key(e.Call))
+		d.fetch(e)
 	case protocol.PutKey:
 		d.keys.put(e)
 	case protocol.FreeKey:
-		d.keys.free(e.Group, e.Call, func() {})
+		d.keys.free(e.Group, e.Call, 0, func() {})
 	case protocol.PutHeld:
 		d.holds.put(e)
 	case protocol.GetHeld:
@@ -299,12 +297,14 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.Run:
 		d.stored.begin(e)
 	case protocol.Wake:
-		d.stored.left(e.Call, e.Why)
+		if e.Why != protocol.Ended { // that is a work's record; the call goes on
+			d.stored.left(e.Call, e.Why)
+		}
 	case protocol.Answer:
-		d.ends.tell(e.Call, e.Yes)
+		d.ends.told(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
 	case protocol.Found:
-		d.ends.tell(e.Call, false)
+		d.ends.found(e.Call)
 	case protocol.Unsure:
 		d.ends.unsure(e.Call)
 	}
@@ -316,6 +316,15 @@ func (d *durables) key(call string) string {
 		return strings.TrimPrefix(m.Subject, baseOf(m.Subject)+".")
 	}
 	return d.ends.key(call)
+}
+
+// fetch reads the result of a call. If somebody waits here for it, they may have missed that it is parked.
+func (d *durables) fetch(e protocol.Effect) {
+	key := d.key(e.Call)
+	d.ends.fetch(e, key)
+	if d.ends.awaited(e.Call) {
+		d.holds.whether(key, func() { d.ends.held(e.Call, "") })
+	}
 }
 
 // cancel ends a stored call that its caller does not want any more, wherever it is.

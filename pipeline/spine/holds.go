@@ -162,6 +162,18 @@ func (h *holds) get(e protocol.Effect, key string) {
 	})
 }
 
+// whether calls then if a call is parked and nobody has decided yet.
+func (h *holds) whether(key string, then func()) {
+	h.records.get(jet.ApprovalsBucket, key, func(f found) {
+		if f.result != protocol.OK {
+			return
+		}
+		if p, _, err := readParked(f.data); err == nil && p.Decided == nil {
+			then()
+		}
+	})
+}
+
 func parkedRecord(p Parked, wire []byte) []byte {
 	return append(append(rawjson.Encode(p), '\n'), wire...)
 }

@@ -60,17 +60,32 @@ func (k *keys) put(e protocol.Effect) {
 	})
 }
 
-// free deletes the record of a key if it still names the call. then is called when that is done or failed.
-func (k *keys) free(key, call string, then func()) {
+// free deletes the record of a key if it still names the call. Without an answer it is tried again so often; of a call
+// that has not ended it must not be: by then somebody with the same key may have put it into the queue. then is called
+// when it is done, or has failed for the first time.
+func (k *keys) free(key, call string, tries int, then func()) {
+	again := func(f found) {
+		then()
+		if tries > 0 {
+			time.AfterFunc(unanswered, func() { k.free(key, call, tries-1, func() {}) })
+			return
+		}
+		k.log.Warn("the idempotency key of a call was not freed", "call", call, "why", f.why)
+	}
 	k.records.get(jet.IdempotencyBucket, key, func(f found) {
 		var was keyRecord
-		if f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call {
+		switch {
+		case f.result == protocol.Unclear:
+			again(f)
+			return
+		case f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call:
 			then()
 			return
 		}
 		k.records.remove(jet.IdempotencyBucket, key, f.rev, func(f found) {
-			if f.result != protocol.OK {
-				k.log.Warn("the idempotency key of a failed call was not freed", "call", call, "why", f.why)
+			if f.result == protocol.Unclear || f.result == protocol.No {
+				again(f)
+				return
 			}
 			then()
 		})
@@ -89,7 +104,7 @@ func (k *keys) release(c *messages.Call, then func()) {
 		then()
 		return
 	}
-	k.free(keyOf(c), c.ID, then)
+	k.free(keyOf(c), c.ID, repeats, then)
 }
 
 // keep lets the key of a call outlast its hold, or end in its time again.

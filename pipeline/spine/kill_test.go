@@ -76,7 +76,7 @@ type install struct {
 func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *install {
 	t.Helper()
 	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger")}
-	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger}
+	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger, AckWait: 3 * time.Second}
 	nc := dial(t, url)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
