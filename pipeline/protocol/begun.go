@@ -31,7 +31,7 @@ func (s *Runs) void(now time.Duration, r *run, why Why, out []Effect) []Effect {
 	r.stopped = now
 	if !r.left && r.n <= max(r.spec.First, 1) {
 		r.phase = over
-		return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: NotExecuted})
+		return append(out, r.wake(NotExecuted))
 	}
 	r.phase = voiding
 	return s.putVoid(now, r, out)
@@ -117,7 +117,9 @@ func (s *Runs) end(now time.Duration, r *run, why Why, rec Record, out []Effect)
 	if why == Ended && rec.By != "" {
 		r.give(rec.By, r.n) // it keeps what the record holds
 	}
-	return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: why, Record: rec})
+	wake := r.wake(why)
+	wake.Record = rec
+	return append(out, wake)
 }
 
 // spilled takes what was found where members put outcomes that they cannot keep.

@@ -1,18 +1,17 @@
 package protocol
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Offered is an offer as a member reads it.
 type Offered struct {
 	Work
 	Owner string
 	Class string
-	Seq   uint64
-	Once  bool
-	First uint64 // as in Target
+	// Tenant is the call's: a member's queue is in turn between them.
+	Tenant string
+	Seq    uint64
+	Once   bool
+	First  uint64 // as in Target
 	// Bound says that nobody goes on with the call if its owner dies.
 	Bound bool
 	Sent  time.Duration // by the owner's clock
@@ -50,6 +49,7 @@ type work struct {
 	slot    bool
 	cancel  bool // nobody wants it any more
 	index   int
+	place   place[*work] // in the queue
 }
 
 // Works holds the target work of a member: in its queues, running, and kept.
@@ -82,7 +82,7 @@ type slots struct {
 	class    string
 	slots    int
 	used     int
-	queue    []*work
+	queue    turns[*work]  // in turn between tenants
 	told     time.Duration // when free slots were last published
 	wasFull  bool          // since then nobody was told that there is room
 	refused  time.Duration // when an offer last found no room, or took the last
@@ -92,7 +92,7 @@ type slots struct {
 func (s *slots) free() int { return s.slots - s.used }
 
 // room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
-func (s *slots) room() int { return s.free() + s.capacity - len(s.queue) }
+func (s *slots) room() int { return s.free() + s.capacity - s.queue.length }
 
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
@@ -101,7 +101,7 @@ func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops
 
 // Serve says how much work of a class the member does at once.
 func (s *Works) Serve(class string, n int) {
-	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity}
+	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity, queue: newTurns[*work]()}
 	s.classes[class] = c
 	s.named = append(s.named, c)
 }
@@ -126,7 +126,7 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	}
 	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
-			Free: 0, Waiting: int32(len(c.queue))})
+			Free: 0, Waiting: int32(c.queue.length)})
 	}
 	w := &work{offer: f, until: until, index: len(s.order)}
 	s.works[f.Work] = w
@@ -134,7 +134,8 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	s.hands.work(now, f.Owner, f.Work)
 	if c.free() <= 0 {
 		w.step = queued
-		c.queue = append(c.queue, w)
+		w.place.of = w
+		c.queue.join(f.Tenant, &w.place)
 		return out
 	}
 	return s.begin(now, c, w, out)
@@ -259,9 +260,8 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 	w.slot = false
 	c := s.classes[w.offer.Class]
 	c.used--
-	for c.free() > 0 && len(c.queue) > 0 {
-		next := c.queue[0]
-		c.queue = c.queue[1:]
+	for c.free() > 0 && c.queue.length > 0 {
+		next, _ := c.queue.next()
 		if now >= next.until || s.ownerGone(next) {
 			out = s.drop(now, next, out)
 			continue
@@ -324,10 +324,7 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 }
 
 func (s *Works) unqueue(w *work) {
-	c := s.classes[w.offer.Class]
-	if i := slices.Index(c.queue, w); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
-	}
+	s.classes[w.offer.Class].queue.leave(&w.place)
 }
 
 // unstarted drops repeatable work that waits: this process was stopped or cut off, and its owner has asked others.
