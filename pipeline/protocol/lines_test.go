@@ -140,3 +140,16 @@ func TestAMembersQueueIsInTurnBetweenTenants(t *testing.T) {
 	}
 	require.Equal(t, []string{"a1", "b1", "a2", "a3"}, order)
 }
+
+func TestALongLineIsNotOfferedToAMemberThatHasRoomForOne(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.Marked(b.now, "m", []string{"k"}, nil)
+	b.full(1)
+	for i := range 100 {
+		b.target(fmt.Sprint(i), "t")
+	}
+	require.Len(t, b.Runs.Free(b.now, "k", "m", 1, nil), 1)
+	require.Empty(t, b.pass(900*ms, Offer))
+	require.Len(t, b.pass(400*ms, Offer), 1, "one tries whether there is room, in case nobody says so")
+}

@@ -37,14 +37,17 @@ func (s *Runs) back(now time.Duration, r *run, l *line, out []Effect) []Effect {
 func (s *Runs) Free(now time.Duration, class, member string, share int, out []Effect) []Effect {
 	s.presence.Sign(now, member)
 	l := s.line(class)
-	delete(l.busy, member)
 	for range share {
 		r := l.next()
 		if r == nil {
 			l.full, l.absent = false, 0
+			delete(l.busy, member)
 			return out
 		}
 		out = s.offer(now, r, member, out)
+	}
+	if share > 0 {
+		l.busy[member] = now // that was its room
 	}
 	return out
 }

@@ -268,7 +268,8 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		}
 		out = s.begin(now, c, next, out)
 	}
-	if c.wasFull && c.room() > 0 {
+	// An offer may be on its way into the room that was told of before: as long as somebody may wait, each end is told.
+	if c.room() > 0 && (c.wasFull || c.refused > 0 && now-c.refused < time.Second) {
 		c.wasFull, c.told = false, now
 		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
 	}

@@ -87,3 +87,18 @@ func TestWorkThatMustNotRunTwiceBeginsWithItsOwnRecord(t *testing.T) {
 	require.Empty(t, only(out, Start), "too late: its owner has given up")
 	require.Equal(t, NotRun, only(out, SetBegun)[0].State)
 }
+
+func TestAMemberTellsOfEachEndWhileSomebodyMayWait(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	m := newMember(now)
+	m.Works.Offered(now, offer("a", now), nil)
+	m.Works.Offered(now, offer("b", now), nil)
+	require.Len(t, only(m.Works.Ended(now, Work{"a", 1}, Done, 1, nil), Free), 1)
+	free := only(m.Works.Ended(now, Work{"b", 1}, Done, 1, nil), Free)
+	require.Len(t, free, 1, "the offer that the first one called for is not here yet")
+	require.EqualValues(t, 2, free[0].Free)
+	later := now + 2*time.Second
+	m.Works.Offered(later, offer("c", later), nil)
+	require.Empty(t, only(m.Works.Ended(later, Work{"c", 1}, Done, 1, nil), Free), "nobody has been refused for long")
+}

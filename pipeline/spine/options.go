@@ -52,6 +52,7 @@ func (c Config) withDefaults() Config {
 		c.Root = "shallot"
 	}
 	def(&c.AckWait, 15*time.Second)
+	def(&c.MaxQueueWait, 30*time.Second)
 	def(&c.ResultTTL, 24*time.Hour)
 	def(&c.Drain, 8*time.Second)
 	count(&c.Running, 256)

@@ -50,7 +50,7 @@ func (n *Node) carry(e *protocol.Effect) {
 // wake tells the goroutine of a call, if there is one.
 func (n *Node) wake(e *protocol.Effect) {
 	if o := n.calls.get(e.Call); o != nil {
-		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record})
+		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record, ahead: int(e.Waiting), expected: e.At})
 	}
 }
 

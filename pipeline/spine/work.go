@@ -116,8 +116,8 @@ func (m *member) offer(c *class, msg *nats.Msg) {
 		return
 	}
 	f.Call, f.Owner, f.Class = msg.Header.Get(hdrCall), strings.Clone(owner), c.group
-	tenant, _ := messages.Untoken(msg.Header.Get(hdrTenant))
-	m.offered(f, input{data: wire, tenant: tenant})
+	f.Tenant, _ = messages.Untoken(msg.Header.Get(hdrTenant))
+	m.offered(f, input{data: wire, tenant: f.Tenant})
 }
 
 func (m *member) offered(f protocol.Offered, in input) {
