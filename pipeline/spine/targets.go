@@ -104,7 +104,10 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 	}
 	o.run.set(f)
-	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return t.runs.Start(now, work, out) })
+	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+		o.ask.data = nil // the last stage has answered; its question need not live as long as the work
+		return t.runs.Start(now, work, out)
+	})
 	return t.await(ctx, o, work)
 }
 
