@@ -57,6 +57,7 @@ type run struct {
 	out      bool          // it counts as under way in its class
 	ahead    int           // of those in line, when it was refused
 	expected time.Duration // the wait that it was refused for
+	wrote    Record        // how this owner ended the record of n, if it did
 }
 
 type giver struct {
@@ -269,6 +270,10 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 	}
 	for _, g := range r.givers {
 		out = append(out, Effect{Kind: Confirm, Call: call, To: g.member, N: g.n})
+	}
+	if w := r.wrote; w.Rev != 0 {
+		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By, Nonce: w.Nonce,
+			Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
 	}
 	s.recent.add(now, Work{Call: call})
 	s.forget(r)

@@ -42,6 +42,7 @@ type work struct {
 	tries   int
 	nonce   uint64
 	rev     uint64
+	last    uint64 // the revision of the own last write of its record, once nothing follows; 0: none
 	op      uint64
 	state   State // of the outcome
 	proof   bool
@@ -298,7 +299,7 @@ func (s *Works) Confirmed(now time.Duration, w Work, out []Effect) []Effect {
 	if has == nil || has.step != kept && has.step != spilling {
 		return out
 	}
-	return s.drop(now, has, out)
+	return s.drop(now, has, s.expire(has, out))
 }
 
 // Cancelled says that nobody wants the work any more. What must not run twice and has begun goes on into its record.

@@ -44,7 +44,7 @@ func (s *Works) look(now time.Duration, w *work, out []Effect) []Effect {
 		}
 	case kept:
 		if ownerGone || now >= w.until+keepPast {
-			return s.drop(now, w, out)
+			return s.drop(now, w, s.expire(w, out))
 		}
 		if now-w.again >= backoff(w.tries+1) {
 			w.again = now
