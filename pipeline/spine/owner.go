@@ -37,6 +37,9 @@ func (n *Node) carry(e *protocol.Effect) {
 	case protocol.GetBegun, protocol.PutBegun, protocol.GetOutcome, protocol.SetBegun:
 		stored := *e // e is only valid during the call
 		n.tasks.Go(func() { n.ownerStore(stored) })
+	case protocol.Expire:
+		stored := *e
+		n.tasks.Go(func() { n.expire(stored) })
 	case protocol.Wake:
 		n.wake(e)
 		n.durable.carry(*e)
