@@ -1,6 +1,10 @@
 package protocol
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Offered is an offer as a member reads it.
 type Offered struct {
@@ -39,6 +43,7 @@ type work struct {
 	step    workStep
 	created time.Duration // when the first creation was sent
 	again   time.Duration
+	kept    time.Duration // since when its outcome is
 	tries   int
 	nonce   uint64
 	rev     uint64
@@ -92,8 +97,14 @@ type slots struct {
 
 func (s *slots) free() int { return s.slots - s.used }
 
-// room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
-func (s *slots) room() int { return s.free() + s.capacity - s.queue.length }
+// room is how many offers more of a class would be taken. The queue counts: what waits in it begins without a round
+// trip. There is none while twice the bound of outcomes is kept: neither their owners nor the bucket takes them.
+func (s *Works) room(c *slots) int {
+	if s.bytes > 2*s.cfg.KeepBytes {
+		return 0
+	}
+	return c.free() + c.capacity - c.queue.length
+}
 
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
@@ -121,7 +132,7 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	room := c.room()
+	room := s.room(c)
 	if room <= 1 { // whoever waits in line is to hear when there is room again
 		c.wasFull, c.refused = true, now
 	}
@@ -236,21 +247,38 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	return s.keep(now, has, out)
 }
 
-// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket.
+// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket; those that a record holds need
+// not be kept at all.
 func (s *Works) keep(now time.Duration, w *work, out []Effect) []Effect {
-	w.step, w.again, w.op, w.tries = kept, now, 0, 0
+	w.step, w.again, w.op, w.tries, w.kept = kept, now, 0, 0, now
 	s.bytes += w.bytes
 	out = append(out, s.outcome(w))
 	if s.bytes <= s.cfg.KeepBytes {
 		return out
 	}
-	oldest := w
+	var some []*work
+	over := s.bytes - s.cfg.KeepBytes
 	for _, o := range s.order {
-		if o.step == kept && o.op == 0 && o.bytes > 0 && o.again < oldest.again {
-			oldest = o
+		switch {
+		case o.step == spilling:
+			over -= o.bytes
+		case o.step == kept && o.bytes > 0:
+			some = append(some, o)
 		}
 	}
-	return s.store(now, oldest, spilling, Effect{Kind: PutOutcome, N: oldest.offer.N}, out)
+	slices.SortFunc(some, func(a, b *work) int { return cmp.Compare(a.kept, b.kept) })
+	for _, o := range some {
+		if over <= 0 {
+			break
+		}
+		over -= o.bytes
+		if o.last != 0 {
+			out = s.drop(now, o, out)
+		} else {
+			out = s.store(now, o, spilling, Effect{Kind: PutOutcome, N: o.offer.N}, out)
+		}
+	}
+	return out
 }
 
 // leaveSlot gives the slot to the next in the queue.
@@ -270,9 +298,9 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		out = s.begin(now, c, next, out)
 	}
 	// An offer may be on its way into the room that was told of before: as long as somebody may wait, each end is told.
-	if c.room() > 0 && (c.wasFull || c.refused > 0 && now-c.refused < time.Second) {
+	if s.room(c) > 0 && (c.wasFull || c.refused > 0 && now-c.refused < time.Second) {
 		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
+		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(s.room(c))})
 	}
 	return out
 }

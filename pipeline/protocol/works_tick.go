@@ -11,9 +11,9 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 	}
 	for _, c := range s.named {
 		waited := c.refused > 0 && now-c.refused < freeFor
-		if waited && c.room() > 0 && now-c.told >= time.Second {
+		if waited && s.room(c) > 0 && now-c.told >= time.Second {
 			c.told = now
-			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
+			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(s.room(c))})
 		}
 	}
 	if now-s.swept >= rememberFor {
