@@ -1,7 +1,10 @@
 package spine
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,9 +18,13 @@ import (
 )
 
 // newNode is a whole node on the stock, with a target for tools.
-func (s *stock) newNode(target pipeline.TargetFunc) *Node {
+func (s *stock) newNode(target pipeline.TargetFunc, stages ...pipeline.Stage) *Node {
 	s.t.Helper()
-	n, err := New(s.t.Context(), Options{Config: s.cfg, Conn: s.nc, Log: s.log, Entry: true,
+	m := &pipeline.Manager{}
+	for _, st := range stages {
+		require.NoError(s.t, m.Register(st, true))
+	}
+	n, err := New(s.t.Context(), Options{Config: s.cfg, Conn: s.nc, Log: s.log, Entry: true, Manager: m,
 		Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: target}}})
 	require.NoError(s.t, err)
 	require.NoError(s.t, n.Start(context.WithoutCancel(s.t.Context())))
@@ -102,4 +109,82 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 		require.Equal(t, protocol.OK, read(call), call)
 		require.Empty(t, s.record(call).Header.Get(hdrTTL), call)
 	}
+}
+
+// A large outcome travels as an object of its work alone, and goes when the call has ended; a stored result keeps its
+// own copy.
+func TestTheObjectsOfAnOutcomeAreDeletedAfterItsCall(t *testing.T) {
+	t.Parallel()
+	big := append(append([]byte(`"`), bytes.Repeat([]byte("y"), 300<<10)...), '"')
+	for name, r := range map[string]pipeline.Request{"bound": {Body: []byte(`{}`)}, "stored": {Body: []byte(`{}`), Keep: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStock(t, Config{})
+			objects, err := s.js.ObjectStore(t.Context(), jet.BodiesObjects)
+			require.NoError(t, err)
+			held, goOn := make(chan string, 1), make(chan struct{})
+			after := pipeline.Stage{Name: "after", Kind: messages.Tool, Order: 10, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				held <- c.ID
+				<-goOn
+				return pipeline.Continue(), nil
+			}}
+			n := s.newNode(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				c.SetReply(big)
+				return nil
+			}, after)
+			of := func(call string) (names []string) {
+				all, err := objects.List(t.Context())
+				if !errors.Is(err, jetstream.ErrNoObjectsFound) {
+					require.NoError(t, err)
+				}
+				for _, o := range all {
+					if strings.HasPrefix(o.Name, "default/"+call+".1/") {
+						names = append(names, o.Name)
+					}
+				}
+				return names
+			}
+			go func() {
+				call := <-held
+				assertLen(t, of(call), 1)
+				close(goOn)
+			}()
+			c := s.tool(n, r)
+			require.Nil(t, c.Fault)
+			require.Equal(t, string(big), string(c.Reply()))
+			require.Eventually(t, func() bool { return len(of(c.ID)) == 0 }, 10*time.Second, 10*time.Millisecond)
+			if r.Keep {
+				end, err := s.newNode(done).Result(t.Context(), "default", c.ID)
+				require.NoError(t, err)
+				require.Equal(t, string(big), string(end.Reply()))
+			}
+		})
+	}
+}
+
+func assertLen(t *testing.T, names []string, n int) {
+	if len(names) != n {
+		t.Errorf("%d objects: %v", n, names)
+	}
+}
+
+// What this process stored long ago may be about to go: it is stored again for whoever names it now.
+func TestABodyThatWasStoredLongAgoIsStoredAnew(t *testing.T) {
+	t.Parallel()
+	s := newStock(t, Config{})
+	n := s.newNode(done)
+	raw := bytes.Repeat([]byte("z"), 100<<10)
+	ref, err := n.codec.store(t.Context(), "default", raw)
+	require.NoError(t, err)
+	require.NoError(t, n.codec.objects.Delete(t.Context(), ref)) // its age has come
+	_, err = n.codec.store(t.Context(), "default", raw)
+	require.NoError(t, err)
+	_, err = n.codec.fetch(t.Context(), ref)
+	require.Error(t, err, "it was stored a moment ago: no second copy")
+	n.codec.cache.note(ref, time.Now().Add(-storedAnew))
+	_, err = n.codec.store(t.Context(), "default", raw)
+	require.NoError(t, err)
+	got, err := n.codec.fetch(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, raw, got)
 }
