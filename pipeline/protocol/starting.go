@@ -29,6 +29,9 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 	w.op = 0
 	if st.Result == Unclear || st.Result == No {
 		w.tries++
+		if w.step == creating && st.Result == Unclear && now-w.created <= beginWithin { // there is time to look
+			return s.store(now, w, taken, Effect{Kind: GetBegun, N: w.offer.N}, out)
+		}
 		return out // tick tries again
 	}
 	switch w.step {

@@ -176,3 +176,16 @@ func TestTheRecordOfWorkIsLetGoWhenItsCallHasEnded(t *testing.T) {
 	require.EqualValues(t, 9, go2[0].Rev)
 	require.True(t, go2[0].Last)
 }
+
+func TestAClaimWhoseAnswerIsLostIsReadInTimeToBegin(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	m := newMember(now)
+	f := offer("a", now)
+	f.Once = true
+	put := only(m.Works.Offered(now, f, nil), PutBegun)[0]
+	get := only(m.Works.Stored(now+400*ms, put, Stored{Result: Unclear}, nil), GetBegun)
+	require.Len(t, get, 1)
+	own := Record{State: Begun, By: "m", Nonce: put.Nonce, Rev: 1}
+	require.Len(t, only(m.Works.Stored(now+500*ms, get[0], Stored{Result: OK, Record: own}, nil), Start), 1)
+}

@@ -40,6 +40,10 @@ var recordWords = map[protocol.State]string{protocol.Void: "void", protocol.Begu
 // storeTime bounds one request to the server. One that was not answered may have been done.
 const storeTime = 3 * time.Second
 
+// claimTime bounds the creation of a record by the member that is to do the work. If its answer is lost there must be
+// time left to read what became of it: work begins within a second, or not at all.
+const claimTime = 400 * time.Millisecond
+
 func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
 	b := &begun{js: js}
 	var err error
@@ -56,7 +60,11 @@ func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
 // found. payload is the outcome that goes into the record.
 func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payload []byte) (
 	st protocol.Stored, found []byte) {
-	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	limit := storeTime
+	if e.Kind == protocol.PutBegun && e.State == protocol.Begun {
+		limit = claimTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	key := messages.Key(tenant, e.Call, strconv.FormatUint(e.N, 10))
 	value := lineOf(e)

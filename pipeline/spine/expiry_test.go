@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -17,6 +18,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
+// inProcess is the server, unless processes connect through a proxy.
+func (s *stock) inProcess() nats.InProcessConnProvider {
+	if s.url != "" {
+		return nil
+	}
+	return s.srv
+}
+
 // newNode is a whole node on the stock, with a target for tools.
 func (s *stock) newNode(target pipeline.TargetFunc, stages ...pipeline.Stage) *Node {
 	s.t.Helper()
@@ -24,7 +33,10 @@ func (s *stock) newNode(target pipeline.TargetFunc, stages ...pipeline.Stage) *N
 	for _, st := range stages {
 		require.NoError(s.t, m.Register(st, true))
 	}
-	n, err := New(s.t.Context(), Options{Config: s.cfg, Conn: s.nc, Log: s.log, Entry: true, Manager: m,
+	nc, err := jet.Connect(jet.ConnOptions{Name: s.t.Name(), URL: s.url, InProcess: s.inProcess(), Log: s.log, Direct: true})
+	require.NoError(s.t, err)
+	s.t.Cleanup(nc.Close)
+	n, err := New(s.t.Context(), Options{Config: s.cfg, Conn: nc, Log: s.log, Entry: true, Manager: m,
 		Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: target}}})
 	require.NoError(s.t, err)
 	require.NoError(s.t, n.Start(context.WithoutCancel(s.t.Context())))
