@@ -149,10 +149,13 @@ func (s *Runs) lookChecking(now time.Duration, r *run, out []Effect) []Effect {
 
 // serve tries a class again that was full or absent, and empties a line that is open.
 func (s *Runs) serve(now time.Duration, l *line, out []Effect) []Effect {
-	if l.length == 0 {
+	if l.turns.length == 0 {
 		return out
 	}
 	each := drainEach
+	if s.roomy(now, l) != "" || len(l.busy) == 0 {
+		l.full = false
+	}
 	if l.full || l.absent > 0 {
 		wait := time.Second
 		if l.absent > 0 {
@@ -165,7 +168,7 @@ func (s *Runs) serve(now time.Duration, l *line, out []Effect) []Effect {
 	}
 	for range each {
 		if r := l.next(); r != nil {
-			out = s.offer(now, r, "", out)
+			out = s.offer(now, r, s.roomy(now, l), out)
 		}
 	}
 	return out

@@ -3,6 +3,7 @@ package spine
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -14,6 +15,9 @@ type letter struct {
 	data   []byte       // of the answer or of the outcome
 	local  *result      // of an outcome that came without a message
 	record protocol.Record
+	// ahead and expected are of a refusal: how many are before the call in line, and how long it would wait.
+	ahead    int
+	expected time.Duration
 }
 
 // mailbox holds the letters of one call until its goroutine reads them. The zero value is not ready: news is to be

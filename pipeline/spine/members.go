@@ -257,6 +257,9 @@ func (m *member) carry(e *protocol.Effect) {
 	case protocol.PutBegun, protocol.SetBegun, protocol.GetBegun, protocol.PutOutcome:
 		stored := *e
 		m.n.tasks.Go(func() { m.store(stored) })
+	case protocol.Expire:
+		stored := *e
+		m.n.tasks.Go(func() { m.n.expire(stored) })
 	default:
 		m.tell(e)
 	}

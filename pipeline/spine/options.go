@@ -55,6 +55,7 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.AckWait, 15*time.Second)
 	def(&c.MarkTTL, 10*time.Second)
+	def(&c.MaxQueueWait, 30*time.Second)
 	def(&c.ResultTTL, 24*time.Hour)
 	def(&c.Drain, 8*time.Second)
 	count(&c.Running, 256)

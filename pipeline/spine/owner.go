@@ -37,6 +37,9 @@ func (n *Node) carry(e *protocol.Effect) {
 	case protocol.GetBegun, protocol.PutBegun, protocol.GetOutcome, protocol.SetBegun:
 		stored := *e // e is only valid during the call
 		n.tasks.Go(func() { n.ownerStore(stored) })
+	case protocol.Expire:
+		stored := *e
+		n.tasks.Go(func() { n.expire(stored) })
 	case protocol.Wake:
 		n.wake(e)
 		n.durable.carry(*e)
@@ -50,7 +53,7 @@ func (n *Node) carry(e *protocol.Effect) {
 // wake tells the goroutine of a call, if there is one.
 func (n *Node) wake(e *protocol.Effect) {
 	if o := n.calls.get(e.Call); o != nil {
-		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record})
+		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record, ahead: int(e.Waiting), expected: e.At})
 	}
 }
 

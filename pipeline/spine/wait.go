@@ -32,9 +32,11 @@ type pending struct {
 var _ pipeline.Pending = (*pending)(nil)
 
 const (
-	// deltaBytes bounds what is kept for a reader that is slower than its model. What is over is dropped: the reader
-	// sees a gap then, and gets the rest from the final reply.
-	deltaBytes = 8 << 20
+	// deltaBytes bounds what is kept for a reader that is slower than its model: some seconds of a fast one, so that a
+	// thousand such readers fit into a small process. What is over is dropped: the reader sees a gap then, and gets the
+	// rest from the final reply. deltaCost is what a piece takes beside its bytes.
+	deltaBytes = 128 << 10
+	deltaCost  = 300
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
 )
@@ -53,7 +55,7 @@ func (p *pending) addDelta(d pipeline.Delta) bool {
 	if p.left || p.parked || p.final != nil || p.bytes > deltaBytes {
 		return false
 	}
-	p.bytes += len(d.Chunk)
+	p.bytes += len(d.Chunk) + deltaCost
 	p.deltas = append(p.deltas, d)
 	select {
 	case p.news <- struct{}{}:
