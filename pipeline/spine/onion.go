@@ -72,11 +72,25 @@ func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipe
 		default:
 			next, err = x.hops.run(ctx, o)
 		}
+		if err == nil {
+			err = overElsewhere(ctx, o.call)
+		}
 		if err != nil {
 			return next, err
 		}
 	}
 	return next, nil
+}
+
+// overElsewhere waits for the call's deadline where whoever ran its last phase or its target says that the time is over:
+// their clock may be ahead of this one, and no other phase may begin between the two.
+func overElsewhere(ctx context.Context, c *messages.Call) error {
+	until, ok := ctx.Deadline()
+	if f := c.Fault; !ok || f == nil || f.Code != messages.DeadlineExceeded || f.Origin != "deadline" ||
+		time.Until(until) > lateGrace {
+		return nil
+	}
+	return wait(ctx, 2*lateGrace)
 }
 
 // wait is the owner's timer. It looks at the context also where there is nothing to wait for.
