@@ -58,7 +58,10 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 			h.n.log.Warn("the program of the stage does not run; the call skips it", "call", o.id, "stage", name)
 			return pipeline.Skip(c), nil
 		}
-		if err := wait(ctx, absentWait(try)); err != nil {
+		switch err := wait(ctx, absentWait(try)); {
+		case errors.Is(err, context.Canceled):
+			return next, err
+		case err != nil:
 			return next, messages.NewFault(messages.StageAbsent,
 				"%s; the call waited for it before its %s until its deadline",
 				pipeline.AbsentText(name, gone.Subject), phase).From(name)
@@ -78,7 +81,7 @@ func (h *hops) stage(c *messages.Call, name string) pipeline.Stage {
 		return s.Stage
 	}
 	stop := c.Slip.Stops[c.Slip.At]
-	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, FailClosed: true,
+	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, Finally: stop.Finally, FailClosed: true,
 		Reads: []string{messages.RequestBody, messages.ReplyBody, pipeline.ReadKept, pipeline.ReadCall}}
 	if stop.Mandatory {
 		s.Tier = pipeline.Mandatory

@@ -146,6 +146,7 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	n.loops.Go(func() { n.watchConnection(n.loop) })
 	n.loops.Go(func() { n.tick(n.loop) })
+	n.sweepStages(n.loop)
 	if err := n.serveControl(); err != nil {
 		return err
 	}

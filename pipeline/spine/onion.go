@@ -117,7 +117,8 @@ func (x *onion) park(o *owned, next pipeline.Next) (pipeline.Next, error) {
 }
 
 // cutShort ends a call whose context is over: whoever waits is told at once, then the call goes outward. After its
-// deadline only the stages run that must see every call; after a cancel all those do that the call has passed.
+// deadline only the stages run that must see every call, and those that give something back; after a cancel all those
+// do that the call has passed.
 func (x *onion) cutShort(o *owned, err error, told func(end *messages.Call)) {
 	c := o.call
 	f, ok := errors.AsType[*messages.Fault](err)
@@ -135,7 +136,7 @@ func (x *onion) cutShort(o *owned, err error, told func(end *messages.Call)) {
 	for i := range c.Slip.Stops {
 		stop := &c.Slip.Stops[i]
 		stop.Keep = false // nothing is tried again
-		stop.After = stop.After && (stop.Mandatory || !errors.Is(o.ctx.Err(), context.DeadlineExceeded))
+		stop.After = stop.After && (stop.Mandatory || stop.Finally || !errors.Is(o.ctx.Err(), context.DeadlineExceeded))
 	}
 	if _, err := x.through(ctx, o, turnHere(c, f)); err != nil {
 		c.Fail(f)
