@@ -129,7 +129,7 @@ func (h *hops) ask(ctx context.Context, o *owned, s pipeline.Stage) (
 	n := h.sent(o, s, data)
 	answer, err := h.await(ctx, o, n)
 	if err != nil {
-		h.forget(n)
+		h.forget(n, !errors.Is(err, context.DeadlineExceeded)) // members know the deadline
 		return next, r, nil, err
 	}
 	a, err := h.read(ctx, o.call, answer)
@@ -213,11 +213,17 @@ func (h *hops) answered(n uint64, member string, data []byte) {
 	}
 }
 
-func (h *hops) forget(n uint64) {
+// forget closes a question, and tells whoever may work on it that nobody waits for the answer.
+func (h *hops) forget(n uint64, tell bool) {
 	h.owner.Lock()
-	defer h.owner.Unlock()
 	delete(h.open, n)
-	h.asks.Forget(n)
+	members := h.asks.Forget(n)
+	h.owner.Unlock()
+	for _, m := range members {
+		if tell {
+			h.n.publish(h.n.subj.Process(m, dropVerb), h.n.replies.question(n, ""), nil)
+		}
+	}
 }
 
 // await waits for the answer to question n.
