@@ -59,6 +59,10 @@ const (
 
 	// Parked calls and the bus.
 
+	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
+	// Writer and reader: the bus.
+	NoteWorks = "bus.works"
+
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).
 	NoteAnswer = "hold.answer"

@@ -16,7 +16,9 @@ type onion struct {
 	hops    *hops
 	targets *targets
 	hold    func(o *owned, next pipeline.Next) (outcome, error)
-	doubt   func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
+	// longDelay is how long a stored call may wait in this process for another attempt.
+	longDelay time.Duration
+	doubt     func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
 }
 
 // finallyTime is how long the stages that must see every call may take after its time is over.
@@ -36,6 +38,9 @@ var errStopping = errors.New("the process stops")
 func (x *onion) run(o *owned, told func(end *messages.Call)) outcome {
 	next, err := x.through(o.ctx, o, begin(o.call))
 	if err != nil {
+		if errors.Is(context.Cause(o.ctx), errElsewhere) {
+			return yielded
+		}
 		if gone, ok := errors.AsType[left](err); ok {
 			return gone.outcome
 		}
@@ -60,6 +65,11 @@ func begin(c *messages.Call) pipeline.Next {
 // over, or it is left.
 func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipeline.Next, error) {
 	for next.Where != pipeline.ToReply {
+		if o.durable && next.Delay > x.longDelay {
+			if out, err := x.hold(o, next); err == nil {
+				return next, left{out}
+			} // it cannot be parked, so it waits here
+		}
 		if err := wait(ctx, next.Delay); err != nil {
 			return next, err
 		}
