@@ -46,3 +46,22 @@ func TestQuestionsOfAnOwnerThatIsGoneAreDropped(t *testing.T) {
 		require.False(t, e.Kind == DropQuestions && e.To == "dead", "there is nothing left to drop")
 	}
 }
+
+// Work of a child waits before work that begins something new, and is not refused for the length of the line.
+func TestAChildIsNeverBehindANewCall(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	l := b.Runs.line("k")
+	l.full, l.every = true, 20*time.Second
+	start := func(call string, child bool) []Effect {
+		work := Target{Work: Work{call, 1}, Class: "k", Tenant: "t", Child: child, Until: b.now + time.Minute, Fresh: true}
+		return b.Runs.Start(b.now, work, nil)
+	}
+	for _, call := range []string{"new1", "new2"} {
+		require.Empty(t, start(call, false))
+	}
+	require.NotEmpty(t, only(start("new3", false), Wake), "the line is too long for a new call")
+	require.Empty(t, start("child", true))
+	out := b.Runs.Free(b.now, "k", "m", 1, nil)
+	require.Equal(t, "child", only(out, Offer)[0].Call)
+}

@@ -7,6 +7,8 @@ type Target struct {
 	Work
 	Class  string // the queue group of the members that can do it
 	Tenant string
+	// Child says that the call is part of another one: it waits before those that begin something new.
+	Child bool
 	// Once says that it must not run twice; begun records decide then, beginning with number N.
 	Once bool
 	// First is the number with which the call's work began anew, because a stage asked for another run although the one
@@ -118,6 +120,11 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	l := s.line(r.spec.Class)
 	if l.open() {
 		return s.offer(now, r, "", out)
+	}
+	if r.spec.Child {
+		r.phase = lined
+		l.first(r)
+		return out
 	}
 	if wait := l.wait(); wait > s.cfg.MaxQueueWait || wait > r.spec.Until-now {
 		return s.refuse(now, r, out)
