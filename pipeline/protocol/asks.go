@@ -82,8 +82,8 @@ func (a *Asks) Answered(now time.Duration, n uint64, member string) bool {
 	return true
 }
 
-// Forget closes a question that nobody waits for any more. It returns who may have it in hand and can drop it: the member
-// that showed it or was asked by name, or all members of its stage.
+// Forget closes a question that nobody waits for any more. It returns who may have it in hand and can drop it: the
+// member that showed it or was asked by name, or all members of its stage.
 func (a *Asks) Forget(n uint64) []string {
 	q, open := a.open[n]
 	delete(a.open, n)

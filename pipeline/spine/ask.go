@@ -47,7 +47,8 @@ func (a Requester) Request(ctx context.Context, subject string, header map[strin
 	reply, err := a.Conn.RequestMsgWithContext(ctx, m)
 	switch {
 	case err == nil:
-		return pipeline.Response{Body: reply.Data, ErrorCode: reply.Header.Get(hdrErrCode), ErrorText: reply.Header.Get(hdrErr)}, nil
+		h := reply.Header
+		return pipeline.Response{Body: reply.Data, ErrorCode: h.Get(hdrErrCode), ErrorText: h.Get(hdrErr)}, nil
 	case errors.Is(err, nats.ErrNoResponders):
 		return pipeline.Response{}, pipeline.ErrNoResponders
 	case ctx.Err() == nil:

@@ -17,7 +17,8 @@ import (
 
 // again asks for so many attempts, with a delay between each two.
 func again(kind messages.Kind, attempts int, delay time.Duration) pipeline.Stage {
-	return pipeline.Stage{Name: "again", Kind: kind, Order: 20, Keep: true, Reads: []string{pipeline.ReadKept}, Before: pass,
+	return pipeline.Stage{Name: "again", Kind: kind, Order: 20, Keep: true, Reads: []string{pipeline.ReadKept},
+		Before: pass,
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.Attempt() < attempts {
 				return pipeline.Again(delay), nil
@@ -44,8 +45,8 @@ func (w *world) queued() uint64 {
 	return info.State.Msgs
 }
 
-// A stored call that is to be tried again much later is held by no process meanwhile, is no question to anybody, and its
-// caller waits on; each attempt is another run of the target.
+// A stored call that is to be tried again much later is held by no process meanwhile, nobody is asked about it, and
+// its caller waits on; each attempt is another run of the target.
 func TestALongDelayParksAStoredCall(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
@@ -87,7 +88,8 @@ func TestAParkedDelayOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, spine.Config{LongDelay: 50 * time.Millisecond})
 	var runs atomic.Int32
-	o := spine.Options{Entry: true, Manager: manager(t, again(messages.Model, 2, 3*time.Second)), Targets: roles(counted(&runs))}
+	m := manager(t, again(messages.Model, 2, 3*time.Second))
+	o := spine.Options{Entry: true, Manager: m, Targets: roles(counted(&runs))}
 	first := w.start(o)
 	r := chatRequest()
 	r.Submit = true
@@ -108,7 +110,8 @@ func TestAParkedDelayEndsAtTheDeadlineAndByCancel(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, spine.Config{LongDelay: 50 * time.Millisecond})
 			var runs atomic.Int32
-			n := w.node(spine.Options{Entry: true, Manager: manager(t, again(messages.Model, 2, time.Hour)), Targets: roles(counted(&runs))})
+			m := manager(t, again(messages.Model, 2, time.Hour))
+			n := w.node(spine.Options{Entry: true, Manager: m, Targets: roles(counted(&runs))})
 			r := chatRequest()
 			r.Submit, r.Deadline = true, time.Now().Add(2*time.Second)
 			if name == "cancel" {

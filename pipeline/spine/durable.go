@@ -163,8 +163,8 @@ func (d *durables) up() {
 	d.pull()
 }
 
-// pull pulls anew: the server that a pull waited at may have forgotten it. It waits until a probe has come back since the
-// connection is there, for until then each delivery counts as old and is looked up before it runs.
+// pull pulls anew: the server that a pull waited at may have forgotten it. It waits until a probe has come back since
+// the connection is there, for until then each delivery counts as old and is looked up before it runs.
 func (d *durables) pull() {
 	if !d.pulling.Load() {
 		return

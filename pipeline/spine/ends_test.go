@@ -99,8 +99,8 @@ func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
 	})
 }
 
-// A worker's clock may be ahead of the owner's: what it says of the time ends the call all the same, and no phase begins
-// between the two.
+// A worker's clock may be ahead of the owner's: what it says of the time ends the call all the same, and no phase
+// begins between the two.
 func TestAWorkerThatEndsEarlyForTheTimeBeginsNoOtherPhase(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, cfg spine.Config) {

@@ -52,7 +52,8 @@ type parking struct {
 // questionShare is the part of a NATS message that a question may take: its record holds the call and the decision too.
 const questionShare = 4
 
-// hold parks a call that a stage holds, or that waits long for another attempt. It returns when the record is stored, or when the call is another owner's.
+// hold parks a call that a stage holds, or that waits long for another attempt. It returns when the record is stored,
+// or when the call is another owner's.
 func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	c, delayed := o.call, next.Where != pipeline.ToHold
 	name, phase := c.Slip.Stage()

@@ -81,8 +81,9 @@ func (h *hops) stage(c *messages.Call, name string) pipeline.Stage {
 		return s.Stage
 	}
 	stop := c.Slip.Stops[c.Slip.At]
-	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, Finally: stop.Finally, FailClosed: true,
-		Reads: []string{messages.RequestBody, messages.ReplyBody, pipeline.ReadKept, pipeline.ReadCall}}
+	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, Finally: stop.Finally,
+		FailClosed: true,
+		Reads:      []string{messages.RequestBody, messages.ReplyBody, pipeline.ReadKept, pipeline.ReadCall}}
 	if stop.Mandatory {
 		s.Tier = pipeline.Mandatory
 	}

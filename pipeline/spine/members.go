@@ -34,7 +34,8 @@ type member struct {
 
 func (n *Node) makeMember() {
 	m := &member{n: n, m: protocol.NewMember(n.opts.Name, n.protocolConfig()), owners: map[string]string{},
-		jobs: map[protocol.Work]*job{}, open: map[question]context.CancelCauseFunc{}, classes: map[string]*class{}, alone: make(chan struct{}, 1)}
+		jobs: map[protocol.Work]*job{}, open: map[question]context.CancelCauseFunc{}, classes: map[string]*class{},
+		alone: make(chan struct{}, 1)}
 	m.machine = &machine{clock: n.clock, beat: m.m.Beat, carry: m.carry}
 	m.addClasses()
 	n.member = m

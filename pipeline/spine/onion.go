@@ -92,8 +92,8 @@ func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipe
 	return next, nil
 }
 
-// overElsewhere waits for the call's deadline where whoever ran its last phase or its target says that the time is over:
-// their clock may be ahead of this one, and no other phase may begin between the two.
+// overElsewhere waits for the call's deadline where whoever ran its last phase or its target says that the time is
+// over: their clock may be ahead of this one, and no other phase may begin between the two.
 func overElsewhere(ctx context.Context, c *messages.Call) error {
 	until, ok := ctx.Deadline()
 	if f := c.Fault; !ok || f == nil || f.Code != messages.DeadlineExceeded || f.Origin != "deadline" ||

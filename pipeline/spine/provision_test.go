@@ -42,8 +42,8 @@ func newCluster(t *testing.T) (urls []string, start func(i int)) {
 		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
 	return urls, func(i int) {
-		s, err := server.NewServer(&server.Options{ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: ports[i], NoSigs: true,
-			NoLog: true, JetStream: true, StoreDir: t.TempDir(), Routes: server.RoutesFromStr(routes[1:]),
+		s, err := server.NewServer(&server.Options{ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: ports[i],
+			NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), Routes: server.RoutesFromStr(routes[1:]),
 			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: ports[size+i]}})
 		require.NoError(t, err)
 		s.Start()

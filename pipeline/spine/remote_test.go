@@ -73,7 +73,17 @@ func TestRunnerWithRemoteStages(t *testing.T) {
 
 // spec is a remote model stage with both phases.
 func spec(name string, order int) remotestage.Spec {
-	return remotestage.Spec{Name: name, Kind: messages.Model, Order: order, Subject: "programs." + name, Timeout: 5 * time.Second}
+	return remotestage.Spec{Name: name, Kind: messages.Model, Order: order, Subject: "programs." + name,
+		Timeout: 5 * time.Second}
+}
+
+// awaited waits until calls have found so often that the stage's program does not run.
+func awaited(t *testing.T, s pipeline.Stage, times int64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		n, ok := s.Details(t.Context())["absent"].(int64)
+		return ok && n >= times
+	}, 10*time.Second, time.Millisecond)
 }
 
 // A program that does not run fails nothing: the call waits, and goes on when the program comes.
@@ -82,13 +92,15 @@ func TestARemoteProgramMayComeLater(t *testing.T) {
 	both(t, func(t *testing.T, cfg spine.Config) {
 		w := newWorld(t, cfg)
 		s := remotestage.Stage(spec("late", 20), w.ask(), w.log)
-		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10), s)})
+		m := manager(t, through("a", 10), s)
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: m})
 		p := accept(t, n, chatRequest())
-		require.Eventually(t, func() bool { return s.Details(t.Context())["absent"] != int64(0) }, 10*time.Second, time.Millisecond)
+		awaited(t, s, 1)
 		w.program("programs.late", through("late", 20))
 		c := wait(t, p)
 		require.Nil(t, c.Fault)
-		require.Equal(t, []string{"a.beforeModel", "late.beforeModel", "model", "late.afterModel", "a.afterModel"}, c.Slip.Path)
+		way := []string{"a.beforeModel", "late.beforeModel", "model", "late.afterModel", "a.afterModel"}
+		require.Equal(t, way, c.Slip.Path)
 		require.EqualValues(t, 1, c.Slip.Stops[1].Tally.Count)
 		require.Zero(t, c.Slip.Stops[1].Tally.Errors, "to wait is not an error of the stage")
 	})
@@ -139,7 +151,7 @@ func TestARemoteProgramMayGoAwayAndComeAgain(t *testing.T) {
 		<-atTarget
 		nc.Close()
 		close(goOn)
-		require.Eventually(t, func() bool { return s.Details(t.Context())["absent"].(int64) >= 2 }, 10*time.Second, time.Millisecond)
+		awaited(t, s, 2)
 		leaves.Leave()
 		require.Equal(t, messages.Cancelled, wait(t, leaves).Fault.Code)
 		w.program("programs.half", through("half", 20))
@@ -185,7 +197,8 @@ func TestARequesterTellsThatItGivesUp(t *testing.T) {
 }
 
 // Bodies that do not fit into one question: an optional stage is passed, a closed one fails the call, and one that says
-// what it reads is asked. Bodies behind claim checks are fetched for the question, and stay there for one that reads none.
+// what it reads is asked. Bodies behind claim checks are fetched for the question, and stay there for one that reads
+// none.
 func TestRemoteStagesAndLargeBodies(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, cfg spine.Config) {
@@ -245,7 +258,8 @@ func TestARemoteQuestionOutlivesItsWorker(t *testing.T) {
 				return manager(t, remotestage.Stage(s, spine.Requester{Conn: nc}, w.log))
 			}
 			worker := w.start(spine.Options{Manager: stages(theirs), Conn: theirs, Hosts: only("slow")})
-			n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc), Hosts: nobody})
+			n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: stages(nc),
+				Hosts: nobody})
 			p := accept(t, n, chatRequest())
 			first := <-asked
 			other := w.conn()

@@ -19,7 +19,8 @@ func (n *Node) sweepStages(ctx context.Context) {
 func (n *Node) sweepStage(ctx context.Context, s pipeline.Stage) {
 	for wait(ctx, s.SweepEvery) == nil {
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			n.log.WarnContext(ctx, "clean-up of a stage failed; it is tried again later", "stage", s.Name, "kind", s.Kind, "err", err)
+			n.log.WarnContext(ctx, "clean-up of a stage failed; it is tried again later",
+				"stage", s.Name, "kind", s.Kind, "err", err)
 		}
 	}
 }

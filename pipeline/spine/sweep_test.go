@@ -34,7 +34,8 @@ func TestStagesAreSweptWhereTheyLive(t *testing.T) {
 			return ctx.Err()
 		}
 		there := func(context.Context) error { elsewhere <- struct{}{}; return nil }
-		n := w.start(spine.Options{Manager: manager(t, stage("here", 10, here), stage("there", 20, there)), Hosts: only("here")})
+		m := manager(t, stage("here", 10, here), stage("there", 20, there))
+		n := w.start(spine.Options{Manager: m, Hosts: only("here")})
 		<-swept
 		require.NoError(t, stop(n))
 		select {

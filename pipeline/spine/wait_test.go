@@ -30,8 +30,8 @@ func streamed(pieces int) *messages.Call {
 	for i := range pieces {
 		fmt.Fprintf(&text, "%d ", i+1)
 	}
-	c.SetReply(fmt.Appendf(nil, `{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`,
-		text.String()))
+	message := fmt.Sprintf(`{"role":"assistant","content":%q}`, text.String())
+	c.SetReply([]byte(`{"id":"1","choices":[{"index":0,"message":` + message + `,"finish_reason":"stop"}]}`))
 	c.Note(messages.NoteStreamEmitted, pieces)
 	return c
 }
@@ -63,7 +63,8 @@ func TestAnEndWaitsForThePiecesThatItCounts(t *testing.T) {
 // Of four pieces the third is lost, or the last: the reader sees a gap, and gets the rest from the final reply.
 func TestALostPieceIsAGapThatTheFinalReplyFills(t *testing.T) {
 	t.Parallel()
-	for name, came := range map[string][]int{"the last": {1, 2, 3}, "one between": {1, 2, 4}, "all but the first": {1}, "all": nil} {
+	came := map[string][]int{"the last": {1, 2, 3}, "one between": {1, 2, 4}, "all but the first": {1}, "all": nil}
+	for name, came := range came {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
