@@ -83,8 +83,21 @@ func (a *Asks) Answered(now time.Duration, n uint64, member string) bool {
 	return true
 }
 
-// Forget closes a question that nobody waits for any more.
-func (a *Asks) Forget(n uint64) { delete(a.open, n) }
+// Forget closes a question that nobody waits for any more. It returns who may have it in hand and can drop it: the
+// member that showed it or was asked by name, or all members of its stage.
+func (a *Asks) Forget(n uint64) []string {
+	q, open := a.open[n]
+	delete(a.open, n)
+	switch {
+	case !open:
+		return nil
+	case q.asks == 1 && q.holder != "":
+		return []string{q.holder}
+	case q.asks == 1 && q.to != "":
+		return []string{q.to}
+	}
+	return slices.Clone(q.group.members)
+}
 
 func (a *Asks) group(stage string) *group {
 	g := a.groups[stage]

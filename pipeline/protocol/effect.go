@@ -49,12 +49,13 @@ const (
 
 // Effects on the process itself. Nothing is reported back.
 const (
-	Wake    Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work; of a refusal Waiting and At
-	Start                     // a member begins the work Call, N
-	Stop                      // a member cancels the work Call, N; what must not run twice still has an end
-	Drop                      // a member forgets the work Call, N: its input or its outcome
-	Receipt                   // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
-	Run                       // an owner begins to run Call: Alone; Fresh says that no other owner can have begun
+	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work; of a refusal Waiting and At
+	Start                           // a member begins the work Call, N
+	Stop                            // a member cancels the work Call, N; what must not run twice still has an end
+	Drop                            // a member forgets the work Call, N: its input or its outcome
+	DropQuestions                   // a member cancels its work on the questions of owner To, which is gone
+	Receipt                         // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
+	Run                             // an owner begins to run Call: Alone; Fresh says that no other owner can have begun
 )
 
 // Why is the reason that an effect carries.

@@ -6,6 +6,7 @@ import "time"
 // class has its own, so that one that is dead or slow holds up no other.
 type line struct {
 	class  string
+	kids   turns[*run] // parts of other calls: they go before those that begin something new
 	turns  turns[*run]
 	full   bool                     // every member said that it is busy; until one says that it has room
 	absent int                      // how often nobody was there
@@ -19,23 +20,45 @@ type line struct {
 }
 
 func newLine(class string) *line {
-	return &line{class: class, turns: newTurns[*run](), busy: map[string]time.Duration{}}
+	return &line{class: class, kids: newTurns[*run](), turns: newTurns[*run](), busy: map[string]time.Duration{}}
 }
 
-func (l *line) open() bool { return !l.full && l.absent == 0 && l.turns.length == 0 }
+func (l *line) open() bool { return !l.full && l.absent == 0 && l.length() == 0 }
+
+// length is how much work waits.
+func (l *line) length() int { return l.kids.length + l.turns.length }
+
+// of is the line in which the run waits.
+func (l *line) of(r *run) *turns[*run] {
+	if r.spec.Child {
+		return &l.kids
+	}
+	return &l.turns
+}
+
+// ahead is how many are served before what the run's tenant would add now.
+func (l *line) ahead(r *run) int {
+	if r.spec.Child {
+		return l.kids.ahead(r.spec.Tenant)
+	}
+	return l.kids.length + l.turns.ahead(r.spec.Tenant)
+}
 
 func (l *line) join(r *run) {
 	r.place.of = r
-	l.turns.join(r.spec.Tenant, &r.place)
+	l.of(r).join(r.spec.Tenant, &r.place)
 }
 
 // next takes the run whose turn it is; nil: nobody waits.
 func (l *line) next() *run {
-	r, _ := l.turns.next()
+	r, ok := l.kids.next()
+	if !ok {
+		r, _ = l.turns.next()
+	}
 	return r
 }
 
-func (l *line) leave(r *run) { l.turns.leave(&r.place) }
+func (l *line) leave(r *run) { l.of(r).leave(&r.place) }
 
 // close notes that nobody has room.
 func (l *line) close(now time.Duration) {

@@ -113,7 +113,7 @@ func TestALineThatAllHaveLeftHoldsUpNobody(t *testing.T) {
 	}
 	b.Runs.GiveUp(b.now, "first", Cancelled, nil)
 	l := b.Runs.line("k")
-	require.Zero(t, l.turns.length)
+	require.Zero(t, l.length())
 	require.Equal(t, 1, l.out)
 	b.Runs.Free(b.now, "k", "m", 1, nil)
 	require.Len(t, only(b.target("next", "t"), Offer), 1)

@@ -7,6 +7,8 @@ type Target struct {
 	Work
 	Class  string // the queue group of the members that can do it
 	Tenant string
+	// Child says that the call is part of another one: it waits before those that begin something new.
+	Child bool
 	// Once says that it must not run twice; begun records decide then, beginning with number N.
 	Once bool
 	// First is the number with which the call's work began anew, because a stage asked for another run although the one
@@ -124,13 +126,13 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	}
 	r.joined = now
 	l := s.line(r.spec.Class)
-	l.turns.draw(&r.place)
+	l.of(r).draw(&r.place)
 	if l.open() {
 		return s.offer(now, r, s.roomy(now, l), out)
 	}
 	s.in(r)
-	wait := l.wait(now, l.turns.ahead(r.spec.Tenant))
-	if wait > min(s.cfg.MaxQueueWait, r.spec.Until-now) {
+	wait := l.wait(now, l.ahead(r))
+	if !r.spec.Child && wait > min(s.cfg.MaxQueueWait, r.spec.Until-now) {
 		return s.refuse(now, r, out)
 	}
 	r.phase = lined
@@ -178,7 +180,7 @@ func (s *Runs) cutStream(r *run, out []Effect) []Effect {
 func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
 	l := s.line(r.spec.Class)
 	s.in(r)
-	r.ahead = l.turns.ahead(r.spec.Tenant)
+	r.ahead = l.ahead(r)
 	r.expected = max(l.wait(now, r.ahead), now-r.joined)
 	if r.spec.Once {
 		return s.void(now, r, Overloaded, out)

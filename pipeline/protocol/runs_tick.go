@@ -149,7 +149,7 @@ func (s *Runs) lookChecking(now time.Duration, r *run, out []Effect) []Effect {
 
 // serve tries a class again that was full or absent, and empties a line that is open.
 func (s *Runs) serve(now time.Duration, l *line, out []Effect) []Effect {
-	if l.turns.length == 0 {
+	if l.length() == 0 {
 		return out
 	}
 	each := drainEach

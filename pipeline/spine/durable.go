@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -65,6 +66,8 @@ type durables struct {
 	subs     []*nats.Subscription
 	pulls    string // what the reply subjects of pulls begin with
 	pullSub  *nats.Subscription
+	pulling  atomic.Bool // pullers are complete
+	unpulled atomic.Bool // it is pulled anew as soon as this process hears itself
 	outage   outage
 	loop     context.Context
 	end      context.CancelFunc
@@ -153,6 +156,7 @@ func (d *durables) start(ctx context.Context) error {
 	}
 	d.loops.Go(func() { every(d.loop, time.Second, d.tick) })
 	d.loops.Go(func() { every(d.loop, unanswered/4, func() { d.ask.sweep(time.Now()) }) })
+	d.pulling.Store(true)
 	d.pull()
 	return nil
 }
@@ -163,10 +167,29 @@ func (d *durables) up() {
 	d.pull()
 }
 
-// pull pulls anew: the server that a pull waited at may have forgotten it.
+// pull pulls anew: the server that a pull waited at may have forgotten it. It waits until a probe has come back since
+// the connection is there, for until then each delivery counts as old and is looked up before it runs.
 func (d *durables) pull() {
+	if !d.pulling.Load() {
+		return
+	}
+	ready := false
+	d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
+		ready = o.Hearing.Current()
+		return out
+	})
+	if d.unpulled.Store(!ready); !ready {
+		return
+	}
 	for _, p := range d.pullers {
 		p.again(time.Now())
+	}
+}
+
+// heardItself says that a probe has come back.
+func (d *durables) heardItself() {
+	if d.unpulled.Load() {
+		d.pull()
 	}
 }
 
@@ -188,6 +211,7 @@ func every(ctx context.Context, period time.Duration, do func()) {
 func (d *durables) tick() {
 	now := time.Now()
 	d.outage.tick(now)
+	d.heardItself()
 	for _, p := range d.pullers {
 		p.look(now)
 	}

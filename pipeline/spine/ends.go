@@ -289,9 +289,7 @@ func (s *ends) follower(o *owned) *pending {
 		return nil
 	}
 	relay := newPending(o.id)
-	go func() { // until the call leaves this process
-		_, _ = relay.Wait(o.ctx, func(d pipeline.Delta) { s.pass(to, d) })
-	}()
+	relay.pass = func(d pipeline.Delta) { s.pass(to, d) } // at once, so that the end leaves after it
 	return relay
 }
 

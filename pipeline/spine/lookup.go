@@ -47,7 +47,7 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 		}
 		p, err := d.holds.find(ctx, tenant, id)
 		switch {
-		case err == nil && p.Decided == nil:
+		case err == nil && p.Decided == nil && !p.Delayed:
 			return nil, time.Time{}, pipeline.ErrHeld
 		case err == nil: // it goes on
 			return nil, time.Time{}, nil

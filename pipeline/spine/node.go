@@ -149,6 +149,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if n.opts.Entry {
 		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.sweepBegun(n.loop) }) })
 	}
+	n.sweepStages(n.loop)
 	if err := n.serveControl(); err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ type Config struct {
 	MaxQueueWait  time.Duration // longest expected wait in line for a target; 30 s
 	QueueCapacity int           // target work that a member queues beyond its slots; 16
 	KeepBytes     int           // of outcomes that a member keeps in memory; 64 MiB
+	LongDelay     time.Duration // longer delays park a stored call, so that no process holds it; 1 min
 	Running       int           // durable calls that a process runs at once; 256
 	EntryMaxMsgs  int64         // 100,000
 	EntryMaxBytes int64         // 4 GiB
@@ -57,6 +58,7 @@ func (c Config) withDefaults() Config {
 	def(&c.MarkTTL, 10*time.Second)
 	def(&c.MaxQueueWait, 30*time.Second)
 	def(&c.ResultTTL, 24*time.Hour)
+	def(&c.LongDelay, time.Minute)
 	def(&c.Drain, 8*time.Second)
 	count(&c.Running, 256)
 	count(&c.ClaimCheck, 64<<10)

@@ -267,6 +267,12 @@ func (n *Node) hearProcess() error {
 	subject := n.subj.Process(n.opts.Name, "*")
 	_, err := n.subs.hear(subject, func(m *nats.Msg) {
 		verb := last(m.Subject)
+		if verb == dropVerb {
+			if owner, k, ok := n.member.learn(m.Reply); ok {
+				n.member.drop(question{owner, k})
+			}
+			return
+		}
 		if verb != "ping" {
 			n.member.heard(verb, m)
 			return

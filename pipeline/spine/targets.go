@@ -91,9 +91,12 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil
 	}
+	if o.run.last == 0 {
+		o.call.Noted(messages.NoteWorks, &o.run.last) // the call was parked after its target had run
+	}
 	once := t.n.opts.Once(o.call)
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1, Class: groupOf(o.call.Kind, class),
-		Tenant: o.tenant, Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
+		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
 	if o.run.proved {
 		work.First = o.run.offer.first
 	}

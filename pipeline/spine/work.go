@@ -265,7 +265,7 @@ func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
 		for _, piece := range chat.SplitChunk(chunk, m.n.codec.payload-8<<10) {
 			count++
 			if _, text := chat.ToolChunkText(piece); text || c.Kind != messages.Tool { // a tool's sign of life shows nothing
-				c.Note(messages.NoteStreamEmitted, true)
+				c.Note(messages.NoteStreamEmitted, count)
 			}
 			m.emit(j, owner, root, pipeline.Delta{N: count, Chunk: piece, Marks: marks})
 		}
