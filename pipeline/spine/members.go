@@ -158,13 +158,13 @@ func (m *member) drop(q question) {
 	}
 }
 
-// dropAll drops the questions of an owner that is gone.
-func (m *member) dropAll(owner string) {
+// dropAll drops the questions of an owner; of all owners if it is empty.
+func (m *member) dropAll(owner string, why error) {
 	m.Lock()
 	defer m.Unlock()
 	for q, cancel := range m.open {
-		if q.owner == owner {
-			cancel(pipeline.ErrCancelled)
+		if owner == "" || q.owner == owner {
+			cancel(why)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func (m *member) carry(e *protocol.Effect) {
 	case protocol.Probe:
 		m.n.publish(m.n.replies.root+".probe."+strconv.FormatInt(int64(e.At), 10), "", nil)
 	case protocol.DropQuestions:
-		m.dropAll(e.To)
+		m.dropAll(e.To, pipeline.ErrCancelled)
 	case protocol.List:
 		m.show(e.To)
 	case protocol.Start:

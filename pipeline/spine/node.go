@@ -171,6 +171,7 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.opts.Callers.Drain()
 	limit := time.AfterFunc(n.cfg.Drain, func() {
 		n.calls.cancelBound(errStopping)
+		n.member.dropAll("", errStopping) // their owners ask others
 		n.opts.Callers.GiveUp()
 	})
 	defer limit.Stop()

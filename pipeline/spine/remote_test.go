@@ -264,12 +264,14 @@ func TestARemoteQuestionOutlivesItsWorker(t *testing.T) {
 			first := <-asked
 			other := w.conn()
 			w.node(spine.Options{Manager: stages(other), Conn: other, Hosts: only("slow")})
+			begin := time.Now()
 			if dies {
 				theirs.Close()
 			} else {
-				go func() { _ = stop(worker) }()
+				require.NoError(t, stop(worker))
 			}
 			second := <-asked
+			require.Less(t, time.Since(begin), 10*time.Second, "well within the time of the first question")
 			require.Equal(t, first.Header.Get("Idempotency-Key"), second.Header.Get("Idempotency-Key"))
 			require.NoError(t, second.Respond(nil))
 			c := wait(t, p)

@@ -368,7 +368,7 @@ func TestApprovalReplaced(t *testing.T) {
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	var h *host.Host
-	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Reads: []string{"request"}, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		d, err := h.Tools(ctx)
 		if err != nil || c.Tool == "no" {
 			return pipeline.Continue(), err

@@ -94,7 +94,7 @@ func times(c *messages.Call, hop string) (n int) {
 // TestFeatureRows shows the rows of the feature table that no case row shows, over the embedded bus.
 func TestFeatureRows(t *testing.T) {
 	t.Parallel()
-	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Reads: []string{"request"}, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		switch gjson.GetBytes(c.Request(), "mode").String() {
 		case "change":
 			c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
