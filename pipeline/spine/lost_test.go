@@ -86,3 +86,26 @@ func TestEachLostMessageOfAStoredCallIsReplaced(t *testing.T) {
 		})
 	}
 }
+
+// Whoever waits for a call that is parked hears it, although the message that says so is lost.
+func TestWhoWaitsHearsThatACallIsParked(t *testing.T) {
+	t.Parallel()
+	l := &loss{left: 1, lost: make(chan struct{}), is: func(m lossy.Message) bool {
+		return m.ToServer && strings.Contains(m.Subject, ".stored.c.")
+	}}
+	s, _ := newLossy(t, Config{}, l.judge)
+	door := s.process(false, nil)
+	s.process(true, func(p *ownerProcess, o *owned, _ func(*messages.Call)) outcome {
+		out, err := p.durables.hold(o, pipeline.Next{Question: []byte(`"may it?"`), Expires: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		return out
+	})
+	p, err := door.durables.accept(t.Context(), s.call("", `1`), pipeline.Request{})
+	require.NoError(t, err)
+	_, err = p.Wait(t.Context(), nil)
+	require.ErrorIs(t, err, pipeline.ErrHeld)
+	<-l.lost
+	s.settled()
+}
