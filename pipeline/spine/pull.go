@@ -15,7 +15,7 @@ import (
 const (
 	pullWaits  = 30 * time.Second
 	pullBeats  = 5 * time.Second
-	pullSilent = 3 * pullBeats
+	pullSilent = 2*pullBeats + time.Second
 	pullMost   = 64 // calls for one pull: owners take turns
 )
 
