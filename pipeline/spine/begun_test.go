@@ -121,3 +121,49 @@ func TestTwoHundredLostAcknowledgementsOfOneKeyChargeOnce(t *testing.T) {
 	require.Positive(t, lost.Load())
 	t.Logf("%d acknowledgements were lost", lost.Load())
 }
+
+// The owner of a call dies while the work runs that must not run twice. Another owner finds the outcome in the record,
+// with the large body behind its claim check; if the worker is dead too, nobody says that nothing happened.
+func TestTheWorkOfADeadOwnerIsFoundInItsRecord(t *testing.T) {
+	t.Parallel()
+	for name, workerLives := range map[string]bool{"its worker lives": true, "its worker is dead": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStock(t, Config{})
+			big := `"` + strings.Repeat("y", 300<<10) + `"`
+			var charges atomic.Int32
+			began, goOn := make(chan struct{}), make(chan struct{})
+			worker := s.part(Options{Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: pipeline.TargetFunc(
+				func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+					charges.Add(1)
+					close(began)
+					<-goOn
+					c.SetReply([]byte(big))
+					return nil
+				})}}})
+			dies := s.part(Options{Entry: true})
+			p, err := dies.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Submit: true,
+				Deadline: time.Now().Add(12 * time.Second)})
+			require.NoError(t, err)
+			<-began
+			heir := s.part(Options{Entry: true})
+			dies.nc.Close()
+			if !workerLives {
+				worker.nc.Close()
+			}
+			close(goOn)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			c, err := heir.Result(ctx, "default", p.ID())
+			require.NoError(t, err)
+			if workerLives {
+				require.Nil(t, c.Fault)
+				require.Equal(t, big, string(c.Reply()))
+			} else {
+				require.NotNil(t, c.Fault)
+				require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+			}
+			require.EqualValues(t, 1, charges.Load())
+		})
+	}
+}

@@ -295,7 +295,9 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.Run:
 		d.stored.begin(e)
 	case protocol.Wake:
-		d.stored.left(e.Call, e.Why)
+		if e.Why != protocol.Ended { // that is a work's record; the call goes on
+			d.stored.left(e.Call, e.Why)
+		}
 	case protocol.Answer:
 		d.ends.tell(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
