@@ -10,7 +10,8 @@ import (
 
 // target starts work of a tenant in class k and returns what follows.
 func (b *bench) target(call, tenant string) []Effect {
-	return b.Runs.Start(b.now, Target{Work: Work{call, 1}, Class: "k", Tenant: tenant, Until: b.now + time.Minute, Fresh: true}, nil)
+	t := Target{Work: Work{call, 1}, Class: "k", Tenant: tenant, Until: b.now + time.Minute, Fresh: true}
+	return b.Runs.Start(b.now, t, nil)
 }
 
 // busy answers the call's first offer with Busy.

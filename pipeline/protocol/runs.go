@@ -272,8 +272,8 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 		out = append(out, Effect{Kind: Confirm, Call: call, To: g.member, N: g.n})
 	}
 	if w := r.wrote; w.Rev != 0 {
-		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By, Nonce: w.Nonce,
-			Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
+		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By,
+			Nonce: w.Nonce, Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
 	}
 	s.recent.add(now, Work{Call: call})
 	s.forget(r)

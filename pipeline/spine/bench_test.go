@@ -138,7 +138,7 @@ func BenchmarkCallBesideAFullClass(b *testing.B) {
 	for _, fused := range []bool{true, false} {
 		for _, waiting := range []int{0, 10_000} {
 			b.Run(fmt.Sprintf("fused=%t/waiting=%d", fused, waiting), func(b *testing.B) {
-				w := newWorld(b, spine.Config{Fusion: fused, ModelClasses: []string{"full", "default"}})
+				w := newWorld(b, spine.Config{Fusion: fused, MaxQueueWait: time.Hour, ModelClasses: []string{"full", "default"}})
 				targets := append(roles(pipeline.TargetFunc(echo)),
 					spine.TargetRole{Kind: messages.Model, Class: "full", Target: pipeline.TargetFunc(until)})
 				n := w.node(spine.Options{Entry: true, Targets: targets, Manager: manager(b, benchStages(4)...),
@@ -155,6 +155,7 @@ func BenchmarkCallBesideAFullClass(b *testing.B) {
 					require.NoError(b, err)
 					defer p.Leave()
 				}
+				load(b, n, func(c spine.Capacity) bool { return c.Class == "full" && c.Waiting+c.Away == waiting })
 				body := bodyOf(2 << 10)
 				b.ReportAllocs()
 				for b.Loop() {

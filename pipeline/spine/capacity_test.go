@@ -46,14 +46,14 @@ func ofTenant(name string) pipeline.Request {
 }
 
 // load waits until the class of models is as full as that.
-func load(t *testing.T, n *spine.Node, full func(c spine.Capacity) bool) {
+func load(t testing.TB, n *spine.Node, full func(c spine.Capacity) bool) {
 	t.Helper()
 	var all []spine.Capacity
 	ok := func() bool {
 		all = n.Capacity()
 		return slices.ContainsFunc(all, func(c spine.Capacity) bool { return c.Kind == messages.Model && full(c) })
 	}
-	require.Eventually(t, ok, 10*time.Second, time.Millisecond, "%+v", &all)
+	require.Eventually(t, ok, 30*time.Second, time.Millisecond, "%+v", &all)
 }
 
 // Who would wait too long is told which line is full, how long it is, and when to come again (BU-9).

@@ -23,7 +23,7 @@ type Config struct {
 	MaxQueueWait  time.Duration // longest expected wait in line for a target; 30 s
 	QueueCapacity int           // target work that a member queues beyond its slots; 16
 	KeepBytes     int           // of outcomes that a member keeps in memory; 64 MiB
-	Running       int           // durable calls that a process runs at once; 256
+	Running       int           // durable calls of a class that a process runs at once; 1,024
 	EntryMaxMsgs  int64         // 100,000
 	EntryMaxBytes int64         // 4 GiB
 	ClaimCheck    int           // bodies above travel as a reference; 64 KiB
@@ -55,7 +55,7 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxQueueWait, 30*time.Second)
 	def(&c.ResultTTL, 24*time.Hour)
 	def(&c.Drain, 8*time.Second)
-	count(&c.Running, 256)
+	count(&c.Running, targetSlots)
 	count(&c.ClaimCheck, 64<<10)
 	count(&c.Replicas, 1)
 	if c.EntryMaxMsgs == 0 {
