@@ -2,9 +2,7 @@ package spine_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -153,32 +151,4 @@ func TestTenantsTakeTurnsAtAFullClass(t *testing.T) {
 		}
 		require.Less(t, last, 12, "of %v", order)
 	})
-}
-
-// percentile runs so many calls from a few callers and returns the time that a hundredth of them exceeds.
-func percentile(t testing.TB, n *spine.Node, calls int) time.Duration {
-	var mu sync.Mutex
-	var took []time.Duration
-	var callers sync.WaitGroup
-	for range 8 {
-		callers.Go(func() {
-			for range calls / 8 {
-				begin := time.Now()
-				p, err := n.Accept(t.Context(), chatRequest())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if c, err := p.Wait(t.Context(), nil); err != nil || c.Fault != nil {
-					t.Error(err, fmt.Sprint(c))
-				}
-				mu.Lock()
-				took = append(took, time.Since(begin))
-				mu.Unlock()
-			}
-		})
-	}
-	callers.Wait()
-	slices.Sort(took)
-	return took[len(took)*99/100]
 }
