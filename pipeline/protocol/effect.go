@@ -49,7 +49,7 @@ const (
 
 // Effects on the process itself. Nothing is reported back.
 const (
-	Wake    Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work. Of a refusal: Waiting, At
+	Wake    Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work
 	Start                     // a member begins the work Call, N
 	Stop                      // a member cancels the work Call, N
 	Drop                      // a member forgets the work Call, N: its input or its outcome

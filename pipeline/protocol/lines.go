@@ -29,6 +29,12 @@ func (l *line) join(r *run) {
 	l.turns.join(r.spec.Tenant, &r.place)
 }
 
+// first puts a run in line before all of its tenant that stand there as usual.
+func (l *line) first(r *run) {
+	l.turns.first(&r.place)
+	l.join(r)
+}
+
 // next takes the run whose turn it is; nil: nobody waits.
 func (l *line) next() *run {
 	r, _ := l.turns.next()

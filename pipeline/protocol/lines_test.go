@@ -154,3 +154,22 @@ func TestALongLineIsNotOfferedToAMemberThatHasRoomForOne(t *testing.T) {
 	require.Empty(t, b.pass(900*ms, Offer))
 	require.Len(t, b.pass(400*ms, Offer), 1, "one tries whether there is room, in case nobody says so")
 }
+
+func TestWhoIsFirstStandsBeforeTheOthersOfItsTenant(t *testing.T) {
+	t.Parallel()
+	l := newLine("k")
+	named := func(name string) *run { return &run{spec: Target{Work: Work{Call: name}, Tenant: name[:1]}} }
+	for _, name := range []string{"a1", "b1", "a2"} {
+		l.join(named(name))
+	}
+	l.first(named("a3"))
+	back := named("a4")
+	l.first(back)
+	l.leave(back)
+	l.join(back)
+	var order []string
+	for r := l.next(); r != nil; r = l.next() {
+		order = append(order, r.spec.Call)
+	}
+	require.Equal(t, []string{"a3", "b1", "a4", "a1", "a2"}, order)
+}

@@ -185,7 +185,7 @@ func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
 	return append(out, r.wake(Overloaded))
 }
 
-// wake tells the call what came of its work.
+// wake tells the call what came of its work. Of a refusal Waiting is how many are before it, and At the wait expected.
 func (r *run) wake(why Why) Effect {
 	return Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: why, Waiting: int32(r.ahead), At: r.expected}
 }

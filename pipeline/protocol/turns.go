@@ -1,6 +1,9 @@
 package protocol
 
-import "container/heap"
+import (
+	"container/heap"
+	"math"
+)
 
 // turns is work that waits, in turn between tenants: the first of each tenant, then the second of each. However much
 // one tenant has waiting, another's first work is the next but one. Its methods cost the logarithm of a tenant's work,
@@ -9,7 +12,8 @@ type turns[T any] struct {
 	tenants []*tenant[T] // those that have something waiting, whose turn it is in front
 	byName  map[string]*tenant[T]
 	length  int
-	tickets uint64
+	tickets int64
+	early   int64 // tickets of those that stand before the others of their tenant
 }
 
 // tenant is the work of one, by ticket.
@@ -23,7 +27,7 @@ type tenant[T any] struct {
 type place[T any] struct {
 	of     T
 	tenant *tenant[T] // nil while it does not wait
-	ticket uint64
+	ticket int64
 	at     int
 }
 
@@ -35,6 +39,12 @@ func (t *turns[T]) draw(p *place[T]) {
 		t.tickets++
 		p.ticket = t.tickets
 	}
+}
+
+// first has p stand before all of its tenant that did not ask for that.
+func (t *turns[T]) first(p *place[T]) {
+	t.early++
+	p.ticket = math.MinInt64 + t.early
 }
 
 // join puts p in line for its tenant.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -271,7 +270,7 @@ func (m *member) show(owner string) {
 	m.Lock()
 	questions, works := m.m.Hands.Shown(owner)
 	if m.direct(owner) {
-		l := inHand{slices.Clone(questions), slices.Clone(works)}
+		l := inHand{append([]uint64(nil), questions...), append([]protocol.Work(nil), works...)}
 		m.Unlock()
 		m.n.shown(m.n.opts.Name, l)
 		return
