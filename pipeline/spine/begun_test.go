@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/systemtest/lossy"
 )
 
@@ -120,4 +121,136 @@ func TestTwoHundredLostAcknowledgementsOfOneKeyChargeOnce(t *testing.T) {
 	require.EqualValues(t, 1, charges.Load())
 	require.Positive(t, lost.Load())
 	t.Logf("%d acknowledgements were lost", lost.Load())
+}
+
+// The owner of a call dies while the work runs that must not run twice. Another owner finds the outcome in the record,
+// with the large body behind its claim check; if the worker is dead too, nobody says that nothing happened.
+func TestTheWorkOfADeadOwnerIsFoundInItsRecord(t *testing.T) {
+	t.Parallel()
+	for name, workerLives := range map[string]bool{"its worker lives": true, "its worker is dead": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStock(t, Config{})
+			big := `"` + strings.Repeat("y", 300<<10) + `"`
+			var charges atomic.Int32
+			began, goOn := make(chan struct{}), make(chan struct{})
+			worker := s.part(Options{Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: pipeline.TargetFunc(
+				func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+					charges.Add(1)
+					close(began)
+					<-goOn
+					c.SetReply([]byte(big))
+					return nil
+				})}}})
+			dies := s.part(Options{Entry: true})
+			p, err := dies.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Submit: true,
+				Deadline: time.Now().Add(12 * time.Second)})
+			require.NoError(t, err)
+			<-began
+			heir := s.part(Options{Entry: true})
+			dies.nc.Close()
+			if !workerLives {
+				worker.nc.Close()
+			}
+			close(goOn)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			c, err := heir.Result(ctx, "default", p.ID())
+			require.NoError(t, err)
+			if workerLives {
+				require.Nil(t, c.Fault)
+				require.Equal(t, big, string(c.Reply()))
+			} else {
+				require.NotNil(t, c.Fault)
+				require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+			}
+			require.EqualValues(t, 1, charges.Load())
+		})
+	}
+}
+
+// A worker that keeps more than it may puts outcomes into a bucket, where the next owner finds them: nothing is bought
+// again.
+func TestAnOutcomeThatItsWorkerCouldNotKeepIsFoundByTheNextOwner(t *testing.T) {
+	t.Parallel()
+	s := newStock(t, Config{KeepBytes: 1})
+	var bought atomic.Int32
+	began, goOn := make(chan struct{}), make(chan struct{})
+	s.part(Options{Targets: []TargetRole{{Kind: messages.Model, Class: "default", Target: pipeline.TargetFunc(
+		func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			bought.Add(1)
+			close(began)
+			<-goOn
+			c.SetReply([]byte(`"paid"`))
+			return nil
+		})}}})
+	dies := s.part(Options{Entry: true})
+	p, err := dies.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Body: []byte(`{}`), Submit: true,
+		Deadline: time.Now().Add(30 * time.Second)})
+	require.NoError(t, err)
+	<-began
+	dies.nc.Close()
+	close(goOn)
+	spilled, err := s.js.KeyValue(t.Context(), jet.OutcomesBucket)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := spilled.Get(t.Context(), messages.Key("default", p.ID(), "1"))
+		return err == nil
+	}, 5*time.Second, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	c, err := s.part(Options{Entry: true}).Result(ctx, "default", p.ID())
+	require.NoError(t, err)
+	require.Nil(t, c.Fault)
+	require.Equal(t, `"paid"`, string(c.Reply()))
+	require.EqualValues(t, 1, bought.Load())
+}
+
+// A member that is too slow for its messages loses some: offers that it never saw are made again, and what it was told
+// and missed is said again.
+func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			var seen sync.Map
+			var lost atomic.Int32
+			s, _ := newLossy(t, Config{}, func(m lossy.Message) lossy.Action {
+				work := strings.HasPrefix(m.Subject, "shallot.v1.target.") || strings.HasSuffix(m.Subject, ".confirm")
+				if m.ToServer || !work {
+					return lossy.Action{}
+				}
+				call := m.Subject + m.Reply // of an offer call and number, of a confirmation none: the first is lost
+				if i := strings.Index(call, ".offer."); i >= 0 {
+					call = strings.Join(strings.Split(call[i:], ".")[:4], ".")
+				}
+				if _, again := seen.LoadOrStore(call, true); again {
+					return lossy.Action{}
+				}
+				lost.Add(1)
+				return lossy.Action{Lose: true}
+			})
+			n := s.part(Options{Entry: true, Targets: []TargetRole{{Kind: kind, Class: "default", Target: pipeline.TargetFunc(done)}}})
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					p, err := n.Accept(t.Context(), pipeline.Request{Kind: kind, Tool: "t", Body: []byte(`{}`),
+						Deadline: time.Now().Add(20 * time.Second)})
+					if assertNoError(t, err) {
+						if c := s.wait(p); c.Fault != nil {
+							t.Error(c.Fault)
+						}
+					}
+				})
+			}
+			all.Wait()
+			require.GreaterOrEqual(t, lost.Load(), int32(20))
+			kept := func() int {
+				n.member.Lock()
+				defer n.member.Unlock()
+				return len(n.member.jobs)
+			}
+			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond, "nothing is kept for ever")
+		})
+	}
 }

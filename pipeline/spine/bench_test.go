@@ -131,3 +131,37 @@ func BenchmarkBody(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkCallBesideAFullClass is a call of one class while ten thousand calls wait for another one, whose workers hang,
+// and the same without them (BU-3).
+func BenchmarkCallBesideAFullClass(b *testing.B) {
+	for _, fused := range []bool{true, false} {
+		for _, waiting := range []int{0, 10_000} {
+			b.Run(fmt.Sprintf("fused=%t/waiting=%d", fused, waiting), func(b *testing.B) {
+				w := newWorld(b, spine.Config{Fusion: fused, MaxQueueWait: time.Hour, ModelClasses: []string{"full", "default"}})
+				targets := append(roles(pipeline.TargetFunc(echo)),
+					spine.TargetRole{Kind: messages.Model, Class: "full", Target: pipeline.TargetFunc(until)})
+				n := w.node(spine.Options{Entry: true, Targets: targets, Manager: manager(b, benchStages(4)...),
+					Classify: func(c *messages.Call) (string, error) {
+						if c.Tenant == "full" {
+							return "full", nil
+						}
+						return "default", nil
+					}})
+				for range waiting {
+					r := ofTenant("full")
+					r.Deadline = time.Now().Add(10 * time.Minute)
+					p, err := n.Accept(b.Context(), r)
+					require.NoError(b, err)
+					defer p.Leave()
+				}
+				load(b, n, func(c spine.Capacity) bool { return c.Class == "full" && c.Waiting+c.Away == waiting })
+				body := bodyOf(2 << 10)
+				b.ReportAllocs()
+				for b.Loop() {
+					benchCall(b, n, body)
+				}
+			})
+		}
+	}
+}

@@ -14,7 +14,8 @@ type Capacity struct {
 	Waiting int `json:"waiting"`
 	Tenants int `json:"tenants"`
 	Away    int `json:"away"`
-	// Busy and Free are the slots of this process, Queued is what waits here for one. They are 0 where it does no such work.
+	// Busy and Free are the slots of this process, Queued is what waits here for one; 0 where it does no such work. Slots
+	// that classes share are free for each of them.
 	Busy   int `json:"busy"`
 	Free   int `json:"free"`
 	Queued int `json:"queued"`
@@ -31,8 +32,8 @@ func (n *Node) Capacity() []Capacity {
 	out := make([]Capacity, 0, len(loads))
 	for _, l := range protocol.Sum(loads) {
 		kind, class, _ := cutGroup(l.Class)
-		out = append(out, Capacity{Kind: messages.Kind(kind), Class: class, Waiting: l.Waiting, Tenants: l.Tenants, Away: l.Away,
-			Busy: l.Busy, Free: l.Free, Queued: l.Queued})
+		out = append(out, Capacity{Kind: messages.Kind(kind), Class: class, Waiting: l.Waiting, Tenants: l.Tenants,
+			Away: l.Away, Busy: l.Busy, Free: l.Free, Queued: l.Queued})
 	}
 	return out
 }

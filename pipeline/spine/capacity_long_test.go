@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -169,4 +170,32 @@ func TestLongAThousandSlowReadersStayWithinTheirMemory(t *testing.T) {
 	t.Logf("%d slow readers of %d KiB each took %d MiB", readers, pieces*len(chunk)>>10, most>>20)
 	require.Less(t, most, int64(300<<20))
 	all.Wait()
+}
+
+// percentile runs so many calls from a few callers and returns the time that a hundredth of them exceeds.
+func percentile(t testing.TB, n *spine.Node, calls int) time.Duration {
+	var mu sync.Mutex
+	var took []time.Duration
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for range calls / 8 {
+				begin := time.Now()
+				p, err := n.Accept(t.Context(), chatRequest())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if c, err := p.Wait(t.Context(), nil); err != nil || c.Fault != nil {
+					t.Error(err, fmt.Sprint(c))
+				}
+				mu.Lock()
+				took = append(took, time.Since(begin))
+				mu.Unlock()
+			}
+		})
+	}
+	callers.Wait()
+	slices.Sort(took)
+	return took[len(took)*99/100]
 }

@@ -97,6 +97,8 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	c := &codec{objects: objects, limit: s.cfg.ClaimCheck, payload: int(p.nc.MaxPayload())}
 	reply := messages.Subjects{}.Reply(p.name, secret(16))
 	p.durables, err = newDurables(s.t.Context(), durableOptions{
+		mayHaveRun: func(context.Context, string, string) (bool, error) { return false, nil },
+
 		name: p.name, inbox: reply + "." + storedReplies, cfg: s.cfg, log: s.log.With("process", p.name), nc: p.nc, js: js, codec: c, entry: entry,
 		calls: &p.calls, fold: func(messages.Kind, messages.Slip) {}, callers: noCallers{},
 		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {

@@ -236,7 +236,7 @@ func (s *ends) answer(c *messages.Call) {
 	if c.Return.Caller == "" || !s.allowed(c.Return.Caller) {
 		return
 	}
-	if c.Stream && c.Flag(messages.NoteStreamEmitted) && c.Fault == nil {
+	if _, emitted := c.Notes[messages.NoteStreamEmitted]; emitted && c.Stream && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.StreamCut,
 			"the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
 	}

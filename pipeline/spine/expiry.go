@@ -51,8 +51,8 @@ func (b *begun) letGo(ctx context.Context, key string, line []byte, rev uint64, 
 	return err
 }
 
-// sweep deletes records of calls that have been over for long by now. inUse reports whether a call may still go on; it is
-// named by tenant and call, as keys and subjects have them.
+// sweep deletes records of calls that have been over for long by now. inUse reports whether a call may still go on; it
+// is named by tenant and call, as keys and subjects have them.
 func (b *begun) sweep(ctx context.Context, now time.Time, inUse func(call string) (bool, error)) error {
 	stream, err := b.js.Stream(ctx, "KV_"+jet.BegunBucket)
 	if err != nil {
@@ -100,7 +100,8 @@ func (b *begun) sweepOne(ctx context.Context, now time.Time, m *jetstream.RawStr
 func (n *Node) sweepBegun(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepEvery)
 	defer cancel()
-	if err := n.begun.sweep(ctx, time.Now(), func(call string) (bool, error) { return n.underWay(ctx, call) }); err != nil {
+	inUse := func(call string) (bool, error) { return n.underWay(ctx, call) }
+	if err := n.begun.sweep(ctx, time.Now(), inUse); err != nil {
 		n.log.Debug("old records of begun work were not swept away; that is tried again", "err", err)
 	}
 }

@@ -33,15 +33,26 @@ func (s *stock) newNode(target pipeline.TargetFunc, stages ...pipeline.Stage) *N
 	for _, st := range stages {
 		require.NoError(s.t, m.Register(st, true))
 	}
+	return s.part(Options{Manager: m, Entry: true, Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: target}}})
+}
+
+// part is a node that does what its options say, on a connection of its own. Closing that is the death of the process as
+// others see it.
+func (s *stock) part(o Options) *Node {
+	s.t.Helper()
 	nc, err := jet.Connect(jet.ConnOptions{Name: s.t.Name(), URL: s.url, InProcess: s.inProcess(), Log: s.log, Direct: true})
 	require.NoError(s.t, err)
 	s.t.Cleanup(nc.Close)
-	n, err := New(s.t.Context(), Options{Config: s.cfg, Conn: nc, Log: s.log, Entry: true, Manager: m,
-		Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: target}}})
+	o.Config, o.Conn, o.Log = s.cfg, nc, s.log
+	n, err := New(s.t.Context(), o)
 	require.NoError(s.t, err)
 	require.NoError(s.t, n.Start(context.WithoutCancel(s.t.Context())))
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		limit := 10 * time.Second
+		if nc.IsClosed() {
+			limit = 100 * time.Millisecond // it is dead; nothing of it ends well
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		_ = n.Stop(ctx)
 	})

@@ -341,17 +341,16 @@ func (m *member) carry(e *protocol.Effect) {
 func (m *member) show(owner string) {
 	m.Lock()
 	questions, works := m.m.Hands.Shown(owner)
+	if m.direct(owner) {
+		l := inHand{append([]uint64(nil), questions...), append([]protocol.Work(nil), works...)}
+		m.Unlock()
+		m.n.shown(m.n.opts.Name, l)
+		return
+	}
 	data, err := json.Marshal(inHand{questions, works})
 	root := m.owners[owner]
 	m.Unlock()
-	switch {
-	case err != nil || root == "" && owner != m.n.opts.Name:
-	case m.direct(owner):
-		var l inHand
-		if json.Unmarshal(data, &l) == nil {
-			m.n.shown(m.n.opts.Name, l)
-		}
-	default:
+	if err == nil && root != "" {
 		m.n.publish(root+".list."+m.n.opts.Name, "", data)
 	}
 }

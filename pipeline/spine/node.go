@@ -145,11 +145,11 @@ func (n *Node) Start(ctx context.Context) error {
 		return err
 	}
 	n.loops.Go(func() { n.watchConnection(n.loop) })
-	n.loops.Go(func() { n.tick(n.loop) })
 	if n.opts.Entry {
 		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.sweepBegun(n.loop) }) })
 	}
 	n.sweepStages(n.loop)
+	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
 		return err
 	}

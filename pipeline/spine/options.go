@@ -26,7 +26,7 @@ type Config struct {
 	QueueCapacity int           // target work that a member queues beyond its slots; 16
 	KeepBytes     int           // of outcomes that a member keeps in memory; 64 MiB
 	LongDelay     time.Duration // longer delays park a stored call, so that no process holds it; 1 min
-	Running       int           // durable calls that a process runs at once; 256
+	Running       int           // durable calls of a class that a process runs at once; 1,024
 	EntryMaxMsgs  int64         // 100,000
 	EntryMaxBytes int64         // 4 GiB
 	ClaimCheck    int           // bodies above travel as a reference; 64 KiB
@@ -60,7 +60,7 @@ func (c Config) withDefaults() Config {
 	def(&c.ResultTTL, 24*time.Hour)
 	def(&c.LongDelay, time.Minute)
 	def(&c.Drain, 8*time.Second)
-	count(&c.Running, 256)
+	count(&c.Running, targetSlots)
 	count(&c.ClaimCheck, 64<<10)
 	count(&c.Replicas, 1)
 	if c.EntryMaxMsgs == 0 {

@@ -19,7 +19,6 @@ type class struct {
 	role     TargetRole
 	group    string
 	endpoint string
-	shared   chan struct{} // slots in common with other classes; nil: none
 }
 
 // targetSlots is how much work of a class runs at once if its role does not say.
@@ -47,21 +46,18 @@ type input struct {
 }
 
 func (m *member) addClasses() {
-	shared := map[string]chan struct{}{}
 	for _, t := range m.n.opts.Targets {
 		if t.Slots == 0 {
 			t.Slots = targetSlots
 		}
 		c := &class{role: t, group: groupOf(t.Kind, messages.Token(t.Class))}
 		c.endpoint = "target." + string(t.Kind) + "-" + messages.Token(t.Class)
-		if t.Shared != "" {
-			if shared[t.Shared] == nil {
-				shared[t.Shared] = make(chan struct{}, t.Slots)
-			}
-			c.shared = shared[t.Shared]
-		}
 		m.classes[c.group] = c
-		m.m.Works.Serve(c.group, t.Slots)
+		if t.Shared == "" {
+			m.m.Works.Serve(c.group, t.Slots)
+		} else {
+			m.m.Works.ServeWith(c.group, t.Slots, "shared "+t.Shared)
+		}
 	}
 }
 
@@ -200,10 +196,6 @@ func (m *member) runJob(ctx context.Context, j *job) {
 		var stop context.CancelFunc
 		ctx, stop = context.WithDeadline(ctx, wall(j.until))
 		defer stop()
-	}
-	if j.class.shared != nil {
-		j.class.shared <- struct{}{}
-		defer func() { <-j.class.shared }()
 	}
 	c, data, refs := m.perform(ctx, j)
 	st := protocol.Done
