@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -67,27 +69,46 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
 }
 
-// recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+// recorder records what the log says of a request, and how far its answer is. Unwrap lets http.ResponseController reach
+// deadlines.
 type recorder struct {
 	http.ResponseWriter
-	status   int
 	identity api.Identity
+
+	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
+	status int
+	whole  bool // what was written ends with an empty line, as events do
 }
 
 func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *recorder) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(status)
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *recorder) Write(b []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	a.whole = bytes.HasSuffix(b, []byte("\n\n"))
 	return a.ResponseWriter.Write(b)
+}
+
+// FlushError is what http.ResponseController calls to flush.
+func (a *recorder) FlushError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	return http.NewResponseController(a.ResponseWriter).Flush()
+}
+
+func (a *recorder) begin(status int) {
+	if a.status == 0 {
+		a.status, a.whole = status, true
+	}
 }
 
 // wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
@@ -95,6 +116,8 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
+		r, stop := s.attend(r, a)
+		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		// A body with a length and a coding (the server drops the length) may be an attempt to slip a second request past

@@ -36,6 +36,7 @@ type Config struct {
 	WriteTimeout  time.Duration // for one event of a stream; a whole reply has four times as long
 	IdleTimeout   time.Duration // of a kept-alive connection
 	Heartbeat     time.Duration
+	Probe         time.Duration // a caller who has closed the sending side for so long is asked for signs of life
 	Grace         time.Duration // what is under way may finish in this time on a stop
 	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
 }
@@ -51,6 +52,7 @@ func (c *Config) fill() {
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
 	pick(&c.Heartbeat, 10*time.Second)
+	pick(&c.Probe, 250*time.Millisecond)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
 		c.BodyLimit = api.DefaultBodyLimit
@@ -217,7 +219,7 @@ func serve(h http.Handler) endpoint {
 func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
 		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), ConnContext: withConn,
 	}
 	s.mu.Lock()
 	if s.stopping.Load() {
