@@ -22,8 +22,9 @@ type methods map[string]http.HandlerFunc
 // router is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
 // own error shape.
 type router struct {
-	s   *Server
-	mux *http.ServeMux
+	s    *Server
+	mux  *http.ServeMux
+	list []string
 }
 
 func newRouter(s *Server) *router {
@@ -37,10 +38,16 @@ func noPath(r *http.Request) *messages.Fault {
 		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
-func (t *router) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+func (t *router) mount(pattern string, h http.HandlerFunc) {
+	t.list = append(t.list, "* "+pattern)
+	t.mux.HandleFunc(pattern, h)
+}
 
 func (t *router) add(path string, m methods) {
 	allow := slices.Collect(maps.Keys(m))
+	for _, method := range allow {
+		t.list = append(t.list, method+" "+path)
+	}
 	if m[http.MethodGet] != nil {
 		allow = append(allow, http.MethodHead)
 	}

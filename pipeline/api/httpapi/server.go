@@ -170,7 +170,15 @@ func bareHost(host string) string {
 }
 
 // Handler serves the main port.
-func (s *Server) Handler() http.Handler {
+func (s *Server) Handler() http.Handler { return s.wrap(s.mainRoutes()) }
+
+// AdminHandler serves the admin listener: the control surfaces and health, no model face.
+func (s *Server) AdminHandler() http.Handler { return s.wrap(s.adminRoutes()) }
+
+// Routes are what both handlers serve, each as method and path pattern; * is any method.
+func (s *Server) Routes() (main, admin []string) { return s.mainRoutes().list, s.adminRoutes().list }
+
+func (s *Server) mainRoutes() *router {
 	t := newRouter(s)
 	chat := methods{http.MethodPost: s.caller(s.chat)}
 	for _, prefix := range []string{"/v1", ""} {
@@ -194,11 +202,10 @@ func (s *Server) Handler() http.Handler {
 	if IsLoopback(s.Addr) {
 		s.addControl(t, s.Addr)
 	}
-	return s.wrap(t)
+	return t
 }
 
-// AdminHandler serves the admin listener: the control surfaces and health, no model face.
-func (s *Server) AdminHandler() http.Handler {
+func (s *Server) adminRoutes() *router {
 	t := newRouter(s)
 	s.addHealth(t)
 	if s.Tools != nil {
@@ -206,7 +213,7 @@ func (s *Server) AdminHandler() http.Handler {
 	}
 	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
-	return s.wrap(t)
+	return t
 }
 
 func serve(h http.Handler) endpoint {
