@@ -367,6 +367,8 @@ func (d *durables) stop(ctx context.Context) {
 	for _, s := range d.subs {
 		_ = s.Unsubscribe()
 	}
-	d.end()
+	if d.end != nil { // else the node has not got so far
+		d.end()
+	}
 	d.loops.Wait()
 }

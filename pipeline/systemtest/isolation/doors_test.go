@@ -89,7 +89,7 @@ func doors() []door {
 func TestEachDoorRefusesHostileBodies(t *testing.T) {
 	t.Parallel()
 	i := start(t, "agent: {interceptor: {tool-fallback: {enabled: false}}}\n")
-	caller, operator := i.dial(acme), i.dial("admin")
+	caller, operator := i.dial(acme), i.dial("operator")
 	for _, d := range doors() {
 		t.Run(d.name, func(t *testing.T) {
 			send := func(t *testing.T, body string) reply {

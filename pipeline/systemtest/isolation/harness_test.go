@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -9,7 +10,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,29 +36,28 @@ const (
 
 const password = "secret"
 
-// installation is a whole one: a NATS server with permissions, a process with all roles, and its HTTP and MCP faces.
+// installation is a whole one: a NATS server with permissions, a gateway with its HTTP and MCP faces, and a worker.
 type installation struct {
 	t      *testing.T
 	server *server.Server
-	host   *host.Host
+	host   *host.Host // of the gateway
+	log    *lines
 	http   *httpapi.Server
 	base   string // of the main listener
 	admin  string // of the listener for operators
 }
 
-// natsServer runs a server with the permissions that the sample gives, and users of a second tenant, made like those of
-// the first.
-func natsServer(t *testing.T) *server.Server {
+// natsServer runs a server with the permissions that the sample gives, and a user of a second tenant, made like that of
+// the first. edit may change the sample's text.
+func natsServer(t *testing.T, edit func(string) string) *server.Server {
 	t.Helper()
 	const file = "../../../deploy/nats-permissions.conf"
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	text := string(raw)
-	for _, part := range strings.Split(text, "$")[1:] {
-		name, _, _ := strings.Cut(part, " ")
-		if name = strings.TrimRight(name, ",}\n"); strings.HasSuffix(name, "_PASSWORD") || name == "SHALLOT_PASSWORD" {
-			text = strings.ReplaceAll(text, "$"+name, password)
-		}
+	text = regexp.MustCompile(`\$[A-Z_]+_PASSWORD`).ReplaceAllString(text, password)
+	if edit != nil {
+		text = edit(text)
 	}
 	conf := filepath.Join(t.TempDir(), "nats.conf")
 	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
@@ -67,8 +69,8 @@ func natsServer(t *testing.T) *server.Server {
 			other := *u
 			other.Username, other.Permissions = "globex", renamed(u.Permissions)
 			o.Users = append(o.Users, &other)
-		case "shallot": // who has a prefix of inboxes is named here too
-			u.Permissions.Publish.Allow = append(u.Permissions.Publish.Allow, "_INBOX_globex.>", "_INBOX_admin.>")
+		case "gateway": // who has a prefix of inboxes is named here too
+			u.Permissions.Publish.Allow = append(u.Permissions.Publish.Allow, "_INBOX_globex.>")
 		}
 	}
 	o.Port, o.StoreDir, o.NoSigs, o.NoLog = server.RANDOM_PORT, t.TempDir(), true, true
@@ -112,14 +114,34 @@ func keys() string {
 	return "keys:\n" + record("acme", acme, "caller") + record("globex", globex, "caller") + record("op", "ops", "operator")
 }
 
+// lines is a log that a test reads while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // start runs an installation. yaml is added to its configuration.
 func start(t *testing.T, yaml string) *installation {
 	t.Helper()
-	i := &installation{t: t, server: natsServer(t)}
-	log := slog.New(slog.DiscardHandler)
-	if os.Getenv("SHALLOT_TEST_LOG") != "" {
-		log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	}
+	return startOn(t, natsServer(t, nil), yaml)
+}
+
+func startOn(t *testing.T, s *server.Server, yaml string) *installation {
+	t.Helper()
+	i := &installation{t: t, server: s, log: &lines{}}
+	log := slog.New(slog.NewTextHandler(i.log, nil))
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+yaml), 0o600))
 	run := func(user, provision string, roles host.Roles) *host.Host {
@@ -136,7 +158,8 @@ func start(t *testing.T, yaml string) *installation {
 		return h
 	}
 	require.NoError(t, run("admin", "create", host.Roles{}).Stop(t.Context()))
-	i.host = run("shallot", "verify", host.Everything())
+	i.host = run("gateway", "verify", host.Roles{Entry: true})
+	run("worker", "verify", host.Roles{All: true, Model: true, Tool: true})
 	i.serve(log)
 	return i
 }
