@@ -25,6 +25,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 func (s *Server) attend(r *http.Request, a *recorder) (*http.Request, func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
+	handled(conn)
 	answered, watched := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(r.Context(), func() {
 		defer close(watched)
@@ -46,7 +47,9 @@ func (s *Server) attend(r *http.Request, a *recorder) (*http.Request, func()) {
 // then it sends something that means nothing, at once and with every heartbeat, and looks what comes back. Nothing can
 // be sent to a caller of HTTP/1.0 before the answer: only the probes of TCP find out that they are gone.
 func (s *Server) untilGone(conn net.Conn, interim bool, a *recorder, answered <-chan struct{}) {
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(interface {
+		SetKeepAliveConfig(net.KeepAliveConfig) error
+	}); ok {
 		every := s.Heartbeat / 2
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"runtime/debug"
@@ -140,7 +141,7 @@ func (s *Server) wrap(t *router) http.Handler {
 			if a.status == 0 && r.Context().Err() != nil {
 				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
 			}
-			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
@@ -168,6 +169,14 @@ func (s *Server) wrap(t *router) http.Handler {
 			t.mux.ServeHTTP(a, r)
 		}
 	})
+}
+
+// levelOf is the level of a request's line in the log. Probes come every few seconds and say nothing while all is well.
+func levelOf(path string, status int) slog.Level {
+	if slices.Contains(probes, path) && status < http.StatusBadRequest {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 type beginKey struct{}

@@ -222,10 +222,13 @@ func serve(h http.Handler) endpoint {
 	}
 }
 
+// maxHeader bounds the head of a request, in bytes.
+const maxHeader = 64 << 10
+
 // ServeOn runs the listener until shutdown; it returns nil after one.
 func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
-		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
+		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), ConnContext: withConn,
 	}
 	s.mu.Lock()
@@ -235,7 +238,7 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	}
 	s.https = append(s.https, hs)
 	s.mu.Unlock()
-	if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := hs.Serve(listener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("http %s: %w", l.Addr(), err)
 	}
 	return nil

@@ -172,6 +172,9 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 		"a chunk too far":      {head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n", 2<<20) + strings.Repeat(" ", 2<<20) + "\r\n0\r\n\r\n", "413"},
 		"a wrong coding":       {head + "Content-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "415"},
 		"no HTTP":              {"hello\r\n\r\n", "400"},
+		"a coding unknown":     {head + "Transfer-Encoding: br\r\n\r\n", "501"},
+		"two hosts":            {"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+		"no host":              {"GET /livez HTTP/1.1\r\n\r\n", "400"},
 		"HTTP/9":               {"GET / HTTP/9.9\r\n\r\n", "505"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,6 +187,10 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 				return
 			}
 			require.True(t, strings.HasPrefix(out, "HTTP/1.1 "+tt.status), "%.300s", out)
+			_, body, _ := strings.Cut(out, "\r\n\r\n")
+			require.NotEmpty(t, gjson.Get(body, "error.message").Str, "%.600s", out)
+			require.Contains(t, out, "\r\nShallot-Fault: ")
+			require.Contains(t, out, "\r\nX-Request-Id: ")
 		})
 	}
 	t.Run("a bomb", func(t *testing.T) {
