@@ -25,7 +25,8 @@ func main() {
 	ask(nc, "shallot.v1.model.request", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`)
 	ask(nc, "shallot.v1.tool.request.add", `{"a":1,"b":2}`)
 	ask(nc, "shallot.v1.tool.request.add", `{"a":1}`) // b is missing: the result tells a model what to do about it
-	ask(nc, "shallot.v1.model.request", `{"model":"nobody/serves-this","messages":[{"role":"user","content":"hello"}]}`) // a fault
+	// A fault.
+	ask(nc, "shallot.v1.model.request", `{"model":"nobody/serves-this","messages":[{"role":"user","content":"hello"}]}`)
 }
 
 func ask(nc *nats.Conn, subject, body string) {

@@ -75,7 +75,7 @@ func (s *scanner) closing(i int) int {
 // text takes a text; one that a colon follows is a key.
 func (s *scanner) text(begin, end int) *messages.Fault {
 	after := end + 1
-	for after < len(s.body) && (s.body[after] == ' ' || s.body[after] == '\n' || s.body[after] == '\t' || s.body[after] == '\r') {
+	for after < len(s.body) && strings.IndexByte(" \t\r\n", s.body[after]) >= 0 {
 		after++
 	}
 	if after >= len(s.body) || s.body[after] != ':' || len(s.open) == 0 {

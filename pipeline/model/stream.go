@@ -285,8 +285,8 @@ func (s *relay) end() {
 	}
 }
 
-// send sends the waiting chunks and these. Thoughts alone do not count as released: they are shown as they come, or after
-// the hold where a stage filters the texts, and a standby may still take over.
+// send sends the waiting chunks and these. Thoughts alone do not count as released: they are shown as they come, or
+// after the hold where a stage filters the texts, and a standby may still take over.
 func (s *relay) send(chunks ...[]byte) error {
 	out := append(s.waiting, chunks...)
 	s.waiting = nil

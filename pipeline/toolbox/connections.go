@@ -12,9 +12,9 @@ import (
 )
 
 // Connections sends the requests of tools, and judges what it means when a connection breaks. An upstream may close a
-// kept connection just as a request leaves on it. Nobody can tell whether it took the request, so whoever may send twice
-// sends once more, on a new connection; and whoever may not (Once) never uses a kept one. It is an http.RoundTripper
-// and safe for concurrent use.
+// kept connection just as a request leaves on it. Nobody can tell whether it took the request, so whoever may send
+// twice sends once more, on a new connection; and whoever may not (Once) never uses a kept one. It is an
+// http.RoundTripper and safe for concurrent use.
 type Connections struct{ kept, fresh *http.Transport }
 
 var _ http.RoundTripper = (*Connections)(nil)

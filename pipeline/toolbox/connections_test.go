@@ -38,7 +38,12 @@ func closing(t *testing.T, second string) (url string, requests *atomic.Int64) {
 				_, _ = io.WriteString(c, second)
 				return
 			}
-			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			_, _ = fmt.Fprintf(
+				c,
+				"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				len(body),
+				body,
+			)
 		}
 	}
 	go func() {
@@ -53,9 +58,9 @@ func closing(t *testing.T, second string) (url string, requests *atomic.Int64) {
 	return "http://" + l.Addr().String(), requests
 }
 
-// A kept connection that closes just as a request leaves is no failure of the tool: who may be asked twice is asked once
-// more, who may not is never asked on a kept connection. Go's transport, which would send again whatever carries an
-// idempotency key, decides nothing (FO-5).
+// A kept connection that closes just as a request leaves is not a failure of the tool: who may be asked twice is asked
+// once more, who may not is never asked on a kept connection. Go's transport, which would send again whatever carries
+// an idempotency key, decides nothing (FO-5).
 func TestAKeptConnectionThatClosesUnderATool(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -98,14 +103,17 @@ func TestAKeptConnectionThatClosesUnderATool(t *testing.T) {
 	}
 }
 
-// What breaks on a new connection is told: an endpoint that took the request and died with it has perhaps done the work.
+// What breaks on a new connection is told: an endpoint that took the request and died with it may have done the work.
 func TestARequestOnANewConnectionIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for _, once := range []bool{true, false} {
 		url, requests := wire(t, func(_ int64, c net.Conn) { _ = c.Close() })
 		e := toolbox.NewHTTPExecutor()
 		defer e.Close()
-		_, err := e.Execute(t.Context(), toolbox.Invocation{Tool: httpTool(url, tool.Policy{}), Arguments: []byte(`{}`), IdempotencyKey: "k1", Once: once})
+		_, err := e.Execute(
+			t.Context(),
+			toolbox.Invocation{Tool: httpTool(url, tool.Policy{}), Arguments: []byte(`{}`), IdempotencyKey: "k1", Once: once},
+		)
 		f := faultOf(t, err)
 		require.Equal(t, messages.ToolNetwork, f.Code)
 		require.False(t, f.Unsent, "it may have run")

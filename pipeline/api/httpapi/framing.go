@@ -13,8 +13,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// listener hands out connections on which a request that is not HTTP is refused as all others are. net/http answers such
-// a request itself, before any handler, in plain text.
+// listener hands out connections on which a request that is not HTTP is refused as all others are. net/http answers
+// such a request itself, before any handler, in plain text.
 type listener struct{ net.Listener }
 
 func (l listener) Accept() (net.Conn, error) {

@@ -47,8 +47,13 @@ func (p *patient) run(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 
 // post is a request with a body as it stands on the wire.
 func post(path, version, body string) string {
-	return fmt.Sprintf("POST %s HTTP/%s\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		path, version, len(body), body)
+	return fmt.Sprintf(
+		"POST %s HTTP/%s\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		path,
+		version,
+		len(body),
+		body,
+	)
 }
 
 func quick(c *Config, _ *Deps) { c.Probe, c.Heartbeat = time.Millisecond, 20*time.Millisecond }
@@ -57,11 +62,13 @@ func quick(c *Config, _ *Deps) { c.Probe, c.Heartbeat = time.Millisecond, 20*tim
 func TestAHalfClosedClientIsAnswered(t *testing.T) {
 	t.Parallel()
 	const interim = "HTTP/1.1 100 Continue\r\n"
+	const path = "/v1/chat/completions"
+	plain, streamed := post(path, "1.1", apitest.GoodBody), post(path, "1.1", apitest.StreamBody)
 	for name, tt := range map[string]struct{ request, first, sign, answer string }{
-		"a chat":             {request: post("/v1/chat/completions", "1.1", apitest.GoodBody), sign: interim, answer: `{"done":true}`},
-		"a stream":           {request: post("/v1/chat/completions", "1.1", apitest.StreamBody), sign: interim, answer: "[DONE]"},
-		"a stream that runs": {post("/v1/chat/completions", "1.1", apitest.StreamBody), chunk("a", "null"), ": ping\n", "[DONE]"},
-		"a second request":   {request: post("/v1/chat/completions", "1.1", "{}") + post("/v1/chat/completions", "1.1", apitest.GoodBody), sign: interim, answer: `{"done":true}`},
+		"a chat":             {plain, "", interim, `{"done":true}`},
+		"a stream":           {streamed, "", interim, "[DONE]"},
+		"a stream that runs": {streamed, chunk("a", "null"), ": ping\n", "[DONE]"},
+		"a second request":   {post(path, "1.1", "{}") + plain, "", interim, `{"done":true}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

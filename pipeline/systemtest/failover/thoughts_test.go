@@ -48,8 +48,8 @@ func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
 	require.Equal(t, "hi", text)
 }
 
-// A stage that filters texts holds thoughts back for a bounded time, whether or not more of them come; what is shown then
-// went through the filter, and a standby may still take over (FO-9).
+// A stage that filters texts holds thoughts back for a bounded time, whether or not more of them come; what is shown
+// then went through the filter, and a standby may still take over (FO-9).
 func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 	t.Parallel()
 	seen := make(chan struct{})

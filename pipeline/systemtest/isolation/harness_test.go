@@ -109,9 +109,27 @@ func (i *installation) url(user string) string {
 // keys are the keys-file: a caller of each tenant, and an operator.
 func keys() string {
 	record := func(id, tenant, role string) string {
-		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: %q, role: %s}\n", id, httpapi.HashKey("key-"+id, nil), tenant, role)
+		return fmt.Sprintf(
+			"  - {id: %s, hash: %q, tenant: %q, role: %s}\n",
+			id,
+			httpapi.HashKey("key-"+id, nil),
+			tenant,
+			role,
+		)
 	}
-	return "keys:\n" + record("acme", acme, "caller") + record("globex", globex, "caller") + record("op", "ops", "operator")
+	return "keys:\n" + record(
+		"acme",
+		acme,
+		"caller",
+	) + record(
+		"globex",
+		globex,
+		"caller",
+	) + record(
+		"op",
+		"ops",
+		"operator",
+	)
 }
 
 // lines is a log that a test reads while it is written.
@@ -187,7 +205,10 @@ func (i *installation) serve(log *slog.Logger) {
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
-	i.http.Extra = append(httpapi.NewPage("shallot", "1", "").Surfaces(), httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)})
+	i.http.Extra = append(
+		httpapi.NewPage("shallot", "1", "").Surfaces(),
+		httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)},
+	)
 	i.base, i.admin = i.listen(i.http.Handler()), i.listen(i.http.AdminHandler())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -24,8 +24,8 @@ func partner(conf string) string {
   SYS { users:`, 1)
 }
 
-// Who comes through a service import of another account is answered where the operator has said that such reply subjects
-// are inboxes, and reaches nothing but what is imported (SE-2).
+// Who comes through a service import of another account is answered where the operator has said that such reply
+// subjects are inboxes, and reaches nothing but what is imported (SE-2).
 func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 	t.Parallel()
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
@@ -40,15 +40,26 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 	t.Run("named", func(t *testing.T) {
 		t.Parallel()
 		s := natsServer(t, func(conf string) string {
-			return strings.Replace(partner(conf), `"_INBOX.>", "_INBOX_acme.>", "_INBOX_operator.>"`, `"_INBOX.>", "_R_.>", "_INBOX_acme.>"`, 1)
+			return strings.Replace(
+				partner(conf),
+				`"_INBOX.>", "_INBOX_acme.>", "_INBOX_operator.>"`,
+				`"_INBOX.>", "_R_.>", "_INBOX_acme.>"`,
+				1,
+			)
 		})
 		i := startOn(t, s, "nats: {inbox-prefixes: [\"_R_.\"]}\n")
 		u := dial(t, i)
 		r := u.ask(t, "ask", hello)
 		require.Contains(t, r.body, `"content":"hello"`)
 		require.Equal(t, 200, u.ask(t, "result."+r.header("Shallot-Call"), "").status)
-		require.Contains(t, u.stream(t, "ask", strings.Replace(hello, "{", `{"stream":true,`, 1), nil), `"finish_reason":"stop"`)
-		for _, subject := range []string{"shallot.v1.tenant.acme.model.request", "shallot.v1.control.stats", "ask.x", "$KV.shallot_results.x"} {
+		require.Contains(
+			t,
+			u.stream(t, "ask", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
+			`"finish_reason":"stop"`,
+		)
+		for _, subject := range []string{
+			"shallot.v1.tenant.acme.model.request", "shallot.v1.control.stats", "ask.x", "$KV.shallot_results.x",
+		} {
 			_, err := u.Request(subject, []byte(hello), 2*time.Second)
 			require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 		}
@@ -60,7 +71,12 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		u := dial(t, i)
 		require.NoError(t, u.PublishRequest("ask", u.NewInbox(), []byte(hello)))
 		require.NoError(t, u.Flush())
-		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 10*time.Second, 10*time.Millisecond,
-			"it is dropped, and the log says why")
+		require.Eventually(
+			t,
+			func() bool { return strings.Contains(i.log.String(), "not an inbox") },
+			10*time.Second,
+			10*time.Millisecond,
+			"it is dropped, and the log says why",
+		)
 	})
 }

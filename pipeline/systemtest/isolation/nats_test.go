@@ -60,8 +60,8 @@ func (u user) refused(t *testing.T, what string) {
 	}
 }
 
-// tenantVerbs are what the second tenant tries on its own subjects of each verb that a process listens to. A verb that is
-// not here has not been thought about.
+// tenantVerbs are what the second tenant tries on its own subjects of each verb that a process listens to. A verb that
+// is not here has not been thought about.
 func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T) {
 	own := "shallot.v1.tenant." + globexToken + "."
 	calls := func(subject, body, theirs, key string) func(t *testing.T) {
@@ -90,7 +90,11 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 			nothing(t, u.ask(t, own+"todo.get", body, "Shallot-Tenant: acme"), 200)
 		}
 		nothing(t, u.ask(t, own+"todo.get", `{"session":"s1","tenant":"acme"}`), 400)
-		nothing(t, u.ask(t, own+"todo.put", `{"session":"s1","items":[{"title":"mine"}],"replace":true}`, "Shallot-Tenant: acme"), 200)
+		nothing(
+			t,
+			u.ask(t, own+"todo.put", `{"session":"s1","items":[{"title":"mine"}],"replace":true}`, "Shallot-Tenant: acme"),
+			200,
+		)
 		nothing(t, u.ask(t, own+"todo.put", `{"session":"s1","items":[],"tenant":"acme"}`), 400)
 	}
 	agent := func(t *testing.T) {
@@ -98,8 +102,18 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 		require.GreaterOrEqual(t, r.status, 400, "there are no agents here: %s", r)
 	}
 	return map[string]func(t *testing.T){
-		"model.request": calls("model.request", promptBody, v.chat, "key-1"), "model.submit": calls("model.submit", promptBody, v.chat, "key-1"),
-		"tool.request.*": calls("tool.request.keep", keepBody, v.tool, "key-2"), "tool.submit.*": calls("tool.submit.add", bigBody, v.held, "key-3"),
+		"model.request": calls(
+			"model.request",
+			promptBody,
+			v.chat,
+			"key-1",
+		), "model.submit": calls("model.submit", promptBody, v.chat, "key-1"),
+		"tool.request.*": calls(
+			"tool.request.keep",
+			keepBody,
+			v.tool,
+			"key-2",
+		), "tool.submit.*": calls("tool.submit.add", bigBody, v.held, "key-3"),
 		"agent.request": agent, "agent.submit": agent,
 		"result.*": func(t *testing.T) {
 			for _, call := range []string{v.chat, v.tool, v.running, v.held, acme + "." + v.tool, strings.ToUpper(v.tool)} {
@@ -107,7 +121,10 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 			}
 		},
 		"todo.get": todo, "todo.put": todo,
-		"approval.list": operatorOnly("approval.list", ""), "approval.answer": operatorOnly("approval.answer", `{"call":"`+v.held+`","answer":"approve"}`),
+		"approval.list": operatorOnly(
+			"approval.list",
+			"",
+		), "approval.answer": operatorOnly("approval.answer", `{"call":"`+v.held+`","answer":"approve"}`),
 	}
 }
 
@@ -132,8 +149,10 @@ func TestNoSubjectCrossesTenants(t *testing.T) {
 		tried[verb] = true
 		require.Contains(t, rows, verb, "a verb that nobody has tried to break")
 	}
-	for _, subject := range append(i.listened(t, "gateway", "worker"), "_INBOX.>", "_INBOX_acme.>", ">", "*.>", "shallot.v1.tenant."+globexToken+".>",
-		"shallot.v1.tenant.acme.>", "shallot.v1.event.>", "shallot.v1.audit.>", "$KV.>", "$O.>", "$JS.>", "$SYS.>", "_INBOX_globexx.>") {
+	for _, subject := range append(i.listened(t, "gateway", "worker"),
+		"_INBOX.>", "_INBOX_acme.>", ">", "*.>", "shallot.v1.tenant."+globexToken+".>",
+		"shallot.v1.tenant.acme.>", "shallot.v1.event.>", "shallot.v1.audit.>", "$KV.>", "$O.>", "$JS.>", "$SYS.>",
+		"_INBOX_globexx.>") {
 		_, err := u.QueueSubscribeSync(subject, "entry")
 		require.NoError(t, err)
 		u.refused(t, "listen "+subject)
@@ -165,20 +184,30 @@ func TestNoTenantReachesTheStore(t *testing.T) {
 		streams++
 		name := info.Config.Name
 		subjects := slices.Clone(info.Config.Subjects)
-		for _, verb := range []string{"STREAM.INFO.", "STREAM.MSG.GET.", "DIRECT.GET.", "STREAM.PURGE.", "STREAM.DELETE.", "STREAM.UPDATE.",
+		for _, verb := range []string{
+			"STREAM.INFO.", "STREAM.MSG.GET.", "DIRECT.GET.", "STREAM.PURGE.", "STREAM.DELETE.", "STREAM.UPDATE.",
 			"STREAM.MSG.DELETE.", "CONSUMER.CREATE.", "CONSUMER.NAMES.", "STREAM.SNAPSHOT.", "STREAM.RESTORE."} {
 			subjects = append(subjects, "$JS.API."+verb+name)
 		}
-		subjects = append(subjects, "$JS.API.DIRECT.GET."+name+".x", "$JS.API.CONSUMER.MSG.NEXT."+name+".x", "$JS.API.CONSUMER.CREATE."+name+".x.>",
-			"$JS.API.CONSUMER.DURABLE.CREATE."+name+".x", "$JS.ACK."+name+".x.1.1.1.1.1", "$JS.ACK._.x."+name+".x.1.1.1.1.1.x")
+		subjects = append(
+			subjects,
+			"$JS.API.DIRECT.GET."+name+".x",
+			"$JS.API.CONSUMER.MSG.NEXT."+name+".x",
+			"$JS.API.CONSUMER.CREATE."+name+".x.>",
+			"$JS.API.CONSUMER.DURABLE.CREATE."+name+".x",
+			"$JS.ACK."+name+".x.1.1.1.1.1",
+			"$JS.ACK._.x."+name+".x.1.1.1.1.1.x",
+		)
 		for _, subject := range subjects {
 			require.NoError(t, u.PublishRequest(concrete(subject, acme), u.NewInbox(), []byte("{}")))
 			u.refused(t, subject)
 		}
 	}
 	require.Greater(t, streams, 10)
-	for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.CREATE.X", "$SRV.PING", "$SRV.INFO",
-		"$SRV.STATS", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.INFO.x", "tools.x", "_INBOX.x", "_INBOX_acme.x", "_INBOX_admin.x", "_R_.x"} {
+	for _, subject := range []string{
+		"$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.CREATE.X", "$SRV.PING", "$SRV.INFO",
+		"$SRV.STATS", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.INFO.x", "tools.x", "_INBOX.x", "_INBOX_acme.x",
+		"_INBOX_admin.x", "_R_.x"} {
 		require.NoError(t, u.PublishRequest(subject, u.NewInbox(), []byte("{}")))
 		u.refused(t, subject)
 	}

@@ -87,15 +87,29 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Contains(t, caller.ask(t, own+"model.request", hello).body, `"content":"hello"`)
 	keyed := caller.ask(t, own+"model.request", hello, "Shallot-Session: s1", "Idempotency-Key: k1")
 	require.Contains(t, keyed.body, `"content":"hello"`)
-	require.Contains(t, caller.stream(t, own+"model.request", strings.Replace(hello, "{", `{"stream":true,`, 1), nil), `"finish_reason":"stop"`)
-	require.Equal(t, "onion", caller.stream(t, own+"tool.request.spell", `{}`, nats.Header{"Shallot-Stream": {"on"}}), "a tool may send chunks")
+	require.Contains(
+		t,
+		caller.stream(t, own+"model.request", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
+		`"finish_reason":"stop"`,
+	)
+	require.Equal(
+		t,
+		"onion",
+		caller.stream(t, own+"tool.request.spell", `{}`, nats.Header{"Shallot-Stream": {"on"}}),
+		"a tool may send chunks",
+	)
 	require.JSONEq(t, `{"text":"HI","seen":true}`, caller.ask(t, own+"tool.request.upper", `{"text":"hi"}`).body)
 	long := strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1)
 	require.Contains(t, caller.ask(t, own+"model.request", long).body, "xxxx", "over the claim check")
 	require.Contains(t, caller.ask(t, own+"todo.put", `{"session":"s","items":[{"title":"a"}]}`).body, `"a"`)
 	submitted := caller.ask(t, own+"tool.submit.upper", `{"text":"hi"}`)
 	result := func(call string) string { return caller.ask(t, own+"result."+call, "").body }
-	require.Eventually(t, func() bool { return strings.Contains(result(gjson.Get(submitted.body, "call").Str), `"HI"`) }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return strings.Contains(result(gjson.Get(submitted.body, "call").Str), `"HI"`) },
+		10*time.Second,
+		20*time.Millisecond,
+	)
 
 	held := caller.ask(t, own+"tool.request.careful", `{"text":"hi"}`, "Idempotency-Key: k2")
 	require.Contains(t, held.body, "approval_pending")
@@ -104,7 +118,12 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Equal(t, held.header("Shallot-Call"), call)
 	decided := operator.ask(t, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+call+`","decision":"approve"}`)
 	require.Equal(t, 200, decided.status, decided)
-	require.Eventually(t, func() bool { return strings.Contains(result(call), `"HI"`) }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return strings.Contains(result(call), `"HI"`) },
+		10*time.Second,
+		20*time.Millisecond,
+	)
 
 	require.Contains(t, operator.ask(t, "shallot.v1.control.stats", "").body, "interceptors")
 	require.Contains(t, operator.ask(t, "shallot.v1.control.disable", "logging").body, "logging")
@@ -131,40 +150,82 @@ type role struct{ publish, listen []string }
 const ours = "shallot.v1."
 
 var (
-	internal = []string{ours + "hop.", ours + "target.", ours + "class.", ours + "process.", ours + "who", ours + "owners.",
-		ours + "capacity.", ours + "reply.", ours + "cancel.", ours + "audit.", ours + "dead.", ours + "event."}
-	store = []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.", "$JS.API.STREAM.NAMES", "$JS.API.CONSUMER.INFO.", "$JS.API.CONSUMER.LIST.",
-		"$JS.API.CONSUMER.DELETE.", "$JS.API.CONSUMER.CREATE.KV_", "$JS.API.CONSUMER.CREATE.OBJ_", "$JS.API.STREAM.PURGE.OBJ_",
-		"$O.", "$JS.API.DIRECT.GET."}
+	internal = []string{
+		ours + "hop.",
+		ours + "target.",
+		ours + "class.",
+		ours + "process.",
+		ours + "who",
+		ours + "owners.",
+		ours + "capacity.",
+		ours + "reply.",
+		ours + "cancel.",
+		ours + "audit.",
+		ours + "dead.",
+		ours + "event.",
+	}
+	store = []string{
+		"$JS.API.INFO",
+		"$JS.API.STREAM.INFO.",
+		"$JS.API.STREAM.NAMES",
+		"$JS.API.CONSUMER.INFO.",
+		"$JS.API.CONSUMER.LIST.",
+		"$JS.API.CONSUMER.DELETE.",
+		"$JS.API.CONSUMER.CREATE.KV_",
+		"$JS.API.CONSUMER.CREATE.OBJ_",
+		"$JS.API.STREAM.PURGE.OBJ_",
+		"$O.",
+		"$JS.API.DIRECT.GET.",
+	}
 	looks = []string{"$SRV.PING", "$SRV.INFO", "$SRV.STATS"}
 )
 
 // roles is written apart from the file, so that what one of them opens too far shows in the other.
 var roles = map[string]role{
 	"gateway": {
-		publish: slices.Concat(internal, store, []string{ours + "control.report", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
-			"$JS.ACK._.x.SHALLOT_CALLS.", "$JS.API.CONSUMER.MSG.NEXT.SHALLOT_CALLS.", "$JS.API.STREAM.MSG.GET.", "$SRV.INFO", "_INBOX"}),
+		publish: slices.Concat(
+			internal,
+			store,
+			[]string{ours + "control.report", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
+				"$JS.ACK._.x.SHALLOT_CALLS.", "$JS.API.CONSUMER.MSG.NEXT.SHALLOT_CALLS.", "$JS.API.STREAM.MSG.GET.",
+				"$SRV.INFO", "_INBOX"},
+		),
 		listen: []string{ours, "_INBOX.", "$SRV."},
 	},
 	"worker": {
-		publish: slices.Concat(internal, store, []string{"$KV.shallot_owners.", "$KV.shallot_members.", "$KV.shallot_begun.", "$KV.shallot_outcomes.",
-			"$KV.shallot_cache.", "$KV.shallot_limits.", "$KV.shallot_retry.", "$KV.shallot_todo.", "$KV.shallot_tools.",
-			"$JS.API.STREAM.MSG.GET.KV_shallot_begun", "$SRV.INFO", "_INBOX.", "tools.", ours + "stage."}),
+		publish: slices.Concat(
+			internal,
+			store,
+			[]string{"$KV.shallot_owners.", "$KV.shallot_members.", "$KV.shallot_begun.", "$KV.shallot_outcomes.",
+				"$KV.shallot_cache.", "$KV.shallot_limits.", "$KV.shallot_retry.", "$KV.shallot_todo.", "$KV.shallot_tools.",
+				"$JS.API.STREAM.MSG.GET.KV_shallot_begun", "$SRV.INFO", "_INBOX.", "tools.", ours + "stage."},
+		),
 		listen: slices.Concat(internal, []string{ours + "control.report", "_INBOX.", "$SRV."}),
 	},
 	"operator": {
-		publish: slices.Concat(looks, []string{ours + "control.stats", ours + "control.diagnostics", ours + "control.enable", ours + "control.disable",
-			ours + "approval.", ours + "tenant.acme.approval.", ours + "cancel."}),
+		publish: slices.Concat(
+			looks,
+			[]string{ours + "control.stats", ours + "control.diagnostics", ours + "control.enable", ours + "control.disable",
+				ours + "approval.", ours + "tenant.acme.approval.", ours + "cancel."},
+		),
 		listen: []string{ours + "event.", "_INBOX_operator."},
 	},
 	"acme": {
-		publish: []string{ours + "tenant.acme.model.", ours + "tenant.acme.tool.", ours + "tenant.acme.agent.", ours + "tenant.acme.result.",
-			ours + "tenant.acme.todo."},
+		publish: []string{
+			ours + "tenant.acme.model.",
+			ours + "tenant.acme.tool.",
+			ours + "tenant.acme.agent.",
+			ours + "tenant.acme.result.",
+			ours + "tenant.acme.todo.",
+		},
 		listen: []string{"_INBOX_acme."},
 	},
 	"observer": {
-		publish: slices.Concat(looks, []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES",
-			"$JS.API.CONSUMER.INFO.", "$JS.API.CONSUMER.LIST.", "$JS.API.CONSUMER.NAMES."}),
+		publish: slices.Concat(
+			looks,
+			[]string{"$JS.API.INFO", "$JS.API.STREAM.INFO.", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES",
+				"$JS.API.CONSUMER.INFO.", "$JS.API.CONSUMER.LIST.", "$JS.API.CONSUMER.NAMES."},
+		),
 		listen: []string{ours + "event.", "$JS.EVENT.ADVISORY.", "_INBOX_observer."},
 	},
 	"tool":  {listen: []string{"tools.", "$SRV.", ours + "cancel."}},
@@ -172,8 +233,14 @@ var roles = map[string]role{
 }
 
 // never are never anybody's but the admin's, whatever a beginning above seems to allow.
-var never = []string{"$JS.API.CONSUMER.CREATE.SHALLOT_", "$JS.API.CONSUMER.DURABLE.", "$JS.API.STREAM.PURGE.SHALLOT_", "$JS.API.STREAM.PURGE.KV_",
-	"$JS.API.DIRECT.GET.KV_shallot_results", "$JS.API.DIRECT.GET.KV_shallot_approvals"}
+var never = []string{
+	"$JS.API.CONSUMER.CREATE.SHALLOT_",
+	"$JS.API.CONSUMER.DURABLE.",
+	"$JS.API.STREAM.PURGE.SHALLOT_",
+	"$JS.API.STREAM.PURGE.KV_",
+	"$JS.API.DIRECT.GET.KV_shallot_results",
+	"$JS.API.DIRECT.GET.KV_shallot_approvals",
+}
 
 // everything is one subject of each kind that there is: what the processes listen to, and what the store has.
 func (i *installation) everything(t *testing.T) (out []string) {
@@ -189,15 +256,37 @@ func (i *installation) everything(t *testing.T) (out []string) {
 		for _, subject := range info.Config.Subjects {
 			out = append(out, concrete(subject, "acme", "x"))
 		}
-		for _, verb := range []string{"STREAM.INFO.", "STREAM.MSG.GET.", "STREAM.PURGE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.MSG.DELETE.",
+		for _, verb := range []string{
+			"STREAM.INFO.", "STREAM.MSG.GET.", "STREAM.PURGE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.MSG.DELETE.",
 			"STREAM.SNAPSHOT.", "STREAM.RESTORE.", "STREAM.CREATE.", "CONSUMER.LIST.", "CONSUMER.NAMES."} {
 			out = append(out, "$JS.API."+verb+name)
 		}
-		out = append(out, "$JS.API.CONSUMER.DURABLE.CREATE."+name+".x", "$JS.API.CONSUMER.CREATE."+name+".x.y", "$JS.API.CONSUMER.MSG.NEXT."+name+".x",
-			"$JS.ACK."+name+".x.1.1.1.1.1", "$JS.ACK._.x."+name+".x.1.1.1.1.1.x")
+		out = append(
+			out,
+			"$JS.API.CONSUMER.DURABLE.CREATE."+name+".x",
+			"$JS.API.CONSUMER.CREATE."+name+".x.y",
+			"$JS.API.CONSUMER.MSG.NEXT."+name+".x",
+			"$JS.ACK."+name+".x.1.1.1.1.1",
+			"$JS.ACK._.x."+name+".x.1.1.1.1.1.x",
+		)
 	}
-	return append(out, "$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES", "$SYS.REQ.SERVER.PING",
-		"tools.x", ours+"stage.tool.mine", ours+"cancel.x", "_INBOX_acme.x", "_INBOX_operator.x", "_R_.x", "other.x")
+	return append(
+		out,
+		"$SRV.PING",
+		"$SRV.INFO",
+		"$SRV.STATS",
+		"$JS.API.INFO",
+		"$JS.API.STREAM.LIST",
+		"$JS.API.STREAM.NAMES",
+		"$SYS.REQ.SERVER.PING",
+		"tools.x",
+		ours+"stage.tool.mine",
+		ours+"cancel.x",
+		"_INBOX_acme.x",
+		"_INBOX_operator.x",
+		"_R_.x",
+		"other.x",
+	)
 }
 
 // Of all subjects that there are, no user of the sample may publish or listen to one that is not its own (SE-2).
@@ -217,7 +306,8 @@ func TestNoRoleCanDoMore(t *testing.T) {
 				require.NoError(t, u.Publish(subject, []byte("{}")))
 				u.refused(t, name+" publishes "+subject)
 			}
-			for _, subject := range append(all, ">", "*.>", "shallot.>", "_INBOX.>", "_INBOX_acme.>", "$KV.>", "$JS.>", "shallot.v1.*.acme.>") {
+			for _, subject := range append(all, ">", "*.>", "shallot.>", "_INBOX.>", "_INBOX_acme.>", "$KV.>", "$JS.>",
+				"shallot.v1.*.acme.>") {
 				if begins(subject, r.listen) {
 					continue
 				}

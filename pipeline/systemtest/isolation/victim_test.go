@@ -25,8 +25,18 @@ agent:
     budget: {tokens-per-day: 1000000}
 tool:
   tools:
-    - {name: wait, description: Waits, executor: "go:slow", effect: read, cache: off, task: always, input-schema: {type: object, properties: {ms: {type: integer}}}}
-    - {name: keep, description: Gives back, executor: "go:echo", effect: read, input-schema: {type: object, properties: {message: {type: string}}}}
+    - name: wait
+      description: Waits
+      executor: "go:slow"
+      effect: read
+      cache: off
+      task: always
+      input-schema: {type: object, properties: {ms: {type: integer}}}
+    - name: keep
+      description: Gives back
+      executor: "go:echo"
+      effect: read
+      input-schema: {type: object, properties: {message: {type: string}}}
 `
 
 // victim is what the first tenant has.
@@ -48,8 +58,16 @@ const (
 
 func mcpHello(t *testing.T, base, key string) string {
 	t.Helper()
-	r := ask(t, base, key, "POST", "/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",`+
-		`"capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`, "Accept: application/json, text/event-stream")
+	r := ask(
+		t,
+		base,
+		key,
+		"POST",
+		"/mcp",
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",`+
+			`"capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`,
+		"Accept: application/json, text/event-stream",
+	)
 	require.Equal(t, 200, r.status, r)
 	require.NotEmpty(t, r.header("Mcp-Session-Id"))
 	return r.header("Mcp-Session-Id")
@@ -96,13 +114,22 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 	require.Equal(t, v.list, ask(t, i.base, acme, "GET", "/v1/todo/s1", "").body)
 	require.Contains(t, ask(t, i.base, acme, "GET", "/v1/evicted/"+v.evicted, "").body, canary)
 	require.Equal(t, "working", apitest.TaskClient{URL: i.base, Key: "key-acme"}.Get(t, v.task).Get("status").Str)
-	r := ask(t, i.base, acme, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Accept: application/json, text/event-stream",
-		"Mcp-Session-Id: "+v.session)
+	r := ask(
+		t,
+		i.base,
+		acme,
+		"POST",
+		"/mcp",
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		"Accept: application/json, text/event-stream",
+		"Mcp-Session-Id: "+v.session,
+	)
 	require.Equal(t, 200, r.status, r)
 	r = ask(t, i.base, "op", "GET", "/v1/tools", "")
 	require.True(t, gjson.Get(r.body, `data.#(function.name=="keep")`).Exists())
 	require.False(t, gjson.Get(r.body, `data.#(function.name=="forged")`).Exists())
-	for _, row := range gjson.Get(ask(t, i.base, "op", "GET", "/api/debug/interceptor-stats", "").body, "interceptors").Array() {
+	stats := ask(t, i.base, "op", "GET", "/api/debug/interceptor-stats", "").body
+	for _, row := range gjson.Get(stats, "interceptors").Array() {
 		if row.Get("stage").Str == "logging" || row.Get("stage").Str == "audit" {
 			require.True(t, row.Get("enabled").Bool(), row.Raw)
 		}

@@ -58,9 +58,10 @@ func TestAHalfClosedClientGetsItsAnswer(t *testing.T) {
 	mcp := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"slow","arguments":` + slow + `,` +
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"nc","version":"1"}}}}`
+	stream := strings.Replace(echo, "{", `{"stream":true,`, 1)
 	for name, tt := range map[string]struct{ request, answer string }{
 		"a chat":              {wire("POST", "/v1/chat/completions", echo), "hello"},
-		"a stream":            {wire("POST", "/v1/chat/completions", strings.Replace(echo, "{", `{"stream":true,`, 1)), "[DONE]"},
+		"a stream":            {wire("POST", "/v1/chat/completions", stream), "[DONE]"},
 		"a tool":              {wire("POST", "/v1/tools/slow/call", slow), "600"},
 		"a tool that streams": {wire("POST", "/v1/tools/slow/call", slow, "Accept: text/event-stream"), "event: result"},
 		"a list":              {wire("GET", "/v1/models", ""), "demo/echo"},
