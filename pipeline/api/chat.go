@@ -38,8 +38,8 @@ type Chat struct {
 }
 
 // ParseChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
-// it has messages. What only the model can judge is left to it. A field that the gateway decides by may not come
-// twice, nor model in another case: the next reader might take the other one, past the key's list of models.
+// it has messages. What only the model can judge is left to it. The model may not stand there in another case: the
+// next reader might take it for the model, past the key's list of models.
 func ParseChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -50,10 +50,10 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	}
 	fields := map[string]gjson.Result{}
 	root := gjson.ParseBytes(body)
-	twice := ""
+	odd := ""
 	root.ForEach(func(k, v gjson.Result) bool {
-		if _, seen := fields[k.Str]; seen || k.Str != "model" && strings.EqualFold(k.Str, "model") {
-			twice = k.Str
+		if k.Str != "model" && strings.EqualFold(k.Str, "model") {
+			odd = k.Str
 		}
 		switch k.Str {
 		case "model", "messages", "stream", "n", "tools", "functions", "stop", "max_tokens", "max_completion_tokens",
@@ -62,8 +62,8 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 		}
 		return true
 	})
-	if twice != "" {
-		return c, Invalid(twice, "%s is given twice, or in another case; write it once, in small letters", twice)
+	if odd != "" {
+		return c, Invalid(odd, "%s is not known; write model in small letters", odd)
 	}
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
