@@ -19,6 +19,7 @@ import (
 const (
 	MaxDepth    = 64
 	maxValues   = 500_000
+	maxKeys     = 10_000 // of one object
 	MaxMessages = 10_000
 	MaxTools    = 1_024
 	MaxStops    = 256
@@ -37,8 +38,8 @@ type Chat struct {
 }
 
 // ParseChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
-// it has messages. What only the model can judge is left to it. A field that the gateway decides by may not come
-// twice, nor model in another case: the next reader might take the other one, past the key's list of models.
+// it has messages. What only the model can judge is left to it. The model may not stand there in another case: the
+// next reader might take it for the model, past the key's list of models.
 func ParseChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -49,10 +50,10 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	}
 	fields := map[string]gjson.Result{}
 	root := gjson.ParseBytes(body)
-	twice := ""
+	odd := ""
 	root.ForEach(func(k, v gjson.Result) bool {
-		if _, seen := fields[k.Str]; seen || k.Str != "model" && strings.EqualFold(k.Str, "model") {
-			twice = k.Str
+		if k.Str != "model" && strings.EqualFold(k.Str, "model") {
+			odd = k.Str
 		}
 		switch k.Str {
 		case "model", "messages", "stream", "n", "tools", "functions", "stop", "max_tokens", "max_completion_tokens",
@@ -61,8 +62,8 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 		}
 		return true
 	})
-	if twice != "" {
-		return c, Invalid(twice, "%s is given twice, or in another case; write it once, in small letters", twice)
+	if odd != "" {
+		return c, Invalid(odd, "%s is not known; write model in small letters", odd)
 	}
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
@@ -90,7 +91,8 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	return c, nil
 }
 
-// WellFormed checks the whole body before anything recursive reads it: depth and number of values first.
+// WellFormed checks the whole body before anything recursive reads it: depth and number of values first, then that no
+// object holds a key twice, because one reader would take the first and the next the last.
 func WellFormed(body []byte) *messages.Fault {
 	if f := JSONText(body); f != nil {
 		return f
@@ -103,7 +105,7 @@ func WellFormed(body []byte) *messages.Fault {
 
 // JSONText is WellFormed for a body that may be any JSON value.
 func JSONText(body []byte) *messages.Fault {
-	if f := scan(body); f != nil {
+	if f := scan(body, true); f != nil {
 		return f
 	}
 	switch {
@@ -124,34 +126,6 @@ func jsonError(body []byte) string {
 		return "it cannot be read"
 	}
 	return fmt.Sprintf("%v (byte %d)", at, at.Offset)
-}
-
-// scan counts nesting and values in one pass over the bytes, strings left out. It does not judge the grammar.
-func scan(body []byte) *messages.Fault {
-	depth, values := 0, 0
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case '"':
-			for i++; i < len(body) && body[i] != '"'; i++ {
-				if body[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			values++
-			if depth++; depth > MaxDepth {
-				return messages.NewFault(messages.TooLarge, "the body is nested deeper than %d levels", MaxDepth).From("entry")
-			}
-		case '}', ']':
-			depth--
-		case ',':
-			values++
-		}
-		if values > maxValues {
-			return messages.NewFault(messages.TooLarge, "the body has more than %d values", maxValues).From("entry")
-		}
-	}
-	return nil
 }
 
 func checkModel(v gjson.Result, c *Chat) *messages.Fault {

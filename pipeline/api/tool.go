@@ -23,7 +23,7 @@ func WantsStream(h Headers) (bool, *messages.Fault) {
 // the arguments mean is the stage tool-arguments' to say, so that it says the same whoever wrote them: a body that is
 // no JSON ends there as invalid_arguments, and none at all is no arguments.
 func ReadArguments(body []byte) *messages.Fault {
-	switch f := scan(body); {
+	switch f := scan(body, false); {
 	case f != nil:
 		return f
 	case !utf8.Valid(body):

@@ -404,7 +404,7 @@ func (d *durables) stop(ctx context.Context) {
 	for _, s := range d.subs {
 		_ = s.Unsubscribe()
 	}
-	if d.end != nil {
+	if d.end != nil { // else the node has not got so far
 		d.end()
 	}
 	d.loops.Wait()

@@ -55,7 +55,7 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 			return nil, time.Time{}, unread(err)
 		}
 	}
-	if n := d.calls.get(id); n != nil { // bound, and not yet parked
+	if o := d.calls.get(id); o != nil && o.tenant == tenant { // bound, and not yet parked
 		return nil, time.Time{}, nil
 	}
 	return nil, time.Time{}, messages.NewFault(messages.NotFound,

@@ -64,35 +64,6 @@ func execute(t *testing.T, e toolbox.Executor, d *tool.Definition) (toolbox.Resu
 	return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), CallID: "c1", IdempotencyKey: "k1"})
 }
 
-// An endpoint that took the request and died with it has perhaps done the work. Go's transport would send the request
-// once more by itself, because it carries an idempotency key; that must not happen, and on a connection that was used
-// before least of all.
-func TestHTTPIsNeverSentTwice(t *testing.T) {
-	t.Parallel()
-	for _, own := range []string{"", "Idempotency-Key", "X-Idempotency-Key", "x-idempotency-key"} {
-		url, requests := wire(t, func(n int64, c net.Conn) {
-			if n == 1 {
-				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-				return
-			}
-			_ = c.Close()
-		})
-		e := toolbox.NewHTTPExecutor()
-		defer e.Close()
-		d := httpTool(url, tool.Policy{})
-		if own != "" {
-			d.Executor.Headers = map[string]string{own: "mine"}
-		}
-		_, err := execute(t, e, d)
-		require.NoError(t, err)
-		_, err = execute(t, e, d)
-		f := faultOf(t, err)
-		require.Equal(t, messages.ToolNetwork, f.Code, own)
-		require.False(t, f.Unsent, "it may have run")
-		require.EqualValues(t, 2, requests.Load(), "one request for each attempt; own header %q", own)
-	}
-}
-
 func TestGoexit(t *testing.T) {
 	t.Parallel()
 	no := false

@@ -56,28 +56,23 @@ func NewHTTPExecutor(allow ...netip.Prefix) *HTTPExecutor {
 
 func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
+		Transport: NewConnections(&http.Transport{
 			Proxy:               proxy,
 			DialContext:         d.DialContext,
 			TLSHandshakeTimeout: 10 * time.Second,
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     90 * time.Second,
 			ForceAttemptHTTP2:   true,
-		},
+		}),
 		CheckRedirect: func(to *http.Request, via []*http.Request) error {
 			from := via[0].URL
-			once, _ := to.Context().Value(sendOnce{}).(bool)
-			if once || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
+			if !mayRepeat(to.Context()) || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
 				return http.ErrUseLastResponse
 			}
 			return nil
 		},
 	}
 }
-
-// sendOnce is the key of a request's context that keeps a redirect from being followed: 307 and 308 send the request a
-// second time, and nobody knows what the first one did.
-type sendOnce struct{}
 
 var errPrivate = errors.New("the address is not public")
 
@@ -149,8 +144,9 @@ func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header
 		req.Header.Set(k, v)
 	}
 	maps.Copy(req.Header, own)
-	SendOnce(req.Header)
-	ctx = context.WithValue(ctx, sendOnce{}, inv.Once)
+	if inv.Once {
+		ctx = Once(ctx)
+	}
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
@@ -197,18 +193,6 @@ func contentOf(inv Invocation, contentType string, body []byte) Result {
 		return Result{Content: body}
 	}
 	return Result{Content: tool.Binary(mediaType, body, inv.CallID), Metadata: map[string]any{tool.MetaBinary: mediaType}}
-}
-
-// SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
-// that to every request that carries an idempotency key, by the canonical name of the header. On the wire the case of a
-// name means nothing. Whether a tool is tried again is decided by its policy and nowhere else.
-func SendOnce(h http.Header) {
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if v, ok := h[name]; ok {
-			delete(h, name)
-			h[strings.ToLower(name)] = v
-		}
-	}
 }
 
 func tooLong(tool string, limit int64) *messages.Fault {

@@ -74,8 +74,8 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	writeFault(w, internalFault(id))
 }
 
-// gone answers a caller whose side of the connection is closed. Most are not there to read it; who has closed only the
-// sending side is, and must not take an empty answer for a success.
+// gone answers a caller who has left. Hardly anybody is there to read it; whoever is must not take an empty answer for
+// a success.
 func gone() *messages.Fault {
 	return messages.NewFault(messages.Cancelled, "the caller closed the connection before the answer; keep it open to get one").
 		From("caller")

@@ -39,7 +39,9 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 	}
 	s, err := New(c, p)
 	require.NoError(t, err)
-	ts := httptest.NewServer(s.Handler())
+	ts := httptest.NewUnstartedServer(s.Handler())
+	ts.Config.ConnContext = withConn
+	ts.Start()
 	t.Cleanup(ts.Close)
 	return &testGateway{apitest.Client{Server: ts}, s, entry, log}
 }

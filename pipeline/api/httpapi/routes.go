@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -20,8 +23,9 @@ type methods map[string]http.HandlerFunc
 // router is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
 // own error shape.
 type router struct {
-	s   *Server
-	mux *http.ServeMux
+	s    *Server
+	mux  *http.ServeMux
+	list []string
 }
 
 func newRouter(s *Server) *router {
@@ -35,10 +39,16 @@ func noPath(r *http.Request) *messages.Fault {
 		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
-func (t *router) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+func (t *router) mount(pattern string, h http.HandlerFunc) {
+	t.list = append(t.list, "* "+pattern)
+	t.mux.HandleFunc(pattern, h)
+}
 
 func (t *router) add(path string, m methods) {
 	allow := slices.Collect(maps.Keys(m))
+	for _, method := range allow {
+		t.list = append(t.list, method+" "+path)
+	}
 	if m[http.MethodGet] != nil {
 		allow = append(allow, http.MethodHead)
 	}
@@ -67,27 +77,46 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
 }
 
-// recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+// recorder records what the log says of a request, and how far its answer is. Unwrap lets http.ResponseController reach
+// deadlines.
 type recorder struct {
 	http.ResponseWriter
-	status   int
 	identity api.Identity
+
+	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
+	status int
+	whole  bool // what was written ends with an empty line, as events do
 }
 
 func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *recorder) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(status)
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *recorder) Write(b []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	a.whole = bytes.HasSuffix(b, []byte("\n\n"))
 	return a.ResponseWriter.Write(b)
+}
+
+// FlushError is what http.ResponseController calls to flush.
+func (a *recorder) FlushError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	return http.NewResponseController(a.ResponseWriter).Flush()
+}
+
+func (a *recorder) begin(status int) {
+	if a.status == 0 {
+		a.status, a.whole = status, true
+	}
 }
 
 // wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
@@ -95,6 +124,8 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
+		r, stop := s.attend(r, a)
+		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		// A body with a length and a coding (the server drops the length) may be an attempt to slip a second request past
@@ -110,7 +141,7 @@ func (s *Server) wrap(t *router) http.Handler {
 			if a.status == 0 && r.Context().Err() != nil {
 				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
 			}
-			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
@@ -138,6 +169,14 @@ func (s *Server) wrap(t *router) http.Handler {
 			t.mux.ServeHTTP(a, r)
 		}
 	})
+}
+
+// levelOf is the level of a request's line in the log. Probes come every few seconds and say nothing while all is well.
+func levelOf(path string, status int) slog.Level {
+	if slices.Contains(probes, path) && status < http.StatusBadRequest {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 type beginKey struct{}

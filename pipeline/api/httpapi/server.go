@@ -36,6 +36,7 @@ type Config struct {
 	WriteTimeout  time.Duration // for one event of a stream; a whole reply has four times as long
 	IdleTimeout   time.Duration // of a kept-alive connection
 	Heartbeat     time.Duration
+	Probe         time.Duration // a caller who has closed the sending side for so long is asked for signs of life
 	Grace         time.Duration // what is under way may finish in this time on a stop
 	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
 }
@@ -51,6 +52,7 @@ func (c *Config) fill() {
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
 	pick(&c.Heartbeat, 10*time.Second)
+	pick(&c.Probe, 250*time.Millisecond)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
 		c.BodyLimit = api.DefaultBodyLimit
@@ -168,7 +170,15 @@ func bareHost(host string) string {
 }
 
 // Handler serves the main port.
-func (s *Server) Handler() http.Handler {
+func (s *Server) Handler() http.Handler { return s.wrap(s.mainRoutes()) }
+
+// AdminHandler serves the admin listener: the control surfaces and health, no model face.
+func (s *Server) AdminHandler() http.Handler { return s.wrap(s.adminRoutes()) }
+
+// Routes are what both handlers serve, each as method and path pattern; * is any method.
+func (s *Server) Routes() (main, admin []string) { return s.mainRoutes().list, s.adminRoutes().list }
+
+func (s *Server) mainRoutes() *router {
 	t := newRouter(s)
 	chat := methods{http.MethodPost: s.caller(s.chat)}
 	for _, prefix := range []string{"/v1", ""} {
@@ -192,11 +202,10 @@ func (s *Server) Handler() http.Handler {
 	if IsLoopback(s.Addr) {
 		s.addControl(t, s.Addr)
 	}
-	return s.wrap(t)
+	return t
 }
 
-// AdminHandler serves the admin listener: the control surfaces and health, no model face.
-func (s *Server) AdminHandler() http.Handler {
+func (s *Server) adminRoutes() *router {
 	t := newRouter(s)
 	s.addHealth(t)
 	if s.Tools != nil {
@@ -204,7 +213,7 @@ func (s *Server) AdminHandler() http.Handler {
 	}
 	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
-	return s.wrap(t)
+	return t
 }
 
 func serve(h http.Handler) endpoint {
@@ -213,11 +222,14 @@ func serve(h http.Handler) endpoint {
 	}
 }
 
+// maxHeader bounds the head of a request, in bytes.
+const maxHeader = 64 << 10
+
 // ServeOn runs the listener until shutdown; it returns nil after one.
 func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
-		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), ConnContext: withConn,
 	}
 	s.mu.Lock()
 	if s.stopping.Load() {
@@ -226,7 +238,7 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	}
 	s.https = append(s.https, hs)
 	s.mu.Unlock()
-	if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := hs.Serve(listener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("http %s: %w", l.Addr(), err)
 	}
 	return nil

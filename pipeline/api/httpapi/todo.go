@@ -26,10 +26,7 @@ func (s *Server) addTodo(t *router) {
 			s.answerTodo(w, r, v, err)
 		}),
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
-			body, fault := s.bodies().Read(w, r)
-			if fault == nil {
-				fault = api.WellFormed(body)
-			}
+			body, fault := s.controlBody(w, r)
 			if fault != nil {
 				writeFault(w, fault)
 				return

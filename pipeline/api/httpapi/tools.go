@@ -23,9 +23,6 @@ type ToolService interface {
 	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
-// maxDefinition bounds a tool's definition.
-const maxDefinition = 1 << 20
-
 // addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
 // (contracts 19); elsewhere it says where it is.
 func (s *Server) addTools(t *router, addr string, main bool) {
@@ -238,11 +235,8 @@ func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Iden
 // controlBody reads the JSON object of a control request.
 func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
 	body, fault := s.bodies().Read(w, r)
-	switch {
-	case fault != nil:
-		return nil, fault
-	case len(body) > maxDefinition:
-		return nil, messages.NewFault(messages.TooLarge, "the body is larger than %d bytes", maxDefinition).From("entry")
+	if fault == nil {
+		fault = api.ControlBody(body)
 	}
-	return body, api.WellFormed(body)
+	return body, fault
 }

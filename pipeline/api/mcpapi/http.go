@@ -46,7 +46,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 			}
 			if in, fault = readEnvelope(body); fault != nil {
 				code := int64(jsonrpc.CodeParseError)
-				if fault.Code == messages.TooLarge || fault.Param == "id" {
+				if fault.Code == messages.TooLarge || fault.Param != "" {
 					code = jsonrpc.CodeInvalidRequest
 				}
 				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)

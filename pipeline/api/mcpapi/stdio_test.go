@@ -90,7 +90,10 @@ func TestMCPStdioBadLines(t *testing.T) {
 	for line, want := range map[string][]string{
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: {"-32600", `"id":9007199254740993`, "2^53"},
 		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
-		`{"x":"` + strings.Repeat("y", 2000) + `"}`: {"-32600", "1000 bytes"},
+		`{"x":"` + strings.Repeat("y", 2000) + `"}`:                                                                {"-32600", "1000 bytes"},
+		`{"jsonrpc":"2.0","id":5,"method":"ping","method":"tools/list"}`:                                           {"-32600", `"id":5`, "twice"},
+		"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\",\"x\":\"\xff\"}":                                        {"-32600", "UTF-8"},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`: {"-32600", `"id":7`, "deeper than 64"},
 		sayPing + "   \r": {`"id":"p"`, `"result":{}`},
 	} {
 		s.say(t, "", line)

@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // stdioTransport is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
@@ -141,6 +142,10 @@ func (c *stdioConn) rest(ctx context.Context) error {
 func (c *stdioConn) take(line []byte) {
 	if !json.Valid(line) {
 		c.refuse(nil, jsonrpc.CodeParseError, fmt.Sprintf("the line is not valid JSON: %.60q; send one message a line", line))
+		return
+	}
+	if f := api.JSONText(line); f != nil {
+		c.refuse(idOf(line), jsonrpc.CodeInvalidRequest, f.Message)
 		return
 	}
 	if line[0] != '[' {

@@ -100,6 +100,9 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 // readAnswer reads which call is answered, and the answer.
 func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	if f := control(data); f != nil {
+		return "", nil, f
+	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
 		return "", nil, bad

@@ -41,6 +41,9 @@ func (s *Server) serveControl() error {
 // switchByMsg reads {"name":"...","confirm":"..."} or the bare name.
 func (s *Server) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, error) {
 	var in struct{ Name, Confirm string }
+	if f := control(m.Data); f != nil {
+		return nil, f
+	}
 	if json.Unmarshal(m.Data, &in) != nil {
 		in.Name = strings.TrimSpace(string(m.Data))
 	}

@@ -1,6 +1,7 @@
 package natsapi
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
@@ -53,7 +55,19 @@ func (s *Server) serveVerbs() error {
 	return nil
 }
 
+// control checks a body that is an object; a bare word or none may do too.
+func control(body []byte) *messages.Fault {
+	if t := bytes.TrimSpace(body); len(t) == 0 || t[0] != '{' {
+		return nil
+	}
+	return api.ControlBody(body)
+}
+
 func (s *Server) serveVerb(m *nats.Msg, tenant string, v Verb) {
+	if f := control(m.Data); f != nil {
+		s.reply(m, refusal(m.Reply, f))
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 	defer cancel()
 	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), Body: m.Data})

@@ -212,6 +212,10 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 		if chat, f = api.ParseChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Agent:
+		if f := api.WellFormed(body); f != nil {
+			return pipeline.Request{}, f
+		}
 	case messages.Tool:
 		if f := api.ReadArguments(body); f != nil {
 			return pipeline.Request{}, f

@@ -228,7 +228,9 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		for k, v := range t.headers {
 			req.Header.Set(k, v)
 		}
-		toolbox.SendOnce(req.Header)
+	}
+	if t.seen.sendOnce(mark) {
+		req = req.WithContext(toolbox.Once(req.Context()))
 	}
 	resp, err := t.base.RoundTrip(req)
 	if err != nil || mark == "" {
