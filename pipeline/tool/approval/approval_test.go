@@ -83,8 +83,8 @@ func TestCompileNamesPolicyPlaceAndReason(t *testing.T) {
 		`policies[0] (pay): when: the function floor cannot be used`:              {{Tool: "pay", When: `any(args.list, floor(#) > 4)`}},
 		`policies[0] (pay): decisions: "aprove"; known: approve, edit`:            {{Tool: "pay", Decisions: []string{"aprove"}}},
 		`policies[0]: give it a tool, or a name that tools refer to`:              {{When: "true"}},
-		`policies[0] (always): name: "always" says something else in a tool`:      {{Name: "always"}},
-		`policies[1] (x): name: there is another policy of that name`:             {{Name: "x"}, {Name: "x"}},
+		`policies[0] (always): name: "always" has a meaning of its own in a tool`:      {{Name: "always"}},
+		`policies[1] (x): name: another policy has that name`:             {{Name: "x"}, {Name: "x"}},
 		`policies[0] (pay): expires: 10ms; at least 1s`:                           {{Tool: "pay", Expires: 10 * time.Millisecond}},
 		`policies[0] ([): tool: "[" is not a name or pattern`:                     {{Tool: "["}},
 		`policies[0] (pay): expires: -1h0m0s; at least 1s`:                        {{Tool: "pay", Expires: -time.Hour}},
@@ -185,13 +185,13 @@ func TestDecisions(t *testing.T) {
 		{`{"decision":"reject","decision":"approve"}`, messages.InvalidRequest, pay, "twice"},
 		{`{"Decision":"approve"}`, messages.InvalidRequest, pay, "case"},
 		{`[1]`, messages.InvalidRequest, pay, "cannot be read"},
-		{`{"decision":"approve","arguments":{}}`, messages.InvalidRequest, pay, "edit only"},
+		{`{"decision":"approve","arguments":{}}`, messages.InvalidRequest, pay, "only the decision edit"},
 		{`{"decision":"edit"}`, messages.InvalidRequest, pay, "needs arguments"},
 		{`{"decision":"edit","arguments":[1]}`, messages.InvalidRequest, pay, "needs arguments"},
 		{`{"decision":"edit","arguments":{"bad":1}}`, messages.InvalidArguments, pay, "bad"},
 		{`{"decision":"respond"}`, messages.InvalidRequest, pay, "content"},
-		{`{"decision":"approve"}`, messages.Conflict, &changed, "not as it was"},
-		{`{"decision":"approve"}`, messages.Conflict, nil, "not as it was"},
+		{`{"decision":"approve"}`, messages.Conflict, &changed, "has changed since"},
+		{`{"decision":"approve"}`, messages.Conflict, nil, "has changed since"},
 	} {
 		_, _, err := check(q, r.raw, r.now)
 		f, ok := err.(*messages.Fault)
