@@ -1,6 +1,12 @@
 package tool
 
-import "github.com/shallot-nats/shallot/pipeline/tool/args"
+import (
+	"encoding/json"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
+)
 
 // ParseArguments reads the arguments of a call of this tool: see [args.Parser.Parse]. What the tool declares - its
 // coercion, what becomes of undeclared names, the names that may be blank - overrides o. e is the tool's policy.
@@ -14,6 +20,14 @@ func (d *Definition) ParseArguments(
 		o.Formats = args.Assert
 	}
 	return p.Parse(d.InputSchema, raw, o)
+}
+
+// Arguments are the arguments of a tool call: its request, or an empty object if it has none.
+func Arguments(c *messages.Call) json.RawMessage {
+	if raw := c.Request(); !rawjson.IsNull(raw) {
+		return raw
+	}
+	return json.RawMessage("{}")
 }
 
 // coercion is the tool's own mode, else the global one. The extended rules guess, and a tool that declares itself

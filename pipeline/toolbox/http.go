@@ -270,13 +270,15 @@ func outcome(d *tool.Definition, status int, wait time.Duration, body []byte, te
 	case slices.Contains(d.NotExecuted, status):
 		f.Code, f.Unsent = messages.ToolNetwork, true
 	case status/100 == 3:
-		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL", name, status)
+		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL",
+			name, status)
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable, status == http.StatusBadGateway:
 		f.Code = messages.ToolNetwork
 	case status == http.StatusGatewayTimeout || status == http.StatusRequestTimeout:
 		f.Code = messages.ToolTimeout
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		f.Message = fmt.Sprintf("tool '%s' answered %d: it refuses our credentials; check the headers of its executor", name, status)
+		f.Message = fmt.Sprintf("tool '%s' answered %d: it refuses our credentials; check the headers of its executor",
+			name, status)
 	case status/100 == 4 && len(bytes.TrimSpace(body)) > 0:
 		return Result{Content: body, IsError: true, Metadata: map[string]any{"status": status}}, nil
 	}

@@ -50,7 +50,7 @@ type Question struct {
 
 func newQuestion(p Policy, d *tool.Definition, c *messages.Call) *Question {
 	q := &Question{
-		Tool: d.Name, Version: d.Version, Description: messages.Clip(d.Description, maxPreview), Arguments: arguments(c),
+		Tool: d.Name, Version: d.Version, Description: messages.Clip(d.Description, maxPreview), Arguments: tool.Arguments(c),
 		Policy: p.label(), Decisions: p.Decisions,
 		Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent, Expires: p.Expires, Hash: d.Fingerprint(),
 	}
@@ -65,14 +65,6 @@ const (
 	maxShown   = 64 << 10 // bytes of the arguments
 	maxPreview = 4096     // characters of the description, and of arguments that are longer
 )
-
-// arguments are the call's arguments in the form that the tool gets.
-func arguments(c *messages.Call) json.RawMessage {
-	if raw := c.Request(); !rawjson.IsNull(raw) {
-		return raw
-	}
-	return json.RawMessage("{}")
-}
 
 // Decision is what a person decided.
 type Decision struct {

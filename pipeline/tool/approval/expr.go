@@ -65,7 +65,7 @@ func (p *predicate) holds(d *tool.Definition, c *messages.Call) (bool, error) {
 	if p == nil {
 		return true, nil
 	}
-	args, err := decode(arguments(c))
+	args, err := decode(tool.Arguments(c))
 	if err != nil {
 		return false, err
 	}
