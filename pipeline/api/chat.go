@@ -1,5 +1,5 @@
-// Package api reads a request as its caller brings it: the metadata of contracts T3 and the body's own checks. The
-// HTTP faces and the NATS face use the same rules, so that a request means the same whichever way it comes in.
+// Package api reads requests as callers bring them: their metadata, and the checks of the body. HTTP, NATS and MCP use
+// the same rules, so that a request means the same whichever way it comes in.
 package api
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Bounds at the edge (security.md: nesting and parameter blow-up). They are far above what real requests hold.
+// Bounds against bodies that nest or multiply. They are far above what real requests hold.
 const (
 	MaxDepth    = 64
 	maxValues   = 500_000
@@ -36,9 +36,9 @@ type Chat struct {
 	User     string
 }
 
-// ParseChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
-// it has messages. What only the model can judge is left to it. A field that the gateway decides by may not come
-// twice, nor model in another case: the next reader might take the other one, past the key's list of models.
+// ParseChat checks a chat body as far as the gateway is responsible for it: it is JSON within the bounds, names a model
+// and has messages. Everything else is left to the model. A field that the gateway decides by must not come twice, nor
+// model in another case: the next reader might take the other one, past the key's list of models.
 func ParseChat(body []byte) (Chat, *messages.Fault) {
 	var c Chat
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -90,7 +90,7 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	return c, nil
 }
 
-// WellFormed checks the whole body before anything recursive reads it: depth and number of values first.
+// WellFormed checks the whole body before anything reads it recursively: its depth and the number of values first.
 func WellFormed(body []byte) *messages.Fault {
 	if f := JSONText(body); f != nil {
 		return f
@@ -126,7 +126,7 @@ func jsonError(body []byte) string {
 	return fmt.Sprintf("%v (byte %d)", at, at.Offset)
 }
 
-// scan counts nesting and values in one pass over the bytes, strings left out. It does not judge the grammar.
+// scan counts nesting and values in one pass over the bytes, without strings. It does not check the grammar.
 func scan(body []byte) *messages.Fault {
 	depth, values := 0, 0
 	for i := 0; i < len(body); i++ {
@@ -140,7 +140,7 @@ func scan(body []byte) *messages.Fault {
 		case '{', '[':
 			values++
 			if depth++; depth > MaxDepth {
-				return messages.NewFault(messages.TooLarge, "the body is nested deeper than %d levels", MaxDepth).From("entry")
+				return Refused(messages.TooLarge, "the body is nested deeper than %d levels", MaxDepth)
 			}
 		case '}', ']':
 			depth--
@@ -148,7 +148,7 @@ func scan(body []byte) *messages.Fault {
 			values++
 		}
 		if values > maxValues {
-			return messages.NewFault(messages.TooLarge, "the body has more than %d values", maxValues).From("entry")
+			return Refused(messages.TooLarge, "the body has more than %d values", maxValues)
 		}
 	}
 	return nil
@@ -159,7 +159,7 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	case !v.Exists():
 		return Invalid("model", "model is missing; name the model to use")
 	case v.Type != gjson.String || v.Str == "":
-		return Invalid("model", "model must be a string that is not empty")
+		return Invalid("model", "model must be a non-empty string")
 	case len(v.Str) > maxModel || strings.ContainsFunc(v.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return Invalid("model", "model must be a name of up to %d bytes without control characters", maxModel)
 	}
@@ -194,7 +194,7 @@ func checkMessages(v gjson.Result) *messages.Fault {
 	return nil
 }
 
-// checkBounds holds the numbers that multiply work or memory.
+// checkBounds limits the numbers that multiply work or memory.
 func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
@@ -213,19 +213,12 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 		max  float64
 	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}} {
 		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.max {
-			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.max)
+			return Invalid(b.name, "%s is %s; the maximum is %.0f", b.name, messages.Clip(v.Raw, 32), b.max)
 		}
 	}
 	return nil
 }
 
-func clip(s string) string {
-	if len(s) > 32 {
-		return s[:32] + "..."
-	}
-	return s
-}
-
 func tooMany(param string, limit int) *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, limit).At(param).From("entry")
+	return Refused(messages.TooLarge, "%s has more than %d entries", param, limit).At(param)
 }

@@ -176,7 +176,7 @@ func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition,
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
 		switch {
 		case rec.Definition == nil:
-			return false, notFound(name)
+			return false, NotFound(name)
 		case rec.Definition.Hash != hash:
 			return false, refuse(messages.Conflict, "the tool '%s' has changed: its hash is now %s",
 				name, rec.Definition.Hash)
@@ -215,7 +215,7 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 		return d, nil
 	}
 	if !toolName.MatchString(base) {
-		return nil, notFound(name)
+		return nil, NotFound(name)
 	}
 	all, err := r.load(ctx, base) // another process may have registered it a moment ago
 	if err != nil {
@@ -227,10 +227,11 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 	if d := find(); d != nil {
 		return d, nil
 	}
-	return nil, notFound(name)
+	return nil, NotFound(name)
 }
 
-func notFound(name string) error {
+// NotFound is the fault of a tool that does not exist, or that the caller must not know to exist.
+func NotFound(name string) *messages.Fault {
 	f := refuse(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists all tools", args.Clip(name))
 	return f.At("tool")
 }

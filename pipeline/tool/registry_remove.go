@@ -64,7 +64,7 @@ func (r *Registry) drop(ctx context.Context, name string, one func(record) error
 		gone++
 	}
 	if gone == 0 {
-		return notFound(name)
+		return NotFound(name)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// addHealth mounts the probes. They need no key and say nothing of calls.
+// addHealth mounts the probes. They need no key and reveal nothing about calls.
 func (s *Server) addHealth(t *router) {
 	t.add("/livez", methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
 		writeValue(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -26,7 +26,7 @@ func (s *Server) addHealth(t *router) {
 	}
 }
 
-// readyTime bounds the checks: a probe that hangs tells less than one that says no.
+// readyTime bounds the checks: a probe that hangs says less than one that fails.
 const readyTime = 5 * time.Second
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // What happens to names that the schema does not declare. It declares those that its additionalProperties or
@@ -139,33 +141,12 @@ func nearest(name string, declared []string) string {
 	}
 	best, at := "", 0
 	for _, d := range declared {
-		n := edits(fold(name), fold(d))
+		n := messages.Distance(fold(name), fold(d))
 		if n <= min(2, len(d)/3) && (best == "" || n < at) {
 			best, at = d, n
 		}
 	}
 	return best
-}
-
-// edits is the Levenshtein distance in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func first(list []string, n int) []string {
