@@ -84,7 +84,6 @@ func NewTaskTools(t *testing.T, more string) *taskTools {
 		})
 	serve := func(*http.Request) *mcp.Server { return up }
 	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(serve, &mcp.StreamableHTTPOptions{Stateless: true}))
-	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up }, &mcp.StreamableHTTPOptions{Stateless: true}))
 	web := httptest.NewServer(mux)
 	t.Cleanup(web.Close)
 	x.Config = filepath.Join(t.TempDir(), "shallot.yaml")

@@ -73,7 +73,7 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}), apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}), apitest.Filled(map[string]any{"decision": "approve"}))
 			require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r))
 			require.EqualValues(t, 3, p.Asked.Load(), "it is asked again, and told why")
-			require.Contains(t, p.Last.Load().Message, "no JSON")
+			require.Contains(t, p.Last.Load().Message, "not JSON")
 		})
 	}
 }
@@ -110,9 +110,9 @@ func TestMCPApprovalByState(t *testing.T) {
 	}
 	bad := *again
 	bad.RequestState = r.RequestState[:len(r.RequestState)-2] + "AA"
-	refused(s, &bad, "not one that this installation gave out")
+	refused(s, &bad, "this installation did not issue it")
 	bad.RequestState = strings.Replace(r.RequestState, ownState, ownState+"e30", 1)
-	refused(s, &bad, "not one that this installation gave out")
+	refused(s, &bad, "this installation did not issue it")
 	bad = *again
 	bad.Arguments = json.RawMessage(`{"a":1,"b":1}`)
 	refused(s, &bad, "belongs to another call")

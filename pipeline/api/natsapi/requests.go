@@ -144,7 +144,7 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 	if errors.Is(err, pipeline.ErrHeld) {
 		last := pendingAnswer(m.Reply, p.ID())
 		s.reply(m, last)
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // the status again: a message with data is part of a result
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // the empty end of the stream, with the same status
 		return
 	}
 	if err != nil {

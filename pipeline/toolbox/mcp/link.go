@@ -59,5 +59,6 @@ func (s *server) leave(l *link, givenUp bool) {
 		return
 	}
 	s.link, s.up, s.why = nil, make(chan struct{}), errSpoiled // new calls wait for the next connection
-	s.spoiled <- l                                             // never blocks: each link is sent once, and is taken before the next
+	// This never blocks: each link is sent once, and is taken before the next.
+	s.spoiled <- l
 }
