@@ -26,7 +26,8 @@ func DemoTools() ([]tool.Definition, GoFuncs) {
 			Executor: tool.Executor{Kind: tool.ExecGo, Name: name}, Source: tool.Operator,
 		}
 	}
-	failing := def("failing", "Always fails, as the argument says: error, network or panic. It has stub data.",
+	failing := def("failing",
+		"Always fails, as the argument says: error, network or panic. It has sample data to stand in.",
 		`{"type":"object","properties":{"how":{"type":"string","enum":["error","network","panic"],"default":"error"}}}`,
 		tool.Policy{Effect: tool.EffectRead, Retry: &retry, Cache: off})
 	failing.StubData = tool.JSON(`{"note":"sample data, not a real result"}`)
