@@ -48,16 +48,16 @@ func TestShouldRetry(t *testing.T) {
 		f        *messages.Fault
 		want     bool
 	}{
-		{"RP-1 noRetry, timeout", none, idem, 1, target(messages.ToolTimeout), false},
-		{"RP-2 connect error, second", network, idem, 2, target(messages.ToolNetwork), true},
-		{"RP-2 connect error, third of three", network, idem, 3, target(messages.ToolNetwork), false},
-		{"RP-3 business error", network, idem, 1, target(messages.ToolError), false},
-		{"RP-4 any error", safe, idem, 1, target(messages.ToolError), true},
-		{"RP-4 calls 2", safe, idem, 2, target(messages.ToolError), false},
-		{"RP-6 X-30 timeout counts as network", network, idem, 1, target(messages.ToolTimeout), true},
-		{"RP-7 invalid arguments", safe, idem, 1, target(messages.InvalidArguments), false},
+		{"noRetry, timeout (RP-1)", none, idem, 1, target(messages.ToolTimeout), false},
+		{"connect error, second (RP-2)", network, idem, 2, target(messages.ToolNetwork), true},
+		{"connect error, third of three (RP-2)", network, idem, 3, target(messages.ToolNetwork), false},
+		{"business error (RP-3)", network, idem, 1, target(messages.ToolError), false},
+		{"any error is tried again (RP-4)", safe, idem, 1, target(messages.ToolError), true},
+		{"a second failure of two attempts (RP-4)", safe, idem, 2, target(messages.ToolError), false},
+		{"timeout counts as network (RP-6 X-30)", network, idem, 1, target(messages.ToolTimeout), true},
+		{"invalid arguments (RP-7)", safe, idem, 1, target(messages.InvalidArguments), false},
 		{"a call that an MCP server refused", safe, idem, 1, target(messages.InvalidRequest), false},
-		{"S2-RETRY-7 not idempotent, timeout", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
+		{"not idempotent, timeout (S2-RETRY-7)", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
 		{"contracts 11 proof of non-execution", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
 		{"contracts 7 fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
 		{"outcome unknown", safe, idem, 1, target(messages.OutcomeUnknown), false},
@@ -104,10 +104,10 @@ func TestEffective(t *testing.T) {
 		d                 tool.Definition
 		idempotent, cache bool
 	}{
-		{"S2-CACHE-2 create_ by prefix", rules, tool.Definition{Name: "create_x", Source: tool.Operator}, false, false},
-		{"S2-CACHE-2 others", rules, tool.Definition{Name: "get_x", Source: tool.Operator}, true, true},
-		{"X-25 send_email declared external", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "external"}}, false, false},
-		{"X-25 update_ declared read", rules, tool.Definition{Name: "update_feed", Policy: tool.Policy{Effect: "read"}}, true, false},
+		{"create_ by prefix (S2-CACHE-2)", rules, tool.Definition{Name: "create_x", Source: tool.Operator}, false, false},
+		{"other prefixes are cached (S2-CACHE-2)", rules, tool.Definition{Name: "get_x", Source: tool.Operator}, true, true},
+		{"send_email declared external (X-25)", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "external"}}, false, false},
+		{"update_ declared read (X-25)", rules, tool.Definition{Name: "update_feed", Policy: tool.Policy{Effect: "read"}}, true, false},
 		{"create_ declared idempotent", rules, tool.Definition{Name: "create_x", Policy: tool.Policy{Idempotent: &yes}}, true, false},
 		{"declared not idempotent", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Idempotent: &no}}, false, false},
 		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered, Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},

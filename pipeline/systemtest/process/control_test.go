@@ -76,7 +76,7 @@ func TestControl(t *testing.T) {
 	require.Equal(t, 404, a.status, "HT-4")
 	require.Equal(t, "not_found", gjson.GetBytes(a.body, "error.code").String())
 
-	t.Run("contracts 2 a mandatory stage needs its name", func(t *testing.T) {
+	t.Run("a mandatory stage needs its name", func(t *testing.T) {
 		require.Equal(t, 409, switchTo(one, "audit", "disable").status)
 		require.Equal(t, 400, switchTo(one, "audit", "disable?confirm=logging").status)
 		require.Equal(t, 200, switchTo(one, "audit", "disable?confirm=audit").status)
@@ -103,7 +103,7 @@ func TestControl(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return slices.Equal(full, chat(two)) }, switchBound, 20*time.Millisecond, "what is not understood changes nothing")
 	})
-	t.Run("S0-MGR-5 a process that starts later follows the switch", func(t *testing.T) {
+	t.Run("a process that starts later follows the switch (S0-MGR-5)", func(t *testing.T) {
 		require.Equal(t, 200, switchTo(one, "logging", "disable").status)
 		_, late := c.gateway()
 		require.Equal(t, bare, chat(late))
@@ -141,7 +141,7 @@ func TestControl(t *testing.T) {
 		require.Contains(t, row(look(), "tool-arguments", "tool").Get("lastError").String(), "add", "ST-2 failed once")
 		require.EqualValues(t, 1, row(look(), "tool-arguments", "tool").Get("errorCount").Int())
 	})
-	t.Run("OC-5 a conflict is in statistics and diagnostics", func(t *testing.T) {
+	t.Run("a conflict is in statistics and diagnostics (OC-5)", func(t *testing.T) {
 		for _, body := range [][]byte{look(), c.http("GET", one+debug+"diagnostics", "").body, c.req("shallot.v1.control.diagnostics", "").body} {
 			conflict := gjson.GetBytes(body, `orderConflicts.#(type=="model")`)
 			require.Equal(t, `["SubAgentInterceptor","ToolSelectionInterceptor"]`, conflict.Get("names").Raw, string(body))

@@ -33,20 +33,20 @@ func TestToolFace(t *testing.T) {
 		fault      messages.Code
 		has        string // in the message
 	}{
-		"exact sum":                    {tool: "add", body: `{"a":9007199254740993,"b":0.1}`, reply: `{"sum":9007199254740993.1}`},
-		"AR coercion of a string":      {tool: "add", body: `{"a":"1","b":2}`, reply: `{"sum":3}`},
-		"arguments as a JSON string":   {tool: "add", body: `"{\"a\":1,\"b\":2}"`, reply: `{"sum":3}`},
-		"exact integers and key order": {tool: "echo", body: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`, reply: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`},
-		"AR-27 no arguments at all":    {tool: "echo", body: ``, reply: `{}`},
-		"null":                         {tool: "echo", body: `null`, reply: `{}`},
-		"white space":                  {tool: "echo", body: " \n", reply: `{}`},
-		"missing":                      {tool: "add", body: `{"a":1}`, code: "422", fault: messages.InvalidArguments, has: "b"},
-		"no JSON":                      {tool: "add", body: `{"a":1`, code: "422", fault: messages.InvalidArguments, has: "arguments"},
-		"a list":                       {tool: "add", body: `[1,2]`, code: "422", fault: messages.InvalidArguments, has: "object"},
-		"X-32 unknown tool":            {tool: "nope", body: `{}`, code: "404", fault: messages.ToolNotFound, has: "nope"},
-		"own error result":             {tool: "getCurrentTime", body: `{"timezone":"Nowhere/Land"}`, reply: `"there is no time zone \"Nowhere/Land\"; use a name such as Europe/Rome"`},
-		"too deep":                     {tool: "echo", body: strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), code: "413", fault: messages.TooLarge},
-		"not UTF-8":                    {tool: "echo", body: "{\"a\":\"\xff\"}", code: "400", fault: messages.InvalidRequest},
+		"exact sum":                            {tool: "add", body: `{"a":9007199254740993,"b":0.1}`, reply: `{"sum":9007199254740993.1}`},
+		"AR coercion of a string":              {tool: "add", body: `{"a":"1","b":2}`, reply: `{"sum":3}`},
+		"arguments as a JSON string":           {tool: "add", body: `"{\"a\":1,\"b\":2}"`, reply: `{"sum":3}`},
+		"exact integers and key order":         {tool: "echo", body: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`, reply: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`},
+		"no arguments at all are none (AR-27)": {tool: "echo", body: ``, reply: `{}`},
+		"null":                                 {tool: "echo", body: `null`, reply: `{}`},
+		"white space":                          {tool: "echo", body: " \n", reply: `{}`},
+		"missing":                              {tool: "add", body: `{"a":1}`, code: "422", fault: messages.InvalidArguments, has: "b"},
+		"no JSON":                              {tool: "add", body: `{"a":1`, code: "422", fault: messages.InvalidArguments, has: "arguments"},
+		"a list":                               {tool: "add", body: `[1,2]`, code: "422", fault: messages.InvalidArguments, has: "object"},
+		"an unknown tool is a fault (X-32)":    {tool: "nope", body: `{}`, code: "404", fault: messages.ToolNotFound, has: "nope"},
+		"own error result":                     {tool: "getCurrentTime", body: `{"timezone":"Nowhere/Land"}`, reply: `"there is no time zone \"Nowhere/Land\"; use a name such as Europe/Rome"`},
+		"too deep":                             {tool: "echo", body: strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), code: "413", fault: messages.TooLarge},
+		"not UTF-8":                            {tool: "echo", body: "{\"a\":\"\xff\"}", code: "400", fault: messages.InvalidRequest},
 	}
 	for name, tt := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ tool:
     - {name: nap, executor: "go:slow", effect: read, timeout: 100ms, cache: "off", retry: noRetry}
     - {name: nap_once, executor: "go:slow", effect: write, timeout: 100ms, check: echo}
 `)
-	t.Run("TO-1 text and time", func(t *testing.T) {
+	t.Run("a tool that times out fails in time and says so (TO-1)", func(t *testing.T) {
 		begin := time.Now()
 		c := call(t, h, pipeline.Request{Tool: "nap", Body: []byte(`{"ms":60000}`)})
 		require.NotNil(t, c.Fault)

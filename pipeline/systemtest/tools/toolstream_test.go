@@ -183,7 +183,7 @@ func TestStreamedTools(t *testing.T) {
 			t.Parallel()
 			h := startStreams(t, yaml)
 			big := feed{Gate: "1", Text: "a汉", N: 42500, Step: 1000}
-			t.Run("EV-13", func(t *testing.T) {
+			t.Run("of a stream the beginning passes at once, the rest is replaced, and a late error still shows (EV-13)", func(t *testing.T) {
 				before, whole, c, fault := h.read(t, "feed", big, func() { close(h.gates["1"]) }) // it goes on only when its first chunk was seen
 				require.Nil(t, fault)
 				require.True(t, strings.HasPrefix(big.all(), before))
@@ -198,7 +198,7 @@ func TestStreamedTools(t *testing.T) {
 				require.Equal(t, []string{"", whole}, []string{again, hit})
 				require.Equal(t, whole, string(ask(t, h.Conn, "shallot.v1.tool.request.feed", big.args()).Data), "a hit without a stream")
 			})
-			t.Run("EV-13 the source fails after the limit", func(t *testing.T) {
+			t.Run("the source fails after the limit (EV-13)", func(t *testing.T) {
 				for _, tool := range []string{"feed", "worker"} {
 					_, whole, c, fault := h.read(t, tool, feed{Text: "b", N: 90000, Step: 5000, Fail: "the disk is gone"}, nil)
 					require.NotNil(t, fault)
@@ -208,7 +208,7 @@ func TestStreamedTools(t *testing.T) {
 					require.Equal(t, []any{1, ""}, []any{c.Slip.Tries, fallback(c)}, "it does not run again, and nothing stands in")
 				}
 			})
-			t.Run("EV-13 EV-1 within the limit", func(t *testing.T) {
+			t.Run("within the limit (EV-13 EV-1)", func(t *testing.T) {
 				exact := feed{Text: "c", N: 80000, Step: 7001}
 				_, whole, _, fault := h.read(t, "worker", exact, nil)
 				require.Nil(t, fault)

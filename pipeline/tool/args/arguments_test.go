@@ -34,29 +34,29 @@ func TestTypes(t *testing.T) {
 		bits     int
 		in, want []string
 	}{
-		{"AR-1", "string", 0, []string{`"x"`, `3`, `3.5`, `true`}, []string{`"x"`, `"3"`, `"3.5"`, `"true"`}},
-		{"AR-2", "string", 0, []string{`[1]`, `{}`}, []string{bad, bad}},
-		{"AR-4", "integer", 0, []string{`3`, `3.0`, `-0.0`, `2147483647.0`}, []string{`3`, `3`, `0`, `2147483647`}},
-		{"AR-5", "integer", 32, []string{`3.5`, `1e10`, `2147483648`, `2147483648.0`, `"NaN"`}, []string{bad, bad, bad, bad, bad}},
-		{"AR-5 64", "integer", 0, []string{`3.5`, `1e10`, `2147483648`, `1700000000000`, `9007199254740993`, `9223372036854775808`}, []string{bad, `10000000000`, `2147483648`, `1700000000000`, `9007199254740993`, bad}},
-		{"AR-6", "integer", 0, []string{`"3"`, `" 3 "`, `"+3"`, `"-0"`, `"-2147483648"`}, []string{`3`, `3`, `3`, `0`, `-2147483648`}},
-		{"AR-7", "integer", 32, []string{`"3.0"`, `"1e3"`, `"2147483648"`, `"abc"`, `"0x10"`, `"1_000"`, `""`, `"+-3"`, `"--3"`}, []string{bad, bad, bad, bad, bad, bad, bad, bad, bad}},
-		{"AR-8", "integer", 0, []string{`true`, `[]`, `{}`}, []string{bad, bad, bad}},
-		{"AR-9", "number", 0, []string{`3`, `3.5`, `12345678901234567890`}, []string{`3`, `3.5`, `12345678901234567890`}},
-		{"AR-10", "number", 0, []string{`"3.14"`, `" 3 "`, `"1e3"`, `".5"`, `"5."`}, []string{`3.14`, `3`, `1000`, `0.5`, `5`}},
-		{"AR-11", "number", 0, []string{`"abc"`, `"1,5"`, `""`, `true`, `[]`}, []string{bad, bad, bad, bad, bad}},
-		{"AR-12", "number", 0, []string{`"NaN"`, `"Infinity"`, `"3d"`, `"0x1p3"`}, []string{bad, bad, bad, bad}},
-		{"AR-13", "boolean", 0, []string{`true`, `"true"`, `"TRUE"`, `"False"`}, []string{`true`, `true`, `true`, `false`}},
-		{"AR-14", "boolean", 0, []string{`"1"`, `"yes"`, `" true "`, `""`, `1`, `0`}, []string{bad, bad, bad, bad, bad, bad}},
-		{"AR-15", "array", 0, []string{`[1]`}, []string{`[1]`}},
-		{"AR-15", "object", 0, []string{`{}`}, []string{`{}`}},
-		{"AR-16", "array", 0, []string{`"[1]"`, `{}`}, []string{bad, bad}},
-		{"AR-16", "object", 0, []string{`"{}"`, `[]`}, []string{bad, bad}},
-		{"AR-18", "date", 0, []string{`"2026-01-01"`, `3`, `{}`}, []string{bad, bad, bad}},
+		{"text comes from text, numbers and booleans (AR-1)", "string", 0, []string{`"x"`, `3`, `3.5`, `true`}, []string{`"x"`, `"3"`, `"3.5"`, `"true"`}},
+		{"lists and objects are not text (AR-2)", "string", 0, []string{`[1]`, `{}`}, []string{bad, bad}},
+		{"whole numbers are integers, however they are written (AR-4)", "integer", 0, []string{`3`, `3.0`, `-0.0`, `2147483647.0`}, []string{`3`, `3`, `0`, `2147483647`}},
+		{"fractions and what is out of range are not integers (AR-5)", "integer", 32, []string{`3.5`, `1e10`, `2147483648`, `2147483648.0`, `"NaN"`}, []string{bad, bad, bad, bad, bad}},
+		{"fractions and what is out of 64 bits are not integers (AR-5)", "integer", 0, []string{`3.5`, `1e10`, `2147483648`, `1700000000000`, `9007199254740993`, `9223372036854775808`}, []string{bad, `10000000000`, `2147483648`, `1700000000000`, `9007199254740993`, bad}},
+		{"text that spells an integer is one (AR-6)", "integer", 0, []string{`"3"`, `" 3 "`, `"+3"`, `"-0"`, `"-2147483648"`}, []string{`3`, `3`, `3`, `0`, `-2147483648`}},
+		{"other text is not an integer (AR-7)", "integer", 32, []string{`"3.0"`, `"1e3"`, `"2147483648"`, `"abc"`, `"0x10"`, `"1_000"`, `""`, `"+-3"`, `"--3"`}, []string{bad, bad, bad, bad, bad, bad, bad, bad, bad}},
+		{"booleans, lists and objects are not integers (AR-8)", "integer", 0, []string{`true`, `[]`, `{}`}, []string{bad, bad, bad}},
+		{"numbers pass unchanged (AR-9)", "number", 0, []string{`3`, `3.5`, `12345678901234567890`}, []string{`3`, `3.5`, `12345678901234567890`}},
+		{"text that spells a decimal number is one (AR-10)", "number", 0, []string{`"3.14"`, `" 3 "`, `"1e3"`, `".5"`, `"5."`}, []string{`3.14`, `3`, `1000`, `0.5`, `5`}},
+		{"other text is not a number (AR-11)", "number", 0, []string{`"abc"`, `"1,5"`, `""`, `true`, `[]`}, []string{bad, bad, bad, bad, bad}},
+		{"words and notations that JSON does not have are not numbers (AR-12)", "number", 0, []string{`"NaN"`, `"Infinity"`, `"3d"`, `"0x1p3"`}, []string{bad, bad, bad, bad}},
+		{"the two words are booleans in any case (AR-13)", "boolean", 0, []string{`true`, `"true"`, `"TRUE"`, `"False"`}, []string{`true`, `true`, `true`, `false`}},
+		{"nothing else is a boolean (AR-14)", "boolean", 0, []string{`"1"`, `"yes"`, `" true "`, `""`, `1`, `0`}, []string{bad, bad, bad, bad, bad, bad}},
+		{"lists and objects pass unchanged (AR-15)", "array", 0, []string{`[1]`}, []string{`[1]`}},
+		{"lists and objects pass unchanged (AR-15)", "object", 0, []string{`{}`}, []string{`{}`}},
+		{"text is never read as a list or an object, nor one as the other (AR-16)", "array", 0, []string{`"[1]"`, `{}`}, []string{bad, bad}},
+		{"text is never read as a list or an object, nor one as the other (AR-16)", "object", 0, []string{`"{}"`, `[]`}, []string{bad, bad}},
+		{"a type that does not exist takes nothing (AR-18)", "date", 0, []string{`"2026-01-01"`, `3`, `{}`}, []string{bad, bad, bad}},
 	} {
 		var p args.Parser
 		for i, in := range c.in {
-			t.Run(c.row+" "+c.typ+" "+in, func(t *testing.T) {
+			t.Run(c.typ+" "+in+": "+c.row, func(t *testing.T) {
 				t.Parallel()
 				def := []byte(`{"type":"object","properties":{"a":{"type":"` + c.typ + `"}}}`)
 				got, faults := p.Parse(def, []byte(`{"a":`+in+`}`), args.Options{IntegerBits: c.bits})
