@@ -19,7 +19,8 @@ import (
 // approvalGateway is a gateway with an MCP face on the installation.
 func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true,
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Approvals = h
 	t.Cleanup(server.Close)
@@ -67,10 +68,13 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 				require.Equal(t, "approval_pending", r.Meta["shallot/status"])
 				r, _ = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}))
 				require.False(t, r.IsError)
-				require.Contains(t, apitest.TextOf(t, r), "waits for a person's approval", "an edit that is refused leaves it waiting")
+				require.Contains(t, apitest.TextOf(t, r), "waits for a person's approval",
+					"an edit that is refused leaves it waiting")
 				return
 			}
-			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}), apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}), apitest.Filled(map[string]any{"decision": "approve"}))
+			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}),
+				apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}),
+				apitest.Filled(map[string]any{"decision": "approve"}))
 			require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r))
 			require.EqualValues(t, 3, p.Asked.Load(), "it is asked again, and told why")
 			require.Contains(t, p.Last.Load().Message, "not JSON")

@@ -39,12 +39,13 @@ func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 		require.NoError(t, err)
 		require.NoError(t, m.Register(s, on && s.Name != "logging"))
 	}
-	require.NoError(t, m.Register(pipeline.Stage{Name: "fragile", Kind: messages.Model, Order: 50, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		if c.User == "fail" {
-			return pipeline.Verdict{}, errors.New("broke")
-		}
-		return pipeline.Continue(), nil
-	}}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "fragile", Kind: messages.Model, Order: 50,
+		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			if c.User == "fail" {
+				return pipeline.Verdict{}, errors.New("broke")
+			}
+			return pipeline.Continue(), nil
+		}}, true))
 	return m
 }
 
@@ -81,7 +82,8 @@ func twoNodes(t *testing.T) site {
 		nodes, s.managers, s.controls = append(nodes, n), append(s.managers, m), append(s.controls, n)
 	}
 	s.call = func(t *testing.T, i int, user string) *messages.Call {
-		p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", User: user, Body: request(messageOf("user", "hi")), Deadline: time.Now().Add(30 * time.Second)})
+		p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", User: user,
+			Body: request(messageOf("user", "hi")), Deadline: time.Now().Add(30 * time.Second)})
 		require.NoError(t, err)
 		c, err := p.Wait(t.Context(), nil)
 		require.NoError(t, err)
@@ -108,7 +110,10 @@ func controlRows(t *testing.T, s site) {
 		t.Helper()
 		st, err := s.controls[all-1].Stats(t.Context())
 		require.NoError(t, err)
-		i := slices.IndexFunc(st.Interceptors, func(r pipeline.StageStats) bool { return r.Stage == name && r.Type == messages.Model })
+		i := slices.IndexFunc(st.Interceptors, func(r pipeline.StageStats) bool {
+			return r.Stage == name &&
+				r.Type == messages.Model
+		})
 		require.GreaterOrEqual(t, i, 0)
 		return st.Interceptors[i]
 	}
@@ -124,7 +129,11 @@ func controlRows(t *testing.T, s site) {
 	everywhere := func(t *testing.T, on bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool { x, _ := m.Get(messages.Model, stage); return x.Enabled() != on })
+			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool {
+				x,
+					_ := m.Get(messages.Model, stage)
+				return x.Enabled() != on
+			})
 		}, 5*time.Second, time.Millisecond)
 	}
 	t.Run("a stage that is off in the configuration stays off until switched on (HT-7)", func(t *testing.T) {
@@ -251,8 +260,10 @@ func controlRows(t *testing.T, s site) {
 		for _, v := range []any{d, st} {
 			var body map[string]json.RawMessage
 			require.NoError(t, json.Unmarshal(rawjson.Encode(v), &body))
-			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`, string(body["orderConflicts"]))
-			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors", "chainBuildCount", "lastBuildTimeMs"} {
+			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`,
+				string(body["orderConflicts"]))
+			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors",
+				"chainBuildCount", "lastBuildTimeMs"} {
 				require.Contains(t, body, key)
 			}
 		}

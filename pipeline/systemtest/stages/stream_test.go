@@ -45,15 +45,19 @@ func upstream(t *testing.T) string {
 		say, think := as.Replace(gjson.GetBytes(raw, "x-say").String()), as.Replace(thought)
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(choice int, delta, finish string) {
-			_, _ = fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
+			_,
+				_ = fmt.Fprintf(w,
+				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
 		}
 		n := int(gjson.GetBytes(raw, "n").Int())
-		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step,
+			len(rest)):] {
 			for c := range n {
 				event(c, `{"reasoning_content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}
 		}
-		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step,
+			len(rest)):] {
 			for c := range n {
 				event(c, `{"content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}

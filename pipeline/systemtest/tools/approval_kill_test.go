@@ -39,7 +39,8 @@ tool:
   tools:
     - {name: once, executor: "nats:work.once", effect: write, timeout: 5s, approval: always}
 `), 0o600))
-	tool := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
+	tool := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects,
+		"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 	tool.start()
 	t.Cleanup(tool.kill)
 	all := []*process{}
@@ -88,7 +89,8 @@ tool:
 				decision := []string{"approve", "reject"}[i%2]
 				for time.Now().Before(limit) {
 					m = request("shallot.v1.approval.answer", `{"call":"`+ids[i]+`","decision":"`+decision+`"}`, "")
-					if m == nil || gjson.GetBytes(m.Data, "status").Str == "decided" || m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
+					if m == nil || gjson.GetBytes(m.Data, "status").Str == "decided" ||
+						m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
 						break
 					}
 				}

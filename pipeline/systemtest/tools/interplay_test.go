@@ -42,7 +42,8 @@ func TestStreamOfAHeldCall(t *testing.T) {
 		if face == "nats" {
 			sub, err := h.Conn.SubscribeSync(inbox)
 			require.NoError(t, err)
-			require.NoError(t, h.Conn.PublishMsg(&nats.Msg{Subject: "shallot.v1.tool.request.asked", Reply: inbox, Data: []byte(f.args()), Header: nats.Header{"Shallot-Stream": {"on"}}}))
+			require.NoError(t, h.Conn.PublishMsg(&nats.Msg{Subject: "shallot.v1.tool.request.asked", Reply: inbox,
+				Data: []byte(f.args()), Header: nats.Header{"Shallot-Stream": {"on"}}}))
 			for _, last := range []bool{false, true} {
 				m, err := sub.NextMsg(20 * time.Second)
 				require.NoError(t, err)
@@ -55,7 +56,8 @@ func TestStreamOfAHeldCall(t *testing.T) {
 				require.ErrorIs(t, err, nats.ErrTimeout, "nothing came after the end")
 			}()
 		} else {
-			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()), Stream: true})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()),
+				Stream: true})
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) { t.Errorf("a piece: %s", d.Chunk) })
 			require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -75,7 +77,8 @@ func TestStreamOfAHeldCall(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 	// Whoever cancels a call that waits finds it gone from the list, and ended.
-	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`), Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`),
+		Stream: true})
 	require.NoError(t, err)
 	_, err = p.Wait(t.Context(), nil)
 	require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -97,7 +100,8 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	h := startStreams(t, "")
 	f := feed{Gate: "1", Text: "0123456789", N: 300, Step: 5}
 	accept := func(stream bool) pipeline.Pending {
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default",
+			Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
 		require.NoError(t, err)
 		return p
 	}
@@ -137,7 +141,8 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	// The reverse: the first one does not stream.
 	f.Gate = "2"
 	plain := func(stream bool) pipeline.Pending {
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default",
+			Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
 		require.NoError(t, err)
 		return p
 	}
@@ -167,8 +172,10 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startStreams(t, yaml+mixedStages)
-			register(t, h.Host, `{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
-			register(t, h.Host, `{"name":"glossed","executor":"go:feed","effect":"read","cache":"off","stages":{"optional":["gloss"]}}`)
+			register(t, h.Host,
+				`{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
+			register(t, h.Host,
+				`{"name":"glossed","executor":"go:feed","effect":"read","cache":"off","stages":{"optional":["gloss"]}}`)
 			var answers atomic.Bool
 			var say atomic.Pointer[func(phase string, answer json.RawMessage) string]
 			program(t, h.Host, "shallot.v1.stage.tool.guard", func(q map[string]json.RawMessage) string {
@@ -194,7 +201,8 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			says(func(string, json.RawMessage) string { return `{"verdict":"continue"}` })
 			before, whole, _, fault := h.read(t, "guarded", f, nil)
 			require.Nil(t, fault)
-			require.Equal(t, []string{f.all(), f.all()}, []string{before, whole}, "it does not write replies: the stream passes at once")
+			require.Equal(t, []string{f.all(), f.all()}, []string{before, whole},
+				"it does not write replies: the stream passes at once")
 			before, whole, _, fault = h.read(t, "glossed", f, nil)
 			require.Nil(t, fault)
 			require.Equal(t, []string{"", "all else"}, []string{before, whole}, "it rewrites: nothing before the end")
@@ -234,7 +242,8 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					return `{"verdict":"continue"}`
 				})
 				for _, answer := range []string{`true`, ``} {
-					p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(f.args()), Stream: true})
+					p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded",
+						Body: []byte(f.args()), Stream: true})
 					require.NoError(t, err)
 					seen := ""
 					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := chat.ToolChunkText(d.Chunk); seen += text })
@@ -285,7 +294,8 @@ func TestAgainRoundAToolThatRunsOnce(t *testing.T) {
 stages:
   - {name: restless, kind: tool, enabled: false, again: true, timeout: 5s, tries: 1, writes: [request.amount]}
 `, "")
-	register(t, b.Host, `{"name":"settle","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["restless"]}}`)
+	register(t, b.Host,
+		`{"name":"settle","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["restless"]}}`)
 	var edits atomic.Pointer[string]
 	program(t, b.Host, "shallot.v1.stage.tool.restless", func(q map[string]json.RawMessage) string {
 		if edit := edits.Load(); string(q["phase"]) == `"after"` && edit != nil {

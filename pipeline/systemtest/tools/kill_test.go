@@ -96,7 +96,8 @@ func hostProcess(file string, roles host.Roles) error {
 	if err != nil {
 		return err
 	}
-	if _, err := host.Start(context.Background(), host.Options{Config: l, Roles: roles, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
+	if _, err := host.Start(context.Background(),
+		host.Options{Config: l, Roles: roles, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -164,8 +165,10 @@ tool:
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})
 	var all []*process
 	for _, env := range [][]string{
-		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects}, {"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
-		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects}, {"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
+		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects},
+		{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
+		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects},
+		{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
 	} {
 		p := &process{t: t, env: append(env, "SHALLOT_TEST_NATS="+srv.ClientURL())}
 		if env[0] == "SHALLOT_TEST_PROCESS=tool" {

@@ -36,7 +36,8 @@ func (b *rowBus) whole(t *testing.T, path string, set ...func(*pipeline.Request)
 	t.Helper()
 	var out strings.Builder
 	for at := 0; ; {
-		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})), set...)
+		c := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path, "offset": at, "limit": 50000})),
+			set...)
 		require.Nil(t, c.Fault)
 		require.Empty(t, fallback(c), "%s", c.Reply())
 		part := gjson.ParseBytes(c.Reply())
@@ -64,24 +65,26 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 			require.Equal(t, whole, string(c.Reply()) == `"`+strings.Repeat("中", chars)+`"`, "%d", chars)
 		}
 	})
-	t.Run("a larger result leaves its beginning, a path and its size, and is read back unchanged (EV-3 EV-4 EV-5)", func(t *testing.T) {
-		t.Parallel()
-		c := b.do(t, "big", long("EV-3"), agent("g1"))
-		path := evictedPath(t, c)
-		text, _ := c.ReplyText()
-		require.Equal(t, strings.Repeat("a", 500)+"...\n[完整结果已保存至: "+path+"]\n[原始大小: 85000 chars, Token≈21250]", text)
-		require.Equal(t, strings.Repeat("a", 85000), b.whole(t, path))
-		require.Regexp(t, `(^|/)g1/big_\d+(_\d+)?\.txt$`, path)
-		if dir != "" {
-			raw, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, strings.Repeat("a", 85000), string(raw))
-			require.True(t, strings.HasPrefix(path, dir), path)
-		}
-		theirs := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path})), tenant("other"))
-		require.NotNil(t, theirs.Fault, "another tenant's")
-		require.Equal(t, messages.NotFound, theirs.Fault.Code)
-	})
+	t.Run("a larger result leaves its beginning, a path and its size, and is read back unchanged (EV-3 EV-4 EV-5)",
+		func(t *testing.T) {
+			t.Parallel()
+			c := b.do(t, "big", long("EV-3"), agent("g1"))
+			path := evictedPath(t, c)
+			text, _ := c.ReplyText()
+			require.Equal(t, strings.Repeat("a", 500)+"...\n[完整结果已保存至: "+path+
+				"]\n[原始大小: 85000 chars, Token≈21250]", text)
+			require.Equal(t, strings.Repeat("a", 85000), b.whole(t, path))
+			require.Regexp(t, `(^|/)g1/big_\d+(_\d+)?\.txt$`, path)
+			if dir != "" {
+				raw, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.Equal(t, strings.Repeat("a", 85000), string(raw))
+				require.True(t, strings.HasPrefix(path, dir), path)
+			}
+			theirs := b.do(t, "readEvictedResult", string(rawjson.Encode(map[string]any{"path": path})), tenant("other"))
+			require.NotNil(t, theirs.Fault, "another tenant's")
+			require.Equal(t, messages.NotFound, theirs.Fault.Code)
+		})
 	t.Run("two results of the same moment do not overwrite each other (EV-8)", func(t *testing.T) {
 		t.Parallel()
 		paths := make([]string, 8)
@@ -126,9 +129,11 @@ func evictionRows(t *testing.T, b *rowBus, dir string) {
 func TestRowsDir(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	b := startRows(t, "tool-retry: {executed-by: caller}, tool-cache: {ttl: 1s, sweep: 1s, max-entries: 10}, large-result-eviction: {eviction-store: dir, eviction-dir: "+dir+"}", "", rowTools,
+	b := startRows(t,
+		"tool-retry: {executed-by: caller}, tool-cache: {ttl: 1s, sweep: 1s, max-entries: 10}, large-result-eviction: {eviction-store: dir, eviction-dir: "+dir+"}", "", rowTools,
 		pipeline.Stage{Name: "asker", Kind: messages.Tool, Order: 60, Before: pass})
-	t.Run("before any look-up the hit rate is zero (CA-11)", func(t *testing.T) { require.Equal(t, 0.0, b.details("tool-cache")["hitRate"]) })
+	t.Run("before any look-up the hit rate is zero (CA-11)",
+		func(t *testing.T) { require.Equal(t, 0.0, b.details("tool-cache")["hitRate"]) })
 	t.Run("the hit rate has three decimals (CA-12)", func(t *testing.T) {
 		for range 3 {
 			b.do(t, "get_long", `{"row":"CA-12"}`)
@@ -141,13 +146,15 @@ func TestRowsDir(t *testing.T) {
 			b.do(t, "get_a", fmt.Sprintf(`{"row":"CA-13","i":%d}`, i))
 		}
 		require.LessOrEqual(t, b.details("tool-cache")["cacheSize"], 10)
-		require.Eventually(t, func() bool { return b.details("tool-cache")["cacheSize"].(int) <= 1 }, 10*time.Second, 100*time.Millisecond,
+		require.Eventually(t, func() bool { return b.details("tool-cache")["cacheSize"].(int) <= 1 }, 10*time.Second,
+			100*time.Millisecond,
 			"CA-7: gone without a look-up, but the one that stays an hour")
 	})
 	t.Run("at its exact age an entry is gone; a tool may keep its results for longer (CA-6 CA-16)", func(t *testing.T) {
 		b.do(t, "get_long", `{"row":"CA-16"}`)
 		b.do(t, "get_a", `{"row":"CA-6"}`)
-		require.Eventually(t, func() bool { return !hit(b.do(t, "get_a", `{"row":"CA-6"}`)) }, 10*time.Second, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return !hit(b.do(t, "get_a", `{"row":"CA-6"}`)) }, 10*time.Second,
+			100*time.Millisecond)
 		require.Equal(t, 2, b.count("CA-6"))
 		require.True(t, hit(b.do(t, "get_long", `{"row":"CA-16"}`)), "a time to live of its own")
 	})
@@ -162,8 +169,10 @@ func TestRowsDir(t *testing.T) {
 		require.Equal(t, 2, b.details("tool-retry")["maxRetries"])
 		require.Equal(t, int64(500), b.details("tool-retry")["baseDelayMs"])
 		m := ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
-		require.Equal(t, []string{"true", "500", "true", "500", "1"}, []string{m.Header.Get("Shallot-Should-Retry"), m.Header.Get("Shallot-Suggested-Delay-Ms"),
-			m.Header.Get("X-Should-Retry"), m.Header.Get("Retry-After-Ms"), m.Header.Get("Retry-After")}, "the marks are answer headers")
+		require.Equal(t, []string{"true", "500", "true", "500", "1"},
+			[]string{m.Header.Get("Shallot-Should-Retry"), m.Header.Get("Shallot-Suggested-Delay-Ms"),
+				m.Header.Get("X-Should-Retry"), m.Header.Get("Retry-After-Ms"), m.Header.Get("Retry-After")},
+			"the marks are answer headers")
 		m = ask(t, b.Conn, "shallot.v1.tool.request.retried", `{"row":"RT-6 again","fail":1,"text":"x"}`)
 		require.Equal(t, `{"run":2}`, string(m.Data), "the caller tried again")
 		require.Empty(t, m.Header.Get("Shallot-Should-Retry")+m.Header.Get("X-Should-Retry"))
@@ -193,7 +202,8 @@ func TestRowsLimited(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "no-directory")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	b := startRows(t, "tool-retry: {tools: [a], base-delay: 40ms, multiplier: 2, max-delay: 50ms, jitter: 0.25}, large-result-eviction: {eviction-store: dir, eviction-dir: "+file+"/x}", "",
+	b := startRows(t,
+		"tool-retry: {tools: [a], base-delay: 40ms, multiplier: 2, max-delay: 50ms, jitter: 0.25}, large-result-eviction: {eviction-store: dir, eviction-dir: "+file+"/x}", "",
 		"    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n    - {name: b, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	t.Run("retry can be limited to some tools (RT-11)", func(t *testing.T) {
 		b.do(t, "b", `{"row":"RT-11 b","fail":9,"text":"x"}`)
@@ -237,7 +247,8 @@ func TestRowsArguments(t *testing.T) {
 	t.Parallel()
 	var tools strings.Builder
 	add := func(name, schema string) {
-		tools.WriteString("    - {name: " + name + ", executor: \"go:echo\", effect: read, cache: \"off\", input-schema: " + schema + "}\n")
+		tools.WriteString("    - {name: " + name + ", executor: \"go:echo\", effect: read, cache: \"off\", input-schema: " +
+			schema + "}\n")
 	}
 	for _, typ := range []string{"string", "integer", "number", "boolean", "array", "object", "date"} {
 		add("ar_"+typ, `{"type":"object","properties":{"v":{"type":"`+typ+`"}}}`)
@@ -247,27 +258,37 @@ func TestRowsArguments(t *testing.T) {
 	add("ar_int64", `{"type":"object","properties":{"v":{"type":"integer","format":"int64"}}}`)
 	add("ar_default", `{"type":"object","properties":{"v":{"type":"integer","default":"7"}}}`)
 	add("ar_req_default", `{"type":"object","properties":{"v":{"type":"integer","default":7}},"required":["v"]}`)
-	add("ar_three", `{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{"type":"boolean"}},"required":["b","c"]}`)
+	add("ar_three",
+		`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{"type":"boolean"}},"required":["b","c"]}`)
 	h := toolHost(t, "tool:\n  tools:\n"+tools.String())
 	for _, r := range []struct{ row, tool, in, out string }{ // no out: refused
 		{"text comes from text, numbers and booleans (AR-1)", "string", `"x" 3 3.5 true`, `"x" "3" "3.5" "true"`},
 		{"lists and objects are not text (AR-2)", "string", `[1] {}`, ``},
-		{"whole numbers are integers, however they are written (AR-4)", "int32", `3 3.0 -0.0 2147483647.0`, `3 3 0 2147483647`},
+		{"whole numbers are integers, however they are written (AR-4)", "int32", `3 3.0 -0.0 2147483647.0`,
+			`3 3 0 2147483647`},
 		{"fractions and what is out of range are not integers (AR-5)", "int32", `3.5 1e10 2147483648 2147483648.0 "NaN"`, ``},
-		{"text that spells an integer is one (AR-6)", "int32", `"3" "\u00203\u0020" "+3" "-0" "-2147483648"`, `3 3 3 0 -2147483648`},
+		{"text that spells an integer is one (AR-6)", "int32", `"3" "\u00203\u0020" "+3" "-0" "-2147483648"`,
+			`3 3 3 0 -2147483648`},
 		{"other text is not an integer (AR-7)", "int32", `"3.0" "1e3" "2147483648" "abc" "0x10" "1_000" ""`, ``},
 		{"booleans, lists and objects are not integers (AR-8)", "integer", `true [] {}`, ``},
 		{"numbers pass unchanged (AR-9)", "number", `3 3.5 12345678901234567890`, `3 3.5 12345678901234567890`},
-		{"text that spells a decimal number is one (AR-10)", "number", `"3.14" "\u00203\u0020" "1e3" ".5" "5."`, `3.14 3 1e3 0.5 5`},
+		{"text that spells a decimal number is one (AR-10)", "number", `"3.14" "\u00203\u0020" "1e3" ".5" "5."`,
+			`3.14 3 1e3 0.5 5`},
 		{"other text is not a number (AR-11)", "number", `"abc" "1,5" "" true []`, ``},
-		{"words and notations that JSON does not have are not numbers (AR-12)", "number", `"NaN" "Infinity" "3d" "0x1p3"`, ``},
+		{"words and notations that JSON does not have are not numbers (AR-12)", "number", `"NaN" "Infinity" "3d" "0x1p3"`,
+			``},
 		{"the two words are booleans in any case (AR-13)", "boolean", `true "true" "TRUE" "False"`, `true true true false`},
 		{"nothing else is a boolean (AR-14)", "boolean", `"1" "yes" "\u0020true\u0020" "" 1 0`, ``},
-		{"lists and objects pass unchanged (AR-15)", "array", `[1]`, `[1]`}, {"lists and objects pass unchanged (AR-15)", "object", `{}`, `{}`},
-		{"text is never read as a list or an object, nor one as the other (AR-16)", "array", `"[1]" {}`, ``}, {"text is never read as a list or an object, nor one as the other (AR-16)", "object", `"{}" []`, ``},
+		{"lists and objects pass unchanged (AR-15)", "array", `[1]`, `[1]`},
+		{"lists and objects pass unchanged (AR-15)", "object", `{}`, `{}`},
+		{"text is never read as a list or an object, nor one as the other (AR-16)", "array", `"[1]" {}`, ``},
+		{"text is never read as a list or an object, nor one as the other (AR-16)", "object", `"{}" []`, ``},
 		{"a type that does not exist takes nothing (AR-18)", "date", `1 "x" []`, ``},
 		{"a required argument is missing, or null or blank (AR-19)", "req_string", `null "" "\u0020\u0020\u0020" "\t\n"`, ``},
-		{"false, zero and empty lists and objects are values (AR-20)", "req_boolean", `false`, `false`}, {"false, zero and empty lists and objects are values (AR-20)", "req_integer", `0`, `0`}, {"false, zero and empty lists and objects are values (AR-20)", "req_array", `[]`, `[]`}, {"false, zero and empty lists and objects are values (AR-20)", "req_object", `{}`, `{}`},
+		{"false, zero and empty lists and objects are values (AR-20)", "req_boolean", `false`, `false`},
+		{"false, zero and empty lists and objects are values (AR-20)", "req_integer", `0`, `0`},
+		{"false, zero and empty lists and objects are values (AR-20)", "req_array", `[]`, `[]`},
+		{"false, zero and empty lists and objects are values (AR-20)", "req_object", `{}`, `{}`},
 		{"optional text keeps its blanks (AR-28)", "string", `"" "\u0020\u0020"`, `"" "\u0020\u0020"`},
 		{"every kind of white space is blank (AR-29)", "req_string", `"\u3000" "\u00a0" "\u200b"`, ``},
 		{"a schema may ask for 64 bits (AR-30)", "int64", `3000000000`, `3000000000`},
@@ -291,9 +312,12 @@ func TestRowsArguments(t *testing.T) {
 	}
 	for _, r := range []struct{ row, tool, in, out string }{ // out: a result, or what the fault's text holds
 		{"a required argument is missing, or null or blank (AR-19)", "req_string", `{}`, "'v': required, but it is missing"},
-		{"a default does not make a required argument optional (AR-21)", "req_default", `{}`, "'v': required, but it is missing"},
-		{"a default is used as it is written: absent (AR-22)", "default", `{}`, `{"v":"7"}`}, {"a default is used as it is written: null (AR-22)", "default", `{"v":null}`, `{"v":"7"}`},
-		{"without a default an optional argument is absent: absent (AR-23)", "integer", `{}`, `{}`}, {"without a default an optional argument is absent: null (AR-23)", "integer", `{"v":null}`, `{}`},
+		{"a default does not make a required argument optional (AR-21)", "req_default", `{}`,
+			"'v': required, but it is missing"},
+		{"a default is used as it is written: absent (AR-22)", "default", `{}`, `{"v":"7"}`},
+		{"a default is used as it is written: null (AR-22)", "default", `{"v":null}`, `{"v":"7"}`},
+		{"without a default an optional argument is absent: absent (AR-23)", "integer", `{}`, `{}`},
+		{"without a default an optional argument is absent: null (AR-23)", "integer", `{"v":null}`, `{}`},
 		{"names that the schema lacks do not reach the tool (AR-26)", "integer", `{"v":1,"w":2}`, `{"v":1}`},
 		{"a tool that needs no arguments runs without (AR-27)", "integer", ``, `{}`},
 	} {
@@ -315,7 +339,8 @@ func TestRowsArguments(t *testing.T) {
 	})
 	t.Run("wrong types are reported in the order of the schema (AR-25)", func(t *testing.T) {
 		t.Parallel()
-		text := gjson.GetBytes(ask(t, h.Conn, "shallot.v1.tool.request.ar_three", `{"c":"x","b":"y","a":"x"}`).Data, "error.message").String()
+		text := gjson.GetBytes(ask(t, h.Conn, "shallot.v1.tool.request.ar_three", `{"c":"x","b":"y","a":"x"}`).Data,
+			"error.message").String()
 		require.Equal(t, 2, strings.Count(text, "\n- "), text)
 		require.Less(t, strings.Index(text, "'a'"), strings.Index(text, "'c'"), text)
 	})

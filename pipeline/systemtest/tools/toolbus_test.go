@@ -49,12 +49,13 @@ const rowTools = `
 // embedded bus, through the default tool chain.
 func TestRows(t *testing.T) {
 	t.Parallel()
-	asker := pipeline.Stage{Name: "asker", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		if _, ok := c.Notes["hold.answer"]; ok {
-			return pipeline.Continue(), nil
-		}
-		return pipeline.Hold(json.RawMessage(`{"may":"I?"}`)), nil
-	}}
+	asker := pipeline.Stage{Name: "asker", Kind: messages.Tool, Order: 60,
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			if _, ok := c.Notes["hold.answer"]; ok {
+				return pipeline.Continue(), nil
+			}
+			return pipeline.Hold(json.RawMessage(`{"may":"I?"}`)), nil
+		}}
 	b := startRows(t, "tool-retry: {base-delay: 40ms}", "  fallback: {stale-ttl: 4s}\n", rowTools, asker)
 	t.Run("rows", func(t *testing.T) {
 		cacheRows(t, b)
@@ -80,15 +81,20 @@ func cacheRows(t *testing.T, b *rowBus) {
 			}
 		})
 	}
-	two("the same call twice runs the tool once and counts one hit and one miss (CA-1)", "get_a", `{"row":"CA-1"}`, "get_a", `{"row":"CA-1"}`, 1)
-	two("arguments in another order are the same call (CA-2)", "get_a", `{"row":"CA-2","a":1,"b":2}`, "get_a", `{"b":2,"a":1,"row":"CA-2"}`, 1)
-	two("nested arguments in another order are the same call (CA-3)", "get_a", `{"row":"CA-3","o":{"x":1,"y":{"p":1,"q":[1]}}}`, "get_a", `{"o":{"y":{"q":[1],"p":1},"x":1},"row":"CA-3"}`, 1)
+	two("the same call twice runs the tool once and counts one hit and one miss (CA-1)", "get_a", `{"row":"CA-1"}`,
+		"get_a", `{"row":"CA-1"}`, 1)
+	two("arguments in another order are the same call (CA-2)", "get_a", `{"row":"CA-2","a":1,"b":2}`, "get_a",
+		`{"b":2,"a":1,"row":"CA-2"}`, 1)
+	two("nested arguments in another order are the same call (CA-3)", "get_a",
+		`{"row":"CA-3","o":{"x":1,"y":{"p":1,"q":[1]}}}`, "get_a", `{"o":{"y":{"q":[1],"p":1},"x":1},"row":"CA-3"}`, 1)
 	two("another tool is another call (CA-4)", "get_a", `{"row":"CA-4"}`, "get_b", `{"row":"CA-4"}`, 2)
-	two("a failure is not kept (CA-5)", "get_a", `{"row":"CA-5","fail":3,"text":"x"}`, "get_a", `{"row":"CA-5","fail":3,"text":"x"}`, 4)
+	two("a failure is not kept (CA-5)", "get_a", `{"row":"CA-5","fail":3,"text":"x"}`, "get_a",
+		`{"row":"CA-5","fail":3,"text":"x"}`, 4)
 	two("create_x is not cached (CA-9)", "create_x", `{"row":"CA-9 create_x"}`, "create_x", `{"row":"CA-9 create_x"}`, 2)
 	two("update_x is not cached (CA-9)", "update_x", `{"row":"CA-9 update_x"}`, "update_x", `{"row":"CA-9 update_x"}`, 2)
 	two("delete_x is not cached (CA-9)", "delete_x", `{"row":"CA-9 delete_x"}`, "delete_x", `{"row":"CA-9 delete_x"}`, 2)
-	two("arguments that are read alike are the same call (CA-14)", "get_int", `{"row":"CA-14","n":3}`, "get_int", `{"row":"CA-14","n":"3"}`, 1)
+	two("arguments that are read alike are the same call (CA-14)", "get_int", `{"row":"CA-14","n":3}`, "get_int",
+		`{"row":"CA-14","n":"3"}`, 1)
 	t.Run("tenants do not share results unless the tool says so (CA-15)", func(t *testing.T) {
 		t.Parallel()
 		for _, tool := range []string{"get_a", "get_shared"} {
@@ -113,7 +119,8 @@ func retryRows(t *testing.T, b *rowBus) {
 			e, err := b.kv(t, jet.RetryBucket).Get(t.Context(), messages.Key("default", c.ID, "tool-retry", attempt))
 			require.NoError(t, err)
 			r := gjson.ParseBytes(e.Value())
-			require.Equal(t, []any{int64(3), ms, "tool_error"}, []any{r.Get("max").Int(), r.Get("delayMs").Int(), r.Get("lastCode").String()}, r.Raw)
+			require.Equal(t, []any{int64(3), ms, "tool_error"},
+				[]any{r.Get("max").Int(), r.Get("delayMs").Int(), r.Get("lastCode").String()}, r.Raw)
 		}
 	})
 	t.Run("after the last attempt a stand-in answers, and the last error is counted (RT-2 RP-8)", func(t *testing.T) {
@@ -134,7 +141,8 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("a caller that leaves during a pause ends the call at once (RT-9)", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient", Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient",
+			Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 5*time.Second, time.Millisecond)
 		begin := time.Now()
@@ -149,9 +157,13 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("a tool that waits for a person is not tried again (RT-10)", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks", Tenant: "default", Body: []byte(`{"row":"RT-10"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks", Tenant: "default",
+			Body: []byte(`{"row":"RT-10"}`)})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return b.Node.Answer(t.Context(), "default", p.ID(), json.RawMessage(`"yes"`)) == nil }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return b.Node.Answer(t.Context(), "default", p.ID(),
+				json.RawMessage(`"yes"`)) == nil
+		}, 10*time.Second, 5*time.Millisecond)
 		c, err := b.Entry().Result(t.Context(), "default", p.ID()) // whoever asked was told that it is held
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
@@ -159,15 +171,18 @@ func retryRows(t *testing.T, b *rowBus) {
 	})
 	t.Run("one yes is for all attempts (RT-10)", func(t *testing.T) {
 		t.Parallel()
-		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person", Tenant: "default", Body: []byte(`{"row":"RT-10 approved","fail":2,"with":"tool_network"}`)})
+		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asks_a_person",
+			Tenant: "default", Body: []byte(`{"row":"RT-10 approved","fail":2,"with":"tool_network"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
 		}, 10*time.Second, 5*time.Millisecond)
 		var c *messages.Call
-		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil },
+			10*time.Second, 5*time.Millisecond)
 		require.Nil(t, c.Fault)
-		require.Equal(t, []int{3, 3}, []int{b.count("RT-10 approved"), c.Slip.Tries}, "suspended, not retried; then one yes for all attempts")
+		require.Equal(t, []int{3, 3}, []int{b.count("RT-10 approved"), c.Slip.Tries},
+			"suspended, not retried; then one yes for all attempts")
 		require.Equal(t, 2, strings.Count(strings.Join(c.Slip.Path, " "), "approval.beforeTool"), "asked once, gone on once")
 	})
 }
@@ -178,16 +193,21 @@ func policyRows(t *testing.T, b *rowBus) {
 		runs       int
 		mark       string
 	}{
-		"a tool without retry that times out ran once (RP-1)":              {"none_slow", `"ms":5000`, 1, "graceful_error"},
-		"the network policy makes three runs and not four (RP-2)":          {"network", `"fail":2,"with":"tool_network","text":"x"`, 3, ""},
-		"an error of the business is not one of the network (RP-3)":        {"network", `"fail":9,"with":"tool_error","text":"x"`, 1, "graceful_error"},
-		"the idempotent policy makes two runs, with its own pauses (RP-4)": {"safe", `"fail":9,"with":"tool_error","text":"x"`, 2, "graceful_error"},
-		"a tool's own policy beats the default (RP-5)":                     {"none", `"fail":9,"with":"tool_network","text":"x"`, 1, "graceful_error"},
-		"a timeout of an idempotent tool is tried again (RP-6)":            {"network_slow", `"ms":5000`, 2, "graceful_error"},
-		"wrong arguments run nothing and are named (RP-7)":                 {"strict", `"n":"many"`, 0, "graceful_error"},
-		"a tool that is not there runs nothing (RP-9)":                     {"nowhere", `"n":1`, 0, "graceful_error"},
-		"a panic is not tried again (RP-9)":                                {"none", `"fail":9,"with":"panic","text":"x"`, 1, "graceful_error"},
-		"an error result is tried again (S2-RETRY-1)":                      {"retried", `"fail":1,"with":"error result"`, 2, ""},
+		"a tool without retry that times out ran once (RP-1)": {"none_slow", `"ms":5000`, 1, "graceful_error"},
+		"the network policy makes three runs and not four (RP-2)": {"network",
+			`"fail":2,"with":"tool_network","text":"x"`, 3, ""},
+		"an error of the business is not one of the network (RP-3)": {"network",
+			`"fail":9,"with":"tool_error","text":"x"`, 1, "graceful_error"},
+		"the idempotent policy makes two runs, with its own pauses (RP-4)": {"safe",
+			`"fail":9,"with":"tool_error","text":"x"`, 2, "graceful_error"},
+		"a tool's own policy beats the default (RP-5)": {"none", `"fail":9,"with":"tool_network","text":"x"`, 1,
+			"graceful_error"},
+		"a timeout of an idempotent tool is tried again (RP-6)": {"network_slow", `"ms":5000`, 2, "graceful_error"},
+		"wrong arguments run nothing and are named (RP-7)":      {"strict", `"n":"many"`, 0, "graceful_error"},
+		"a tool that is not there runs nothing (RP-9)":          {"nowhere", `"n":1`, 0, "graceful_error"},
+		"a panic is not tried again (RP-9)": {"none", `"fail":9,"with":"panic","text":"x"`, 1,
+			"graceful_error"},
+		"an error result is tried again (S2-RETRY-1)": {"retried", `"fail":1,"with":"error result"`, 2, ""},
 	} {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
@@ -217,7 +237,8 @@ func timeRows(t *testing.T, b *rowBus) {
 		}
 		wg.Wait()
 		require.Equal(t, 100, b.count("TO-4"))
-		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond, "the work is a minute long and watches cancellation")
+		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond,
+			"the work is a minute long and watches cancellation")
 	})
 	t.Run("attempts with limits end in a bounded time together (TO-6)", func(t *testing.T) {
 		t.Parallel()
@@ -240,7 +261,9 @@ func timeRows(t *testing.T, b *rowBus) {
 		require.Equal(t, []string{`{"i":0}`, `{"i":2}`}, []string{got[0], got[2]})
 		require.Contains(t, got[1], "timed out")
 	})
-	for tool, want := range map[string]int64{"search_a gets the limit of its prefix (TO-2)": 10000, "create_a gets the limit of its prefix (TO-2)": 30000, "other_a gets the default limit (TO-2)": 15000, "search_b gets its own limit (TO-3)": 3000} {
+	for tool, want := range map[string]int64{"search_a gets the limit of its prefix (TO-2)": 10000,
+		"create_a gets the limit of its prefix (TO-2)": 30000, "other_a gets the default limit (TO-2)": 15000,
+		"search_b gets its own limit (TO-3)": 3000} {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
 			name, _, _ := strings.Cut(tool, " ")
@@ -270,7 +293,8 @@ func ladderRows(t *testing.T, b *rowBus) {
 		require.Equal(t, "stale_cache", gjson.GetBytes(c.Reply(), "_shallot.fallback").String(), "F3-10")
 		require.Equal(t, int64(1), gjson.GetBytes(c.Reply(), "run").Int())
 		require.Equal(t, "graceful_error", fallback(b.do(t, "stale", `{"row":"F3-1","x":2}`)), "F3-8")
-		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 10*time.Second, 100*time.Millisecond, "F3-7")
+		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 10*time.Second,
+			100*time.Millisecond, "F3-7")
 	})
 	t.Run("declared data stands in, marked and not cached (F3-2 F3-10 F3-11)", func(t *testing.T) {
 		t.Parallel()
@@ -283,20 +307,28 @@ func ladderRows(t *testing.T, b *rowBus) {
 		require.Equal(t, 2, b.count("F3-2"))
 	})
 	for row, r := range map[string]struct{ tool, args, class, suggestion string }{
-		"without either the graceful error answers (F3-3)":                        {"none", `"fail":9,"text":"broken"`, "internal_error", "系统暂时不可用,请稍后再试"},
-		"a timeout is named by its class (F3-4)":                                  {"none_slow", `"ms":9000`, "timeout", "请稍后重试,或简化查询条件"},
-		"wrong arguments are named by their class (F3-4)":                         {"strict", `"n":"x"`, "invalid_arguments", "请检查参数格式和类型后重试"},
-		"wrong arguments get the graceful error and not the declared data (F3-9)": {"strict", `"n":[]`, "invalid_arguments", "请检查参数格式和类型后重试"},
-		"an unknown tool is named by its class (F3-4)":                            {"not_there", `"n":1`, "tool_not_found", "系统暂时不可用,请稍后再试"},
-		"a broken connection is named by its class (F3-4)":                        {"none", `"fail":9,"with":"tool_network","text":"x"`, "network_error", "系统暂时不可用,请稍后再试"},
-		"an error without words has an empty message (F3-6)":                      {"none", `"fail":9,"text":""`, "internal_error", "系统暂时不可用,请稍后再试"},
+		"without either the graceful error answers (F3-3)": {"none", `"fail":9,"text":"broken"`,
+			"internal_error", "系统暂时不可用,请稍后再试"},
+		"a timeout is named by its class (F3-4)": {"none_slow", `"ms":9000`, "timeout",
+			"请稍后重试,或简化查询条件"},
+		"wrong arguments are named by their class (F3-4)": {"strict", `"n":"x"`, "invalid_arguments",
+			"请检查参数格式和类型后重试"},
+		"wrong arguments get the graceful error and not the declared data (F3-9)": {"strict", `"n":[]`, "invalid_arguments",
+			"请检查参数格式和类型后重试"},
+		"an unknown tool is named by its class (F3-4)": {"not_there", `"n":1`, "tool_not_found",
+			"系统暂时不可用,请稍后再试"},
+		"a broken connection is named by its class (F3-4)": {"none", `"fail":9,"with":"tool_network","text":"x"`,
+			"network_error", "系统暂时不可用,请稍后再试"},
+		"an error without words has an empty message (F3-6)": {"none", `"fail":9,"text":""`, "internal_error",
+			"系统暂时不可用,请稍后再试"},
 	} {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
 			c := b.do(t, r.tool, `{"row":"`+row+`",`+r.args+`}`)
 			g := gjson.ParseBytes(c.Reply())
 			require.Equal(t, []string{r.class, r.tool, r.suggestion, "graceful_error"},
-				[]string{g.Get("error").String(), g.Get("tool").String(), g.Get("suggestion").String(), g.Get("_shallot.fallback").String()}, g.Raw)
+				[]string{g.Get("error").String(), g.Get("tool").String(), g.Get("suggestion").String(),
+					g.Get("_shallot.fallback").String()}, g.Raw)
 			require.Equal(t, gjson.String, g.Get("message").Type)
 		})
 	}
