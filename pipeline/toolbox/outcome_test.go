@@ -108,7 +108,8 @@ func (u *unheard) Put(ctx context.Context, key string, value []byte, ttl time.Du
 	return 0, errors.New("no answer")
 }
 
-// The answer to the intent's write is lost: if it was written, the tool runs; if not, it provably did not, and may later.
+// The answer to the intent's write is lost: if it was written, the tool runs; if not, it provably did not, and may
+// later.
 func TestIntentAnswerLost(t *testing.T) {
 	t.Parallel()
 	no := false

@@ -101,8 +101,8 @@ func TestKeysForSomeTools(t *testing.T) {
 	g.Do(t, "GET", place, "", apitest.AuthB).IsFault(t, messages.NotFound)
 }
 
-// tool-retry with executed-by: caller marks a failure for the caller; where its headers have gone out with the first sign
-// of life, the last event has the marks. A part that was shown is not worth another attempt.
+// tool-retry with executed-by: caller marks a failure for the caller; where its headers have gone out with the first
+// sign of life, the last event has the marks. A part that was shown is not worth another attempt.
 func TestRetryMarksInStreams(t *testing.T) {
 	t.Parallel()
 	url := installation(t, `

@@ -29,7 +29,8 @@ type site struct {
 	call     func(t *testing.T, process int, user string) *messages.Call
 }
 
-// registry is the default chain, all stages as they are on by default but logging, and one that fails for a user "fail".
+// registry is the default chain, all stages as they are on by default but logging, and one that fails for a user
+// "fail".
 func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 	t.Helper()
 	m := &pipeline.Manager{}
@@ -124,8 +125,8 @@ func controlRows(t *testing.T, s site) {
 		_, err := s.controls[0].Switch(t.Context(), name, on, "", "test")
 		return err
 	}
-	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest/process; a loaded
-	// machine that runs all tests at once may take longer.
+	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest/process; a
+	// loaded machine that runs all tests at once may take longer.
 	everywhere := func(t *testing.T, on bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {

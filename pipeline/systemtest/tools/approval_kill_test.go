@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,8 +18,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 )
 
-// HI-12 with real processes: whole Shallot processes are killed while calls are parked, wait, are decided and go on. Each
-// call is asked about until somebody decides, ends once, and its tool runs at most once; rejected ones never run.
+// HI-12 with real processes: whole Shallot processes are killed while calls are parked, wait, are decided and go on.
+// Each call is asked about until somebody decides, ends once, and its tool runs at most once; rejected ones never
+// run.
 func TestApprovalUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -121,12 +121,7 @@ tool:
 		}
 	}
 	require.Greater(t, kills, 3)
-	raw, err := os.ReadFile(effects)
-	require.NoError(t, err)
-	ran := map[string]int{}
-	for _, id := range strings.Fields(string(raw)) {
-		ran[id]++
-	}
+	ran := effectsIn(t, effects)
 	count, seen := map[string]int{}, map[string]bool{}
 	for i, m := range ends {
 		require.NotNil(t, m, "call %d did not end", i)

@@ -318,8 +318,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with his
-// idempotency key, and gets the end of the one run.
+// The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with
+// his idempotency key, and gets the end of the one run.
 func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

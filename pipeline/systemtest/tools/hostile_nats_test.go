@@ -21,8 +21,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// What a NATS tool may answer, for a tool that may run twice and for one that must not: which fault it is, and how often
-// it was asked.
+// What a NATS tool may answer, for a tool that may run twice and for one that must not: which fault it is, and how
+// often it was asked.
 func TestHostileNATSTools(t *testing.T) {
 	t.Parallel()
 	h := startRoles(t, `
@@ -218,8 +218,8 @@ tool:
 	require.EqualValues(t, 25, limited.Load())
 }
 
-// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits where
-// another worker can take it.
+// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits
+// where another worker can take it.
 func TestPoolBoundsAllQueues(t *testing.T) { // S2-TIME-4
 	t.Parallel()
 	srv := natsServer(t)

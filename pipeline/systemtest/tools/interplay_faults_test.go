@@ -156,8 +156,9 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 	}
 }
 
-// A call goes on after its hold while the program of a tool's own remote stage is not there: it waits for it with the time
-// that it had, and the tool runs once. If the program does not come, a tool that may not run twice has an unknown outcome.
+// A call goes on after its hold while the program of a tool's own remote stage is not there: it waits for it with the
+// time that it had, and the tool runs once. If the program does not come, a tool that may not run twice has an
+// unknown outcome.
 func TestResumedCallWithoutItsProgram(t *testing.T) {
 	t.Parallel()
 	b := startTill(t, `    tool-fallback: {enabled: true}
@@ -275,8 +276,8 @@ func TestApprovalExpiresWhileAllIsDown(t *testing.T) {
 	require.Empty(t, append(first.payments(), second.payments()...))
 }
 
-// Callers who leave their streams, calls that wait and are cancelled, and questions to programs that give no answer leave
-// no goroutine and no subscription behind.
+// Callers who leave their streams, calls that wait and are cancelled, and questions to programs that give no answer
+// leave no goroutine and no subscription behind.
 func TestInterplayLeavesNothing(t *testing.T) {
 	h := startStreams(t, `
 stages:

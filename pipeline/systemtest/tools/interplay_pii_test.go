@@ -23,9 +23,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// With tool-pii on, no value leaves the tool for a caller, a cache entry, an evicted object, a result, the audit or an
-// event: not in the pieces and signs of life of a stream, not in structured content or the native form of an MCP result,
-// and not in what a failed tool says.
+// With tool-pii on, no value leaves the tool for a caller, a cache entry, an evicted object, a result, the audit or
+// an event: not in the pieces and signs of life of a stream, not in structured content or the native form of an MCP
+// result, and not in what a failed tool says.
 func TestNothingUnredactedGetsOut(t *testing.T) {
 	t.Parallel()
 	const value, shown = "joe@example.com", "[REDACTED_EMAIL]"

@@ -13,8 +13,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// A question that does not fit ends its call instead of coming back for ever, a decision that does not fit is refused and
-// the call waits on, and many long questions leave the list of them readable over NATS.
+// A question that does not fit ends its call instead of coming back for ever, a decision that does not fit is refused
+// and the call waits on, and many long questions leave the list of them readable over NATS.
 func TestLongQuestionsAndAnswers(t *testing.T) {
 	t.Parallel()
 	h := startStreams(t, mixedStages)

@@ -30,8 +30,8 @@ func register(t *testing.T, h *host.Host, definition string) {
 
 func endOf(t *testing.T, h *host.Host, id string) *messages.Call { return (&till{Host: h}).end(t, id) }
 
-// A streamed caller of a tool that needs an approval hears that the call waits, and the end of his stream; the result is
-// where results are. Nobody reads pieces then. The same arguments again are asked about again, and not run again.
+// A streamed caller of a tool that needs an approval hears that the call waits, and the end of his stream; the result
+// is where results are. Nobody reads pieces then. The same arguments again are asked about again, and not run again.
 func TestStreamOfAHeldCall(t *testing.T) {
 	t.Parallel()
 	h := startStreams(t, "")
@@ -163,9 +163,9 @@ stages:
   - {name: gloss, kind: tool, enabled: false, timeout: 5s, tries: 1, writes: [reply]}
 `
 
-// A remote stage is a streaming tool's own mandatory stage, of a tool that was registered over the API: it holds, answers,
-// stops, says again and holds from its after; what a caller has read is the beginning of the result, or the call ends in
-// a fault, and a part that was shown is not run for again.
+// A remote stage is a streaming tool's own mandatory stage, of a tool that was registered over the API: it holds,
+// answers, stops, says again and holds from its after; what a caller has read is the beginning of the result, or the
+// call ends in a fault, and a part that was shown is not run for again.
 func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 	t.Parallel()
 	for name, yaml := range map[string]string{"spread": "", "fused": "bus: {fusion: true}\n"} {

@@ -57,6 +57,18 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test, however the test ends
 }
 
+// effectsIn counts the effects that tools wrote into a file, by call.
+func effectsIn(t *testing.T, file string) map[string]int {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	ran := map[string]int{}
+	for _, id := range strings.Fields(string(raw)) {
+		ran[id]++
+	}
+	return ran
+}
+
 // toolProcess is a tool worker as anybody would write one: a micro service whose side effect is a line in a file.
 func toolProcess(url, file string) error {
 	nc, err := nats.Connect(url)
@@ -228,12 +240,7 @@ tool:
 	}
 	require.Greater(t, kills, 2)
 
-	raw, err := os.ReadFile(effects)
-	require.NoError(t, err)
-	ran := map[string]int{}
-	for _, id := range strings.Fields(string(raw)) {
-		ran[id]++
-	}
+	ran := effectsIn(t, effects)
 	_, retries := h.Manager.Get(messages.Tool, "tool-retry")
 	count := map[string]int{}
 	mu.Lock()

@@ -107,8 +107,9 @@ func install(t *testing.T, url, yaml string, workers ...[]string) *host.Host {
 	return h
 }
 
-// S2-CHAIN-2, S2-CHAIN-4, S2-CHAIN-5, S2-DEF-1, CH-14, X-51: a tool's own mandatory and optional stages, whose programs are
-// processes of their own: the audit sees every call, cache hits and failures among them; a hit takes nothing from the limit.
+// S2-CHAIN-2, S2-CHAIN-4, S2-CHAIN-5, S2-DEF-1, CH-14, X-51: a tool's own mandatory and optional stages, whose
+// programs are processes of their own: the audit sees every call, cache hits and failures among them; a hit takes
+// nothing from the limit.
 func TestOwnRemoteStages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -270,8 +271,8 @@ func program(t testing.TB, h *host.Host, subject string, f func(q map[string]jso
 	require.NoError(t, h.Conn.Flush())
 }
 
-// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, durable, and
-// streams are held back behind its after, because no program filters chunks.
+// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, durable,
+// and streams are held back behind its after, because no program filters chunks.
 func TestRemoteModelStage(t *testing.T) {
 	t.Parallel()
 	h := startRoles(t, `

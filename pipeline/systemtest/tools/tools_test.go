@@ -379,7 +379,8 @@ func benchCalls(b *testing.B, h *host.Host, atOnce int, args string) {
 	wg.Wait()
 }
 
-// A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want less.
+// A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want
+// less.
 func TestLongToolTime(t *testing.T) {
 	t.Parallel()
 	h := toolHost(t, `tool:

@@ -301,8 +301,8 @@ func natsStream(t *testing.T, nc *nats.Conn, subject, body string, first ...func
 	}
 }
 
-// The process that runs a streaming tool dies in mid-stream: an idempotent tool runs again elsewhere and its caller sees
-// no text twice; whatever does not go on as it began, and a tool that may not run twice, ends in an error.
+// The process that runs a streaming tool dies in mid-stream: an idempotent tool runs again elsewhere and its caller
+// sees no text twice; whatever does not go on as it began, and a tool that may not run twice, ends in an error.
 func TestStreamedToolUnderKills(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -21,7 +21,8 @@ func toolCall(args string) *messages.Call {
 var pay = &tool.Definition{Name: "pay", Version: "1", Policy: tool.Policy{Effect: tool.EffectExternal},
 	Source: tool.Operator}
 
-// HI-11: who need not be asked is not asked. What cannot be judged is asked, and no number becomes another one on the way.
+// HI-11: who need not be asked is not asked. What cannot be judged is asked, and no number becomes another one on the
+// way.
 func TestWhen(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {

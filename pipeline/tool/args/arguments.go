@@ -203,33 +203,3 @@ func Canonical(raw []byte) []byte {
 	}
 	return v.canonical(nil)
 }
-
-func (v *value) canonical(b []byte) []byte {
-	switch v.kind {
-	case kNumber:
-		d, _ := decimalOf(string(v.raw))
-		return append(b, d.text()...)
-	case kString:
-		return append(b, rawjson.Encode(v.str)...)
-	case kArray:
-		b = append(b, '[')
-		for i, x := range v.vals {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = x.canonical(b)
-		}
-		return append(b, ']')
-	case kObject:
-		b = append(b, '{')
-		for n, i := range sortedIndex(v.keys) {
-			if n > 0 {
-				b = append(b, ',')
-			}
-			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
-			b = v.vals[i].canonical(b)
-		}
-		return append(b, '}')
-	}
-	return append(b, v.raw...)
-}

@@ -99,17 +99,7 @@ var (
 )
 
 func (s *scan) object() error {
-	s.at++
-	if s.deep++; s.deep > MaxDepth {
-		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
-	}
-	defer func() { s.deep-- }()
-	comma := false
-	for n := 0; ; n++ {
-		done, err := s.next('}', n, &comma)
-		if err != nil || done {
-			return err
-		}
+	return s.members('}', func() error {
 		if err := s.name(); err != nil {
 			return err
 		}
@@ -117,25 +107,25 @@ func (s *scan) object() error {
 			return fmt.Errorf("at byte %d: a name without a value", s.at)
 		}
 		s.at++
-		if err := s.value(); err != nil {
-			return err
-		}
-	}
+		return s.value()
+	})
 }
 
-func (s *scan) array() error {
+func (s *scan) array() error { return s.members(']', s.value) }
+
+// members reads what is between two brackets; one reads a single member.
+func (s *scan) members(end byte, one func() error) error {
 	s.at++
 	if s.deep++; s.deep > MaxDepth {
 		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
 	}
 	defer func() { s.deep-- }()
-	comma := false
 	for n := 0; ; n++ {
-		done, err := s.next(']', n, &comma)
+		done, err := s.next(end, n)
 		if err != nil || done {
 			return err
 		}
-		if err := s.value(); err != nil {
+		if err := one(); err != nil {
 			return err
 		}
 	}
@@ -143,23 +133,23 @@ func (s *scan) array() error {
 
 // next moves to the next member or past the closing bracket. A text that ends between two members only lacks brackets;
 // one that ends after a comma lacks a member too.
-func (s *scan) next(end byte, n int, comma *bool) (done bool, err error) {
+func (s *scan) next(end byte, n int) (done bool, err error) {
 	s.space()
-	*comma = false
+	comma := false
 	if n > 0 && s.at < len(s.in) && s.in[s.at] == ',' {
 		s.at++
-		*comma = true
+		comma = true
 		s.space()
 	}
 	switch {
-	case s.at >= len(s.in) && (*comma || n == 0):
+	case s.at >= len(s.in) && (comma || n == 0):
 		return false, errors.New("it is cut off")
 	case s.at >= len(s.in):
 		return true, nil
 	case s.in[s.at] == end:
 		s.at++
 		return true, nil
-	case n > 0 && !*comma:
+	case n > 0 && !comma:
 		return false, fmt.Errorf("at byte %d: a comma or %q is missing", s.at, end)
 	}
 	return false, nil

@@ -121,7 +121,12 @@ func (v *value) clone() *value {
 }
 
 // write appends the value as compact JSON.
-func (v *value) write(b []byte) []byte {
+func (v *value) write(b []byte) []byte { return v.encode(b, false) }
+
+// canonical appends the value in the form that equal values share: names sorted, numbers and strings written one way.
+func (v *value) canonical(b []byte) []byte { return v.encode(b, true) }
+
+func (v *value) encode(b []byte, canonical bool) []byte {
 	switch v.kind {
 	case kArray:
 		b = append(b, '[')
@@ -129,19 +134,34 @@ func (v *value) write(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = x.write(b)
+			b = x.encode(b, canonical)
 		}
 		return append(b, ']')
 	case kObject:
 		b = append(b, '{')
-		for i, x := range v.vals {
+		var sorted []int
+		if canonical {
+			sorted = sortedIndex(v.keys)
+		}
+		for i := range v.keys {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
-			b = x.write(b)
+			at := i
+			if canonical {
+				at = sorted[i]
+			}
+			b = append(append(b, rawjson.Encode(v.keys[at])...), ':')
+			b = v.vals[at].encode(b, canonical)
 		}
 		return append(b, '}')
+	}
+	switch {
+	case canonical && v.kind == kNumber:
+		d, _ := decimalOf(string(v.raw))
+		return append(b, d.text()...)
+	case canonical && v.kind == kString:
+		return append(b, rawjson.Encode(v.str)...)
 	}
 	return append(b, v.raw...)
 }
