@@ -55,7 +55,7 @@ func newQuestion(p Policy, d *tool.Definition, c *messages.Call) *Question {
 		Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent, Expires: p.Expires, Hash: d.Fingerprint(),
 	}
 	if n := len(q.Arguments); n > maxShown {
-		q.Bytes, q.Preview, q.Arguments = n, messages.Clip(string(q.Arguments), maxPreview), nil
+		q.Bytes, q.Preview, q.Arguments = n, strings.ToValidUTF8(string(q.Arguments[:maxPreview]), ""), nil
 	}
 	return q
 }
@@ -63,7 +63,7 @@ func newQuestion(p Policy, d *tool.Definition, c *messages.Call) *Question {
 // What a question shows, which is stored and listed and has to be read by a person.
 const (
 	maxShown   = 64 << 10 // bytes of the arguments
-	maxPreview = 4096     // characters of the description, and of arguments that are longer
+	maxPreview = 4096     // characters of the description, and bytes of arguments that are longer
 )
 
 // Decision is what a person decided.
