@@ -20,7 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// Who asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which he has read a
+// A caller that asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which they have read a
 // part, the stream ends with an error that says where the result will be.
 func TestStreamOfACallThatWaits(t *testing.T) {
 	t.Parallel()

@@ -82,8 +82,8 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 	}
 }
 
-// Who may not decide is not asked: he gets input_required with a state, comes back with it - to any gateway - and gets
-// the result of the one call that he made.
+// A caller that may not decide is not asked: they get input_required with a state, come back with it - to any
+// gateway - and get the result of the one call that they made.
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
@@ -100,7 +100,7 @@ func TestMCPApprovalByState(t *testing.T) {
 	s := manual(one, "key-a")
 	r := apitest.CallTool(t, s, apitest.AddBig())
 	require.True(t, r.NeedsInput())
-	require.Empty(t, r.InputRequests, "a caller is not asked to decide about his own call")
+	require.Empty(t, r.InputRequests, "a caller is not asked to decide about their own call")
 	require.NotEmpty(t, r.RequestState)
 	require.Equal(t, "approval_pending", r.Meta["shallot/status"])
 	id, ok := r.Meta["shallot/call"].(string)

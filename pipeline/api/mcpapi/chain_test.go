@@ -152,7 +152,7 @@ func TestMCPThroughTheChain(t *testing.T) {
 	require.Contains(t, apitest.TextOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
 
 	require.Equal(t, "s Ada", apitest.TextOf(t, apitest.Invoke(t, s, "up_asks", `{}`)),
-		"the caller is asked, and his answer reaches the tool")
+		"the caller is asked, and their answer reaches the tool")
 
 	got, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "up_greet"})
 	if err != nil { // prompts are listed a moment after the tools

@@ -18,7 +18,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
-// A log message reaches the caller of the call on whose stream it came, at his level, and nobody else; where streams
+// A log message reaches the caller of the call on whose stream it came, at their level, and nobody else; where streams
 // are shared it reaches nobody.
 func TestMCPLogMessages(t *testing.T) {
 	t.Parallel()

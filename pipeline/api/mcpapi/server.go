@@ -75,15 +75,14 @@ func New(o Options) (*Server, error) {
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := o.Source.MCPNames()
 	f.upstreams = newUpstreams(f, names, prefixes)
+	tools := &mcp.ToolCapabilities{ListChanged: true}
 	so := &mcp.ServerOptions{
 		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; " +
 			"results that stand in for the real one say so.",
 		PageSize: 200,
 		Logger:   slog.New(downgradeHandler{o.Log.Handler()}),
 		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
-		Capabilities: &mcp.ServerCapabilities{
-			Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true},
-		},
+		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: tools},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
 	if len(names) > 0 {

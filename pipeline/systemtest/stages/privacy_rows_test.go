@@ -54,7 +54,7 @@ func privacyRows() []row {
 			require.Equal(t, "done joe@example.com", text(t, o.got[0]))
 			require.Equal(t, "done eve@example.com, write to "+who[0], text(t, o.got[1]), "never to Eve")
 			require.Equal(t, "done joe@example.com, write to joe@example.com", text(t, o.got[2]),
-				"in a call that knows him it is Joe")
+				"in a call that knows the value it is Joe")
 		}}
 	summary := row{id: "a summary that was kept with a placeholder means the same person in a later call (CX-6)",
 		with: []made{{"pii", hide}, {"context-editing", "max-tokens: 1000"}},

@@ -319,7 +319,7 @@ func freePort(t *testing.T) string {
 }
 
 // The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with
-// his idempotency key, and gets the end of the one run.
+// the idempotency key, and gets the end of the one run.
 func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

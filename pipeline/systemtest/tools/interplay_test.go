@@ -30,7 +30,7 @@ func register(t *testing.T, h *host.Host, definition string) {
 
 func endOf(t *testing.T, h *host.Host, id string) *messages.Call { return (&till{Host: h}).end(t, id) }
 
-// A streamed caller of a tool that needs an approval hears that the call waits, and the end of his stream; the result
+// A streamed caller of a tool that needs an approval hears that the call waits, and the end of the stream; the result
 // is where results are. Nobody reads pieces then. The same arguments again are asked about again, and not run again.
 func TestStreamOfAHeldCall(t *testing.T) {
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestStreamOfAHeldCall(t *testing.T) {
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) { t.Errorf("a piece: %s", d.Chunk) })
 			require.ErrorIs(t, err, pipeline.ErrHeld)
-			p.Leave() // that is no cancel: he was told where the result will be
+			p.Leave() // that is not a cancellation: the caller was told where the result will be
 			id = p.ID()
 		}
 		_, err := h.Approval(t.Context(), "default", id)

@@ -131,7 +131,7 @@ tool:
 	require.JSONEq(t, `{"text":"HI","seen":true}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request",
 		strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
-	// A call that waits: the caller does not decide about it, and gets his result where results are.
+	// A call that waits: the caller does not decide about it, and gets the result where results are.
 	require.Contains(t, ask("shallot.v1.tenant.acme.tool.request.careful", `{"text":"hi"}`,
 		nats.Header{"Idempotency-Key": {"k2"}}), "approval_pending")
 	list, err := gateway.Approvals(t.Context(), "acme")

@@ -149,7 +149,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		p.Leave()
 		c, err := p.Wait(t.Context(), nil)
 		require.NoError(t, err)
-		if c.Fault != nil { // else he left before the wait had begun
+		if c.Fault != nil { // else the caller left before the wait had begun
 			require.Equal(t, messages.Cancelled, c.Fault.Code)
 		}
 		require.Less(t, time.Since(begin), 8*time.Second, "the wait is 20 s")
