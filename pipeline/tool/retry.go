@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -105,8 +104,8 @@ var classes = []messages.ErrorClass{
 	messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal,
 }
 
-// NextDelay is base * multiplier^n, at most MaxDelay. The first wait of the `documents` setting has n = 0, that of the
-// default n = 1. The exponent is bounded before the power is taken.
+// NextDelay is base * multiplier^n, at most MaxDelay. Before the second attempt n is 0 for the policy of the retry stage
+// and 1 for a tool's own. The exponent is bounded before the power is taken.
 func (p RetryPolicy) NextDelay(n int) time.Duration {
 	top := p.MaxDelay.D()
 	if top <= 0 {
@@ -121,23 +120,6 @@ func (p RetryPolicy) NextDelay(n int) time.Duration {
 		return top
 	}
 	return time.Duration(d)
-}
-
-// Delay is NextDelay with the policy's jitter, and at least what the fault asks for (Retry-After).
-func (p RetryPolicy) Delay(n int, f *messages.Fault) time.Duration {
-	d := Jitter(p.NextDelay(n), p.Jitter)
-	if f != nil && f.RetryAfter > d {
-		d = f.RetryAfter
-	}
-	return d
-}
-
-// Jitter spreads a delay evenly over +-share of it, so that callers that failed together do not come back together.
-func Jitter(d time.Duration, share float64) time.Duration {
-	if share <= 0 {
-		return d
-	}
-	return time.Duration(float64(d) * (1 - share + 2*share*rand.Float64()))
 }
 
 // ShouldRetry reports whether another attempt is worth it after the given number of attempts. Only faults of the tool

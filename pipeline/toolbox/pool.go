@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// PoolConfig is `tool.executor` of the configuration. CorePool is checked but has no effect: goroutines need no core
+// PoolConfig is `tool.executor` of the configuration, which checks it. CorePool has no effect: goroutines need no core
 // threads.
 type PoolConfig struct {
 	CorePool      int `yaml:"core-pool" json:"core-pool"`
@@ -20,19 +20,6 @@ type PoolConfig struct {
 
 // DefaultPool are the values of the specification.
 func DefaultPool() PoolConfig { return PoolConfig{CorePool: 16, MaxPool: 64, QueueCapacity: 256} }
-
-// Validate checks the values. The error names the key and its bound.
-func (c PoolConfig) Validate() error {
-	switch {
-	case c.MaxPool < 1:
-		return fmt.Errorf("tool.executor.max-pool is %d; at least 1", c.MaxPool)
-	case c.CorePool < 0 || c.CorePool > c.MaxPool:
-		return fmt.Errorf("tool.executor.core-pool is %d; 0 to max-pool (%d)", c.CorePool, c.MaxPool)
-	case c.QueueCapacity < 0:
-		return fmt.Errorf("tool.executor.queue-capacity is %d; at least 0", c.QueueCapacity)
-	}
-	return nil
-}
 
 // Pool bounds how much tool work runs at once. It refuses nothing: a call that comes when all slots are taken waits,
 // and its caller feels the back-pressure. It is safe for concurrent use.
