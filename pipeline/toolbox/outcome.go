@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -59,6 +60,9 @@ func (t *Target) OutcomeOf(ctx context.Context, c *messages.Call, f *messages.Fa
 }
 
 const mayHaveRun = "may have been carried out"
+
+// since is when the run began, for a message.
+func (n runRecord) since() string { return n.Started.Format(time.RFC3339) }
 
 // runKey is the key of the record of a call's tool.
 func runKey(c *messages.Call) string { return messages.Key(c.Tenant, c.ID) }

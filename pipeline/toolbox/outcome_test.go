@@ -18,8 +18,7 @@ import (
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	no := false
-	pay, look := goTool("pay", tool.Policy{Idempotent: &no, Check: "get_payment"}),
-		goTool("look", tool.Policy{Effect: tool.EffectRead})
+	pay, look := goTool("pay", tool.Policy{Idempotent: &no, Check: "get_payment"}), goTool("look", tool.Policy{Effect: tool.EffectRead})
 	outcomes := map[string]func() (toolbox.Result, error){
 		`"ok"`:    func() (toolbox.Result, error) { return toolbox.Result{Content: []byte(`1`)}, nil },
 		`"fails"`: func() (toolbox.Result, error) { return toolbox.Result{}, errors.New("no") },
@@ -45,8 +44,7 @@ func TestDoubt(t *testing.T) {
 	}{
 		{"pay", "", late, messages.DeadlineExceeded}, {"pay", "", absent, messages.StageAbsent},
 		{"pay", `"ok"`, late, messages.OutcomeUnknown}, {"pay", `"ok"`, absent, messages.OutcomeUnknown},
-		{"pay", `"ok"`, store, messages.OutcomeUnknown}, {"pay", `"ok"`, blocked, messages.Blocked},
-		{"pay", `"ok"`, gone, messages.Cancelled},
+		{"pay", `"ok"`, store, messages.OutcomeUnknown}, {"pay", `"ok"`, blocked, messages.Blocked}, {"pay", `"ok"`, gone, messages.Cancelled},
 		{"pay", `"breaks"`, late, messages.OutcomeUnknown}, {"pay", `"fails"`, absent, messages.OutcomeUnknown},
 		{"pay", `"unsent"`, late, messages.DeadlineExceeded},
 		{"look", `"ok"`, late, messages.DeadlineExceeded}, {"look", `"ok"`, absent, messages.StageAbsent},
@@ -78,8 +76,7 @@ func TestDoubt(t *testing.T) {
 	require.Contains(t, target.OutcomeOf(t.Context(), c, gone).Message, "may have been carried out")
 
 	target.Runs = &toolbox.RunRecords{Store: &silent{}}
-	require.Equal(t, messages.OutcomeUnknown, target.OutcomeOf(t.Context(), call("pay", `{}`), late).Code,
-		"what cannot be read is not known")
+	require.Equal(t, messages.OutcomeUnknown, target.OutcomeOf(t.Context(), call("pay", `{}`), late).Code, "what cannot be read is not known")
 	require.Equal(t, messages.DeadlineExceeded, target.OutcomeOf(t.Context(), call("look", `{}`), late).Code)
 }
 
@@ -97,8 +94,7 @@ type unheard struct {
 	lost  int
 }
 
-func (u *unheard) Put(ctx context.Context, key string, value []byte, ttl time.Duration,
-	when pipeline.Condition) (uint64, error) {
+func (u *unheard) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64, error) {
 	if u.lost++; u.lost > 1 {
 		return u.Memory.Put(ctx, key, value, ttl, when)
 	}
@@ -108,8 +104,7 @@ func (u *unheard) Put(ctx context.Context, key string, value []byte, ttl time.Du
 	return 0, errors.New("no answer")
 }
 
-// The answer to the intent's write is lost: if it was written, the tool runs; if not, it provably did not, and may
-// later.
+// The answer to the intent's write is lost: if it was written, the tool runs; if not, it provably did not, and may later.
 func TestIntentAnswerLost(t *testing.T) {
 	t.Parallel()
 	no := false

@@ -11,9 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// RunRecords are the records that keep a tool which is not idempotent from running twice. A record is written before
-// the tool starts and takes its result when it has ended. A process that finds one without a result must not run the
-// tool.
+// RunRecords are the records that keep a tool which is not idempotent from running twice: one is written before the tool
+// starts, and it takes the result when it has ended. Whoever finds one without a result does not run the tool.
 type RunRecords struct {
 	Store pipeline.Store
 	// Keep is how long a record stays; 24 h if 0.
@@ -25,15 +24,12 @@ type runRecord struct {
 	Tool        string          `json:"tool"`
 	Fingerprint string          `json:"fingerprint"`
 	Started     time.Time       `json:"started"`
-	Run         string          `json:"run,omitempty"` // of the process that wrote it
+	Run         string          `json:"run,omitempty"` // who wrote it
 	Result      *storedResult   `json:"result,omitempty"`
 	Fault       *messages.Fault `json:"fault,omitempty"`
 }
 
-// since is when the run began, for a message.
-func (n runRecord) since() string { return n.Started.Format(time.RFC3339) }
-
-// storedResult is a Result as it is stored. Content is base64 in JSON, so that text and JSON come back as they were.
+// storedResult is a Result as it is kept. Content is base64 in JSON, so that text and JSON come back as they were.
 type storedResult struct {
 	Content    []byte          `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
@@ -49,8 +45,8 @@ func (i *RunRecords) ttl() time.Duration {
 	return 24 * time.Hour
 }
 
-// begin writes the record. If another run has written one already, it is returned. A write without an answer may have
-// happened: if the record that is there is this run's own, it counts as written.
+// begin writes the record. If there is one already, of another run, that is returned. A write that was not answered may
+// have happened: then the record that is there is this run's own.
 func (i *RunRecords) begin(ctx context.Context, key string, n runRecord) (rev uint64, old *runRecord, err error) {
 	n.Run = messages.NewID()
 	rev, failed := i.Store.Put(ctx, key, rawjson.Encode(n), i.ttl(), pipeline.IfAbsent())
@@ -74,12 +70,12 @@ func (i *RunRecords) begin(ctx context.Context, key string, n runRecord) (rev ui
 	return e.Revision, old, nil
 }
 
-// end stores the outcome. A record that another process changed meanwhile stays as it is.
+// end stores what came of it. A record that somebody else changed meanwhile stays as it is.
 func (i *RunRecords) end(ctx context.Context, key string, rev uint64, n runRecord) error {
 	n.State = "done"
 	_, err := i.Store.Put(ctx, key, rawjson.Encode(n), i.ttl(), pipeline.IfRevision(rev))
 	return err
 }
 
-// forget removes the record: the tool provably did not run, so the next attempt may.
+// forget takes the record away again: the tool provably did not run, so the next attempt may.
 func (i *RunRecords) forget(ctx context.Context, key string) error { return i.Store.Delete(ctx, key) }

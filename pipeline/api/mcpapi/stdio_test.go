@@ -29,8 +29,7 @@ type stdioServer struct {
 }
 
 func overStdio(ctx context.Context, t *testing.T, entry *apitest.Entry, limit int) *stdioServer {
-	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
-		GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Alone = true
 	inR, inW := io.Pipe()
@@ -90,8 +89,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: {"-32600", `"id":9007199254740993`, "2^53"},
-		"not json": {"-32700", `"id":null`}, "{}": {"-32600"},
-		`{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
+		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
 		`{"x":"` + strings.Repeat("y", 2000) + `"}`: {"-32600", "1000 bytes"},
 		sayPing + "   \r": {`"id":"p"`, `"result":{}`},
 	} {
@@ -102,8 +100,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 			require.Contains(t, got, w, line)
 		}
 	}
-	s.say(t,
-		`[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
+	s.say(t, `[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
 	require.Contains(t, s.next(t), "its own id")
 	batch := s.next(t)
 	require.ElementsMatch(t, []any{8.0, 9.0}, gjson.Get(batch, "#.id").Value(), "one array has the answers")
@@ -115,17 +112,16 @@ func TestMCPStdioBadLines(t *testing.T) {
 func TestMCPStdioEnds(t *testing.T) {
 	t.Parallel()
 	begun, free := make(chan struct{}, 4), make(chan struct{})
-	entry := &apitest.Entry{Left: make(chan string, 4),
-		Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
-			begun <- struct{}{}
-			select {
-			case <-free:
-				c.SetReply([]byte(`{"done":true}`))
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}}
+	entry := &apitest.Entry{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+		begun <- struct{}{}
+		select {
+		case <-free:
+			c.SetReply([]byte(`{"done":true}`))
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	told := overStdio(ctx, t, entry, 1<<20)
@@ -168,14 +164,12 @@ func TestMCPHaltAnswers(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}}
-			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
-				GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(server.Close)
 			g := serveMCP(t, entry, server, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1,
-				DisableStandaloneSSE: true},
+			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
 				&mcp.ClientSessionOptions{ProtocolVersion: revision}) // a standing stream that ends may end the client before it has read the answer
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = s.Close() })

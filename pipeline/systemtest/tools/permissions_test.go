@@ -41,8 +41,7 @@ func (l *lines) String() string {
 
 // The sample of accounts and permissions works: each role can do its work and nothing else (lease.md 10).
 func TestPermissionsSample(t *testing.T) {
-	for _, v := range []string{"SHALLOT_ADMIN_PASSWORD", "SHALLOT_PASSWORD", "ACME_PASSWORD", "TOOL_PASSWORD",
-		"STAGE_PASSWORD", "OBSERVER_PASSWORD", "SYS_PASSWORD"} {
+	for _, v := range []string{"SHALLOT_ADMIN_PASSWORD", "SHALLOT_PASSWORD", "ACME_PASSWORD", "TOOL_PASSWORD", "STAGE_PASSWORD", "OBSERVER_PASSWORD", "SYS_PASSWORD"} {
 		t.Setenv(v, "secret")
 	}
 	opts, err := server.ProcessConfigFile("../../../deploy/nats-permissions.conf")
@@ -68,8 +67,7 @@ tool:
 	start := func(user, provision string, roles host.Roles) *host.Host {
 		l, err := host.Load(file, nil, map[string]string{"nats.url": url(user), "nats.provision": provision})
 		require.NoError(t, err)
-		h, err := host.Start(t.Context(), host.Options{Config: l, Roles: roles, Name: user,
-			Log: slog.New(slog.NewTextHandler(log, nil)), Drain: time.Second})
+		h, err := host.Start(t.Context(), host.Options{Config: l, Roles: roles, Name: user, Log: slog.New(slog.NewTextHandler(log, nil)), Drain: time.Second})
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -84,10 +82,9 @@ tool:
 
 	var denied lines
 	dial := func(user string, more ...nats.Option) *nats.Conn {
-		nc, err := nats.Connect(url(user), append(more,
-			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-				_, _ = denied.Write([]byte(user + ": " + err.Error() + "\n"))
-			}))...)
+		nc, err := nats.Connect(url(user), append(more, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			_, _ = denied.Write([]byte(user + ": " + err.Error() + "\n"))
+		}))...)
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		return nc
@@ -124,16 +121,13 @@ tool:
 	}
 	const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nil), `"content":"hello"`)
-	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello,
-		nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
+	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", hello, nats.Header{"Shallot-Session": {"s1"}, "Idempotency-Key": {"k1"}}), `"content":"hello"`)
 	data, _ := natsStream(t, acme, "shallot.v1.tenant.acme.tool.request.spell", `{}`)
 	require.Equal(t, "onion", data, "a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI","seen":true}`, ask("shallot.v1.tenant.acme.tool.request.upper", `{"text":"hi"}`, nil))
-	require.Contains(t, ask("shallot.v1.tenant.acme.model.request",
-		strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
-	// A call that waits: the caller does not decide about it, and gets the result where results are.
-	require.Contains(t, ask("shallot.v1.tenant.acme.tool.request.careful", `{"text":"hi"}`,
-		nats.Header{"Idempotency-Key": {"k2"}}), "approval_pending")
+	require.Contains(t, ask("shallot.v1.tenant.acme.model.request", strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1), nil), "xxxx", "over the claim check")
+	// A call that waits: the caller does not decide about it, and gets his result where results are.
+	require.Contains(t, ask("shallot.v1.tenant.acme.tool.request.careful", `{"text":"hi"}`, nats.Header{"Idempotency-Key": {"k2"}}), "approval_pending")
 	list, err := gateway.Approvals(t.Context(), "acme")
 	require.NoError(t, err)
 	require.Len(t, list, 1)
@@ -156,8 +150,7 @@ tool:
 		before := len(denied.String())
 		require.NoError(t, nc.PublishRequest(subject, "_INBOX.x", []byte("{}")))
 		require.NoError(t, nc.Flush())
-		require.Eventually(t, func() bool { return len(denied.String()) > before }, 5*time.Second, time.Millisecond,
-			"%s may publish on %s", nc.Opts.Url, subject)
+		require.Eventually(t, func() bool { return len(denied.String()) > before }, 5*time.Second, time.Millisecond, "%s may publish on %s", nc.Opts.Url, subject)
 	}
 	refused(acme, "shallot.v1.tenant.other.model.request")
 	refused(acme, "shallot.v1.model.request")
