@@ -1,5 +1,5 @@
-// Package api reads a request as its caller brings it: the metadata of contracts T3 and the body's own checks. The
-// HTTP faces and the NATS face use the same rules, so that a request means the same whichever way it comes in.
+// Package api reads requests as callers bring them: their metadata, and the checks of the body. HTTP, NATS and MCP use
+// the same rules, so that a request means the same whichever way it comes in.
 package api
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Bounds at the edge (security.md: nesting and parameter blow-up). They are far above what real requests hold.
+// Bounds against bodies that nest or multiply. They are far above what real requests hold.
 const (
 	MaxDepth    = 64
 	maxValues   = 500_000
@@ -133,7 +133,7 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	case !v.Exists():
 		return Invalid("model", "model is missing; name the model to use")
 	case v.Type != gjson.String || v.Str == "":
-		return Invalid("model", "model must be a string that is not empty")
+		return Invalid("model", "model must be a non-empty string")
 	case len(v.Str) > maxModel || strings.ContainsFunc(v.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return Invalid("model", "model must be a name of up to %d bytes without control characters", maxModel)
 	}
@@ -168,7 +168,7 @@ func checkMessages(v gjson.Result) *messages.Fault {
 	return nil
 }
 
-// checkBounds holds the numbers that multiply work or memory.
+// checkBounds limits the numbers that multiply work or memory.
 func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
@@ -187,19 +187,12 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 		max  float64
 	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}} {
 		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.max {
-			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.max)
+			return Invalid(b.name, "%s is %s; the maximum is %.0f", b.name, messages.Clip(v.Raw, 32), b.max)
 		}
 	}
 	return nil
 }
 
-func clip(s string) string {
-	if len(s) > 32 {
-		return s[:32] + "..."
-	}
-	return s
-}
-
 func tooMany(param string, limit int) *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, limit).At(param).From("entry")
+	return Refused(messages.TooLarge, "%s has more than %d entries", param, limit).At(param)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
+// addControl mounts the control surfaces for the listener at addr.
 func (s *Server) addControl(t *router, addr string) {
 	if s.Control != nil {
 		t.add("/api/debug/interceptor-stats", methods{http.MethodGet: s.operator(addr, s.stats)})
@@ -27,7 +27,7 @@ func (s *Server) addControl(t *router, addr string) {
 	}
 }
 
-// local serves a surface without a key, with the check of the Host that all surfaces of a loopback listener have.
+// local serves a surface without a key, but with the check of Host that every surface of a loopback listener has.
 func local(addr string, h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if IsLoopback(addr) {

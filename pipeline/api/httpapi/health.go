@@ -29,7 +29,7 @@ func (s *Server) addHealth(t *router) {
 	}
 }
 
-// readyTime bounds the checks: a probe that hangs tells less than one that says no.
+// readyTime bounds the checks: a probe that hangs says less than one that fails.
 const readyTime = 5 * time.Second
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {

@@ -16,18 +16,18 @@ import (
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
 type Verb struct {
 	Name string // tokens with dots: todo.get
-	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
+	// Serve returns a value, which is sent as JSON, or an error, which should be a *messages.Fault.
 	Serve func(ctx context.Context, q Query) (any, error)
 }
 
-// Query is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
+// Query is one request of a verb. The tenant is the subject's; on a bare subject it is "default".
 type Query struct {
 	Tenant  string
 	Session string // header Shallot-Session
 	Body    []byte
 }
 
-// verbTime bounds the answer to one verb.
+// verbTime is the time in which a verb must answer.
 const verbTime = 10 * time.Second
 
 // serveVerbs subscribes to the subjects of Options.Verbs, bare and with a tenant.
@@ -44,7 +44,7 @@ func (s *Server) serveVerbs() error {
 			t := strings.Split(m.Subject, ".")
 			tenant, ok := messages.Untoken(t[len(t)-len(name)-1])
 			if !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
+				s.reply(m, refusal(m.Reply, api.Refused(messages.InvalidRequest, "subject %s does not name a tenant", m.Subject)))
 				return
 			}
 			s.serveVerb(m, tenant, v)

@@ -96,8 +96,10 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 
 func TestAStandbyTakesOverAfterThoughts(t *testing.T) { // (FO-9)
 	t.Parallel()
-	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets), "silent": then(sends(thought("hm")), silence)})
-	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other", newUpstream(t, nil).URL, "standby")
+	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets),
+		"silent": then(sends(thought("hm")), silence)})
+	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other",
+		newUpstream(t, nil).URL, "standby")
 	s := newSystem(t, configured("standby", providers), nil)
 	for _, model := range []string{"breaks", "silent"} {
 		a := s.ask(model, true)
