@@ -95,7 +95,7 @@ func (s *scanner) key(key string) *messages.Fault {
 		return tooLarge("an object of the body has more than %d keys", maxKeys)
 	}
 	if s.unique && s.known(l, own, key) {
-		return Invalid(clip(key), "the key %q comes twice in one object; write it once", clip(key))
+		return Invalid(messages.Clip(key, 60), "the key %q comes twice in one object; write it once", messages.Clip(key, 60))
 	}
 	s.keys = append(s.keys, key)
 	return nil
@@ -135,7 +135,7 @@ func ControlBody(body []byte) *messages.Fault {
 		}
 	})
 	if odd != "" {
-		return Invalid(clip(odd), "the key %q is not known; keys are written in small letters", clip(odd))
+		return Invalid(messages.Clip(odd, 60), "the key %q is not known; keys are written in small letters", messages.Clip(odd, 60))
 	}
 	return nil
 }
