@@ -147,8 +147,8 @@ func (s *ends) keep(call string, data []byte) (done func()) {
 	}
 }
 
-// told tells the end of a call that this process has ended: to whoever waits here, and where it was accepted. inbox says
-// that its caller's own inbox may still be answered.
+// told tells the end of a call that this process has ended: to whoever waits here, and where it was accepted. inbox
+// says that its caller's own inbox may still be answered.
 func (s *ends) told(call string, inbox bool) {
 	s.mu.Lock()
 	r, x := s.read[call], s.ending[call]
@@ -172,8 +172,8 @@ func (s *ends) told(call string, inbox bool) {
 	s.release(x.call, func() { tell(); done() })
 }
 
-// found tells the stored end of a call to whoever waits for it here. If this process is ending it too, that goes on: the
-// queue still has the call.
+// found tells the stored end of a call to whoever waits for it here. If this process is ending it too, that goes on:
+// the queue still has the call.
 func (s *ends) found(call string) {
 	s.mu.Lock()
 	r, n := s.read[call], len(s.waiting[call])
@@ -190,7 +190,8 @@ func (s *ends) found(call string) {
 	})
 }
 
-// open reads an end; in the background if its large bodies are to be fetched. then hears nil if they cannot be read now.
+// open reads an end; in the background if its large bodies are to be fetched. then hears nil if they cannot be read
+// now.
 func (s *ends) open(data []byte, then func(c *messages.Call)) {
 	c, err := messages.Unmarshal(data)
 	switch {

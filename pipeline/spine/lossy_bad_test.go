@@ -53,8 +53,8 @@ func (w *weather) set(n int) {
 	w.left = n
 }
 
-// badNetwork hands in calls while messages fare as the seed says. Each key is one call with one end, and nothing is left
-// when the network is calm.
+// badNetwork hands in calls while messages fare as the seed says. Each key is one call with one end, and nothing is
+// left when the network is calm.
 func badNetwork(t *testing.T, seed uint64, calls, bad int) {
 	t.Logf("seed %d", seed)
 	w := &weather{rand: rand.New(rand.NewPCG(seed, 0))}
@@ -83,14 +83,15 @@ func (s *stock) askTwice(owners []*ownerProcess, i int) {
 	defer cancel()
 	var ends []string
 	for try := 0; len(ends) < 2 && ctx.Err() == nil; try++ {
-		p, err := owners[(i+try)%len(owners)].durables.accept(ctx, s.call(fmt.Sprint("k", i), fmt.Sprint(i)), pipeline.Request{})
+		owner, c := owners[(i+try)%len(owners)], s.call(fmt.Sprint("k", i), fmt.Sprint(i))
+		p, err := owner.durables.accept(ctx, c, pipeline.Request{})
 		if err != nil {
 			if f := messages.AsFault(err, ""); f.Code != messages.StoreUnavailable {
 				s.t.Errorf("call %d: %v", i, err)
 			}
 			continue
 		}
-		c, err := p.Wait(ctx, nil)
+		c, err = p.Wait(ctx, nil)
 		switch {
 		case err != nil:
 			s.t.Errorf("call %d has no end: %v", i, err)

@@ -42,6 +42,9 @@ func hears(part string) func(m lossy.Message) bool {
 	return func(m lossy.Message) bool { return !m.ToServer && strings.Contains(m.Subject, part) }
 }
 
+// tellsEnd is what an owner sends to where a call was accepted.
+func tellsEnd(m lossy.Message) bool { return m.ToServer && strings.Contains(m.Subject, ".stored.c.") }
+
 // One message of a stored call is lost on its way, whichever. What it was for is asked again or comes another way: the
 // call ends once, whoever waits hears it, and the queue is empty.
 func TestEachLostMessageOfAStoredCallIsReplaced(t *testing.T) {
@@ -54,7 +57,7 @@ func TestEachLostMessageOfAStoredCallIsReplaced(t *testing.T) {
 		"mark":                  sends("$JS.ACK.SHALLOT_CALLS.", "+WPI"),
 		"acknowledgement":       sends("$JS.ACK.SHALLOT_CALLS.", "+ACK"),
 		"result":                sends("$KV.shallot_results.", ""),
-		"end":                   func(m lossy.Message) bool { return m.ToServer && strings.Contains(m.Subject, ".stored.c.") },
+		"end":                   tellsEnd,
 		"end, to whoever waits": hears(".stored.c."),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,9 +93,7 @@ func TestEachLostMessageOfAStoredCallIsReplaced(t *testing.T) {
 // Whoever waits for a call that is parked hears it, although the message that says so is lost.
 func TestWhoWaitsHearsThatACallIsParked(t *testing.T) {
 	t.Parallel()
-	l := &loss{left: 1, lost: make(chan struct{}), is: func(m lossy.Message) bool {
-		return m.ToServer && strings.Contains(m.Subject, ".stored.c.")
-	}}
+	l := &loss{left: 1, lost: make(chan struct{}), is: tellsEnd}
 	s, _ := newLossy(t, Config{}, l.judge)
 	door := s.process(false, nil)
 	s.process(true, func(p *ownerProcess, o *owned, _ func(*messages.Call)) outcome {

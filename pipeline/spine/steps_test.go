@@ -64,7 +64,8 @@ var ownerSteps = []step{
 // Owners that accept the call of a caller who is lost with them, and comes back with their key.
 var acceptSteps = []step{
 	{name: "claims the key", process: "owner", toServer: true, is: subject("$KV.shallot_idempotency."), accepts: true},
-	{name: "key claimed", process: "owner", toServer: true, is: subject("$KV.shallot_idempotency."), answer: true, accepts: true},
+	{name: "key claimed", process: "owner", toServer: true, is: subject("$KV.shallot_idempotency."), answer: true,
+		accepts: true},
 	{name: "accepts", process: "owner", toServer: true, is: subject(".call.entry."), accepts: true},
 	{name: "accepted", process: "owner", toServer: true, is: subject(".call.entry."), answer: true, accepts: true},
 }
@@ -126,7 +127,8 @@ func newSteps(t *testing.T, st step, f fault) *steps {
 
 func (s *steps) start(name string) {
 	s.t.Helper()
-	proxy, err := lossy.Start(strings.TrimPrefix(s.srv.url, "nats://"), func(m lossy.Message) lossy.Action { return s.judge(name, m) })
+	judge := func(m lossy.Message) lossy.Action { return s.judge(name, m) }
+	proxy, err := lossy.Start(strings.TrimPrefix(s.srv.url, "nats://"), judge)
 	require.NoError(s.t, err)
 	s.t.Cleanup(proxy.Stop)
 	p := s.spec
