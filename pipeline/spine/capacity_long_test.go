@@ -83,7 +83,7 @@ func acceptGoing(t *testing.T, n *spine.Node, target *slow) pipeline.Pending {
 func TestLongADeadProviderDoesNotHoldUpOthers(t *testing.T) {
 	for name, hangs := range map[string]bool{"nobody serves it": false, "its workers hang": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, spine.Config{ModelClasses: []string{"dead", "default"}})
+			w := newWorld(t, spine.Config{MaxQueueWait: time.Hour, ModelClasses: []string{"dead", "default"}})
 			o := spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("s", 10)),
 				Classify: func(c *messages.Call) (string, error) {
 					if c.Tenant == "dead" {
@@ -94,17 +94,20 @@ func TestLongADeadProviderDoesNotHoldUpOthers(t *testing.T) {
 			if hangs {
 				o.Targets = append(o.Targets, spine.TargetRole{Kind: messages.Model, Class: "dead", Target: pipeline.TargetFunc(until)})
 			}
-			n := w.node(o)
-			percentile(t, n, 2000)
-			before := percentile(t, n, 8000)
+			n, beside := w.node(o), newWorld(t, spine.Config{ModelClasses: []string{"dead", "default"}}).node(o)
 			var stuck []pipeline.Pending
 			for range 10_000 {
 				r := ofTenant("dead")
-				r.Deadline = time.Now().Add(2 * time.Minute)
+				r.Deadline = time.Now().Add(5 * time.Minute)
 				stuck = append(stuck, accept(t, n, r))
 			}
-			during := percentile(t, n, 8000)
-			t.Logf("p99 %s before, %s with 10,000 calls for a dead provider", before, during)
+			load(t, n, func(c spine.Capacity) bool { return c.Class == "dead" && c.Waiting+c.Away == len(stuck) })
+			var without, with []time.Duration
+			for range 5 { // in turn, because other work on the machine comes and goes
+				without, with = append(without, percentile(t, beside, 2000)), append(with, percentile(t, n, 2000))
+			}
+			before, during := slices.Min(without), slices.Min(with)
+			t.Logf("p99 %s without, %s with 10,000 calls for a dead provider", without, with)
 			for _, p := range stuck {
 				p.Leave()
 			}
@@ -115,7 +118,7 @@ func TestLongADeadProviderDoesNotHoldUpOthers(t *testing.T) {
 
 // A thousand readers that do not read cost a bounded amount of memory, and get the whole reply at the end.
 func TestLongAThousandSlowReadersStayWithinTheirMemory(t *testing.T) {
-	const readers, pieces = 1000, 300
+	const readers, pieces = 1000, 60
 	w := newWorld(t, spine.Config{})
 	var piece [4 << 10]byte
 	for i := range piece {
@@ -125,7 +128,10 @@ func TestLongAThousandSlowReadersStayWithinTheirMemory(t *testing.T) {
 	var emitted atomic.Int64
 	n := w.node(spine.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
 		func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+			pace := time.NewTicker(100 * time.Millisecond) // simulated: a model's; faster ones fill the client's buffer too
+			defer pace.Stop()
 			for range pieces {
+				<-pace.C
 				if err := emit(chunk); err != nil {
 					return err
 				}

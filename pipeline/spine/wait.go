@@ -38,7 +38,7 @@ const (
 	// deltaBytes bounds what is kept for a reader that is slower than its model: some seconds of a fast one, so that a
 	// thousand such readers fit into a small process. What is over is dropped: the reader sees a gap then, and gets the
 	// rest from the final reply. deltaCost is what a piece takes beside its bytes.
-	deltaBytes = 128 << 10
+	deltaBytes = 96 << 10
 	deltaCost  = 300
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
