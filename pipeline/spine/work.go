@@ -208,7 +208,7 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 	var err error
 	if c == nil {
 		if c, err = messages.Unmarshal(j.in.data); err != nil {
-			c = &messages.Call{Wire: messages.WireVersion, ID: j.work.Call, Kind: j.class.role.Kind, Tenant: "default"}
+			c = &messages.Call{ID: j.work.Call, Kind: j.class.role.Kind, Tenant: "default"}
 		}
 	}
 	if err == nil {
