@@ -56,16 +56,12 @@ func (r *request) chatMessage(i int, m []byte) {
 
 // chatAnswer reads an assistant message. Reasoning comes first: that is where the other wires have it.
 func (r *request) chatAnswer(m []byte, parts []part) (out []part) {
-	extras := map[string][]byte{}
 	for _, d := range rawjson.Elements(field(m, "reasoning_details")) {
 		s := str(d, "signature")
 		if s == "" {
 			s = str(d, "data")
 		}
 		raw := r.pair.mine(s)
-		if str(raw, "type") == "extra" {
-			extras[str(raw, "call")] = raw
-		}
 		if raw != nil {
 			out = append(out, part{kind: thought, raw: raw})
 		}

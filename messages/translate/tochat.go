@@ -151,7 +151,7 @@ func (r *request) chatAssistant(parts []part) []byte {
 	for _, p := range parts {
 		switch {
 		case p.kind == thought && str(p.raw, "type") == "extra":
-			extras[str(p.raw, "call")] = field(p.raw, "value")
+			extras[callID(str(p.raw, "call"))] = field(p.raw, "value")
 		case p.kind == thought:
 			details = append(details, p.raw)
 		case p.kind == refusal:
@@ -163,7 +163,7 @@ func (r *request) chatAssistant(parts []part) []byte {
 	for _, p := range parts {
 		if p.kind == call {
 			calls = append(calls, obj("id", callID(p.id), "type", "function", "function", obj("name", p.name, "arguments",
-				p.argText()), "extra_content", extras[p.id]))
+				p.argText()), "extra_content", extras[callID(p.id)]))
 		}
 	}
 	content := []byte("null")

@@ -47,6 +47,7 @@ type openCall struct {
 	id, name, space string
 	custom          bool // the client's tool takes free text
 	unwrap          bool // which the provider wrote as the field input of an object
+	wrap            bool // the other way round: the client's wire has objects alone
 	args            strings.Builder
 	sent            int // bytes of args that are written
 	over            bool
@@ -59,6 +60,9 @@ func (c *openCall) final() string {
 		if in, ok := rawjson.FieldString([]byte(s), "input"); ok && json.Valid([]byte(s)) {
 			return in
 		}
+	}
+	if c.wrap {
+		return string(obj("input", s))
 	}
 	if !c.custom && strings.TrimSpace(s) == "" {
 		return "{}"
@@ -92,15 +96,13 @@ func (q *calls) write(d delta, to caller) (out [][]byte) {
 			c.name, c.space, c.custom = n.name, n.space, n.custom
 		}
 		c.unwrap = c.custom && !d.custom
+		c.wrap = d.custom && q.pair.Client == messages.MessagesWire
 		c.custom = c.custom || d.custom
 		q.list = append(q.list, c)
-		if q.open < len(q.list)-1 {
-			out = q.advance(to)
-		}
 		if q.open == len(q.list)-1 {
-			out = append(out, to.beginCall(c)...)
+			return to.beginCall(c)
 		}
-		return out
+		return q.advance(to)
 	}
 	if d.at >= len(q.list) || q.list[d.at].over {
 		return nil
@@ -119,7 +121,7 @@ func (q *calls) write(d delta, to caller) (out [][]byte) {
 // flush writes what has come of the open call's arguments.
 func (q *calls) flush(to caller) (out [][]byte) {
 	c := q.list[q.open]
-	if c.unwrap {
+	if c.unwrap || c.wrap {
 		return nil
 	}
 	if piece := c.args.String()[c.sent:]; piece != "" {
@@ -222,7 +224,7 @@ func (w *chatWriter) write(d delta) (out [][]byte) {
 		if d.text != "" {
 			w.model = d.text
 		}
-		return w.delta("role", "assistant", "content", "")
+		return w.delta("role", "assistant")
 	case saidText:
 		return w.delta("content", d.text)
 	case saidNo:
@@ -241,9 +243,9 @@ func (w *chatWriter) write(d delta) (out [][]byte) {
 			c.id = fmt.Sprintf("call_%s_%d", w.pair.ID, len(w.list))
 		}
 		w.list = append(w.list, c)
-		if c.custom || d.custom {
-			c.custom = true
-			return nil
+		if c.custom = c.custom || d.custom; c.custom {
+			return w.call(obj("index", len(w.list)-1, "id", c.id, "type", "custom", "custom", obj("name", c.name, "input",
+				"")))
 		}
 		return w.call(obj("index", len(w.list)-1, "id", c.id, "type", "function", "function", obj("name", c.name,
 			"arguments", "")))
@@ -269,8 +271,7 @@ func (w *chatWriter) call(t []byte) [][]byte {
 func (w *chatWriter) end() (out [][]byte) {
 	for i, c := range w.list {
 		if c.custom {
-			out = append(out, w.call(obj("index", i, "id", c.id, "type", "custom", "custom", obj("name", c.name, "input",
-				c.final())))...)
+			out = append(out, w.call(obj("index", i, "custom", obj("input", c.final())))...)
 		} else if c.args.Len() == 0 {
 			out = append(out, w.call(obj("index", i, "function", obj("arguments", "{}")))...)
 		}

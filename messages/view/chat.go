@@ -26,6 +26,9 @@ func (chat) WithMessages(request []byte, msgs []Msg) []byte {
 	for i, m := range msgs {
 		elems[i] = m.Raw
 	}
+	if same(rawjson.Elements(field(request, "messages")), elems) {
+		return request
+	}
 	return rawjson.SetField(request, "messages", rawjson.Array(elems))
 }
 
