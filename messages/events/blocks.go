@@ -15,10 +15,15 @@ func blockTexts(name string, event []byte, edit Edit) []byte {
 	switch name {
 	case "content_block_start":
 		return inside(event, "content_block", func(b []byte) []byte {
-			if str(b, "type") != "text" {
+			key := "text"
+			switch str(b, "type") {
+			case "text":
+			case "thinking":
+				key, at.Kind = "thinking", Signed
+			default:
 				return b
 			}
-			return editField(b, "text", func(s string) string { return edit(at, false, s) })
+			return editField(b, key, func(s string) string { return edit(at, false, s) })
 		})
 	case "content_block_delta":
 		return inside(event, "delta", func(d []byte) []byte {
@@ -27,6 +32,10 @@ func blockTexts(name string, event []byte, edit Edit) []byte {
 			case "text_delta":
 			case "input_json_delta":
 				key, at.Kind = "partial_json", Args
+			case "thinking_delta":
+				key, at.Kind = "thinking", Signed
+			case "signature_delta":
+				key, at.Kind = "signature", Signature
 			default:
 				return d
 			}

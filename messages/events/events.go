@@ -22,6 +22,8 @@ const (
 	Thought // a reasoning text that nobody signed
 	Summary // of the reasoning
 	Args    // arguments of a tool call, or a custom tool's input
+	Signed  // a reasoning text with a signature over it: nobody may change it
+	Signature
 )
 
 // Key tells the texts of one stream apart: the place of the item or block, and of the part in it.
@@ -81,8 +83,7 @@ func Last(piece []byte) bool {
 // Ephemeral reports whether a piece says nothing of the reply: a sign of life.
 func Ephemeral(piece []byte) bool { name := Name(piece); return name == "ping" || name == "keepalive" }
 
-// Texts edits the texts of an event in place; everything else keeps its bytes. It leaves pieces of the chat wire alone,
-// and thinking that is signed.
+// Texts edits the texts of an event in place; everything else keeps its bytes. It leaves pieces of the chat wire alone.
 func Texts(event []byte, edit Edit) []byte {
 	name := Name(event)
 	switch {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -76,6 +77,16 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 	p.explain(f, "status=%d %s%s", status, p.words(e, body), hint)
 	f.RetryAfter = retryAfter(header, time.Now())
 	f.Headers = p.keptHeaders(header)
+	return f
+}
+
+// refused makes the fault of an answer with an error status. Where the provider judged a request that it got in the
+// caller's own wire, its words are kept as they are too: clients of the messages wire go by them.
+func (r *run) refused(res *http.Response, body []byte) *messages.Fault {
+	f := errorFault(r.provider, res.StatusCode, res.Header, body)
+	if r.pair.Client == r.pair.Provider && slices.Contains(ofTheRequest, res.StatusCode) && json.Valid(body) {
+		r.call.Note(messages.NoteUpstreamError, json.RawMessage(r.provider.public(string(body))))
+	}
 	return f
 }
 
