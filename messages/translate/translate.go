@@ -68,7 +68,6 @@ func (p Pair) Reply(request, reply []byte) ([]byte, error) {
 		return reply, nil
 	}
 	s := p.Stream(request)
-	s.usage = true
 	var out [][]byte
 	for _, e := range events.Replay(p.Provider.Or(), []byte(`{"stream_options":{"include_usage":true}}`), reply) {
 		out = append(out, s.Add(e)...)
@@ -76,11 +75,11 @@ func (p Pair) Reply(request, reply []byte) ([]byte, error) {
 	return events.Assemble(p.Client.Or(), append(out, s.End()...))
 }
 
-// Stream translates the pieces of one stream as they come. One goroutine uses it.
+// Stream translates the pieces of one stream as they come. Usage is told whether or not the client asked for it: the
+// stages want to know. One goroutine uses it.
 type Stream struct {
-	from  decoder
-	to    encoder
-	usage bool // the caller wants the usage chunk of the chat wire
+	from decoder
+	to   encoder
 }
 
 // decoder reads the pieces of a provider's stream.
@@ -110,7 +109,7 @@ func (p Pair) Stream(request []byte) *Stream {
 	case messages.MessagesWire:
 		s.to = newMessagesWriter(p, request, names)
 	default:
-		s.to = newChatWriter(p, request, names, &s.usage)
+		s.to = newChatWriter(p, request, names)
 	}
 	return s
 }

@@ -193,15 +193,13 @@ type chatWriter struct {
 	pair  Pair
 	names map[string]toolName
 	model string
-	usage *bool // the caller wants the usage chunk
 	ending
 	list    []*openCall
 	details int
 }
 
-func newChatWriter(p Pair, request []byte, names map[string]toolName, usage *bool) *chatWriter {
-	*usage = flag(field(request, "stream_options"), "include_usage")
-	return &chatWriter{pair: p, names: names, usage: usage, model: view.ModelName(request)}
+func newChatWriter(p Pair, request []byte, names map[string]toolName) *chatWriter {
+	return &chatWriter{pair: p, names: names, model: view.ModelName(request)}
 }
 
 func (w *chatWriter) chunk(pairs ...any) []byte {
@@ -278,7 +276,7 @@ func (w *chatWriter) end() (out [][]byte) {
 	}
 	out = append(out, w.chunk("choices", rawjson.Array([][]byte{obj("index", 0, "delta", []byte("{}"), "finish_reason",
 		w.reason(len(w.list) > 0))})))
-	if u := w.ending.usage; u != nil && *w.usage {
+	if u := w.usage; u != nil {
 		out = append(out, w.chunk("choices", []byte("[]"), "usage", obj("prompt_tokens", u.Input, "completion_tokens",
 			u.Output, "total_tokens", max(u.Total, u.Input+u.Output), "prompt_tokens_details", obj("cached_tokens",
 				u.CacheRead, "cache_write_tokens", u.CacheWrite), "completion_tokens_details", obj("reasoning_tokens",
@@ -388,8 +386,8 @@ func (w *messagesWriter) end() [][]byte {
 		why = s
 	}
 	u := view.Usage{}
-	if w.ending.usage != nil {
-		u = *w.ending.usage
+	if w.usage != nil {
+		u = *w.usage
 	}
 	return append(out, obj("type", "message_delta", "delta", obj("stop_reason", why, "stop_sequence", []byte("null")),
 		"usage", obj("input_tokens", max(u.Input-u.CacheRead-u.CacheWrite, 0), "cache_creation_input_tokens",

@@ -234,7 +234,7 @@ func (w *responsesWriter) end() [][]byte {
 		name, r = "response.incomplete", rawjson.SetFieldString(r, "status", "incomplete")
 		r = rawjson.SetField(r, "incomplete_details", obj("reason", why))
 	}
-	if u := w.ending.usage; u != nil {
+	if u := w.usage; u != nil {
 		r = rawjson.SetField(r, "usage", obj("input_tokens", u.Input, "input_tokens_details", obj("cached_tokens",
 			u.CacheRead, "cache_write_tokens", u.CacheWrite), "output_tokens", u.Output, "output_tokens_details",
 			obj("reasoning_tokens", u.Reasoning), "total_tokens", max(u.Total, u.Input+u.Output)))
