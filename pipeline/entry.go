@@ -77,6 +77,7 @@ type Delta struct {
 type Marks struct {
 	Degraded string // Shallot-Degraded
 	Edited   string // Shallot-Edited
+	Dropped  string // Shallot-Dropped
 }
 
 // Each calls f for each mark that is known, by the name of its header.
@@ -86,5 +87,8 @@ func (m Marks) Each(f func(header, value string)) {
 	}
 	if m.Edited != "" {
 		f("Shallot-Edited", m.Edited)
+	}
+	if m.Dropped != "" {
+		f("Shallot-Dropped", m.Dropped)
 	}
 }
