@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -146,7 +146,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
-	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.Reply())
+	empty := c.Fault == nil && !emptied && view.EmptyReply(view.Of(c.Wire), c.Reply())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
@@ -175,7 +175,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
-	primary := chat.ModelName(kept)
+	primary := view.ModelName(kept)
 	standby, delay, ok := m.choose(c, st, learnRoutes(c, m.deps), primary)
 	if len(kept) == 0 || kept[0] != '{' || !ok {
 		if ours {

@@ -278,3 +278,11 @@ func (m Msg) says() bool {
 	}
 	return m.Text() != "" || slices.ContainsFunc(m.parts, m.of.says)
 }
+
+// NewResult makes the result of one of the message's calls, in the message's own wire.
+func (m Msg) NewResult(of ToolCall, text string) Msg {
+	if v, ok := m.of.(View); ok {
+		return v.NewResult(of, text)
+	}
+	return chat{}.NewResult(of, text)
+}
