@@ -274,17 +274,23 @@ func describeFailure(c *messages.Call) string {
 // cacheMarks are fields by which callers steer the prompt cache of one provider; another one refuses them as unknown
 // or, worse, reads them as something else (FB-11).
 var cacheMarks = []string{
-	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "cached_content", "cachedContent",
+	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+	"prompt_cache_breakpoint", "cached_content", "cachedContent",
 }
 
-// dropCacheMarks removes the marks where providers read them: on the request, its messages, their content parts and
-// tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
+// dropCacheMarks removes the marks where providers read them: on the request, its system prompt, its messages or items,
+// their content parts and tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
 func dropCacheMarks(request []byte) []byte {
-	out := dropMarks(request)
-	out = eachElement(out, "messages", func(m []byte) []byte {
-		m = eachElement(dropMarks(m), "content", dropMarks)
+	message := func(m []byte) []byte {
+		for _, key := range []string{"content", "output"} {
+			m = eachElement(dropMarks(m), key, func(p []byte) []byte { // a result of a tool has parts of its own
+				return eachElement(dropMarks(p), "content", dropMarks)
+			})
+		}
 		return eachElement(m, "tool_calls", dropMarks)
-	})
+	}
+	out := eachElement(dropMarks(request), "system", dropMarks)
+	out = eachElement(eachElement(out, "messages", message), "input", message)
 	return eachElement(out, "tools", func(t []byte) []byte {
 		t = dropMarks(t)
 		if f, ok := rawjson.Field(t, "function"); ok {
