@@ -11,7 +11,8 @@ import (
 // already decided tenant and role.
 type Request struct {
 	Kind           messages.Kind
-	Tool           string // for kind tool
+	Wire           messages.Wire // of the body of a model call; empty: chat
+	Tool           string        // for kind tool
 	Body           []byte
 	Tenant         string
 	Role           string
