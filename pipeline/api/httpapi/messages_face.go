@@ -34,8 +34,7 @@ const (
 func anthropic(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if a, ok := w.(*recorder); ok {
-			a.shape = anthropicError
-			w.Header().Set("Request-Id", w.Header().Get("X-Request-Id"))
+			a.shape, a.idHeader = anthropicError, "Request-Id"
 		}
 		next(w, r)
 	}

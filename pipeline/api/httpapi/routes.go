@@ -72,7 +72,8 @@ type recorder struct {
 	http.ResponseWriter
 	status   int
 	identity api.Identity
-	shape    shape // of errors; nil: OpenAI's
+	shape    shape  // of errors; nil: OpenAI's
+	idHeader string // a further header of the request id
 }
 
 func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -80,6 +81,9 @@ func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *recorder) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
+	}
+	if a.idHeader != "" {
+		a.Header().Set(a.idHeader, a.Header().Get("X-Request-Id"))
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
