@@ -43,8 +43,11 @@ func demoIn(w messages.Wire, req *http.Request, body []byte) (*http.Response, er
 			"error": map[string]string{"type": "invalid_request_error", "message": f.Message}})), nil
 	}
 	res, err := demoChat(req, ask)
-	if err != nil || res.StatusCode != http.StatusOK {
+	if err != nil {
 		return res, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return demoError(w, req, res)
 	}
 	if res.Header.Get("Content-Type") == "text/event-stream" {
 		res.Body = &demoEvents{from: chat.NewEventReader(res.Body, maxEvent, nil), via: p.Stream(body), body: res.Body}
@@ -60,6 +63,24 @@ func demoIn(w messages.Wire, req *http.Request, body []byte) (*http.Response, er
 	}
 	res.Body = io.NopCloser(bytes.NewReader(whole))
 	return res, nil
+}
+
+// demoError has an error in the shape of the wire.
+func demoError(w messages.Wire, req *http.Request, res *http.Response) (*http.Response, error) {
+	body, err := io.ReadAll(res.Body)
+	if err != nil || w != messages.MessagesWire {
+		res.Body = io.NopCloser(bytes.NewReader(body))
+		return res, err
+	}
+	e := parseError(body)
+	out := respond(req, res.StatusCode, "application/json", rawjson.Encode(map[string]any{"type": "error",
+		"error": map[string]string{"type": orText(e.kind, "api_error"), "message": e.message}}))
+	for key, values := range res.Header {
+		if key != "Content-Type" {
+			out.Header[key] = values
+		}
+	}
+	return out, nil
 }
 
 // demoEvents translates a stream while it is read.
