@@ -74,8 +74,8 @@ func golden() map[string]*messages.Call {
 
 	wire := fixed(`{"model":"m1","max_tokens":9,"messages":[]}`)
 	wire.Wire = messages.MessagesWire
-	return map[string]*messages.Call{"wire-messages": wire, "fresh": fresh, "two-kept": kept, "one-line-shared": shared, "fault-text": fault,
-		"claim-check": claim}
+	return map[string]*messages.Call{"wire-messages": wire, "fresh": fresh, "two-kept": kept,
+		"one-line-shared": shared, "fault-text": fault, "claim-check": claim}
 }
 
 func TestGoldenWire(t *testing.T) {

@@ -1,5 +1,6 @@
 // Package chat reads and edits OpenAI bodies: the messages of a request, the choices of a reply, the chunks of a stream
-// and the reply that they add up to. An edit changes only its own field. Messages and choices are those of package view.
+// and the reply that they add up to. An edit changes only its own field. Messages and choices are those of package
+// view.
 package chat
 
 import (

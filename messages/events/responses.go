@@ -107,7 +107,8 @@ func partTexts(part []byte, item, index int, whole bool, edit Edit) []byte {
 	if kind == Refusal {
 		key = "refusal"
 	}
-	out := editField(part, key, func(s string) string { return edit(Key{Item: item, Part: index, Kind: kind}, whole, s) })
+	at := Key{Item: item, Part: index, Kind: kind}
+	out := editField(part, key, func(s string) string { return edit(at, whole, s) })
 	if string(out) != string(part) {
 		out = withoutLogprobs(out)
 	}
@@ -226,8 +227,8 @@ func replayPart(p []byte, j int, at func(kind string, pairs ...any)) {
 	at("response.content_part.done", "content_index", j, "part", p)
 }
 
-// assembleResponse takes the response of the event that ends the stream. Some servers leave its output empty; then it is
-// that of the finished items.
+// assembleResponse takes the response of the event that ends the stream. Some servers leave its output empty; then it
+// is that of the finished items.
 func assembleResponse(pieces [][]byte) ([]byte, error) {
 	var items [][]byte
 	for _, p := range pieces {

@@ -9,8 +9,8 @@ import (
 
 func (r *request) fromMessages(body []byte) {
 	known := r.readSettings(messages.MessagesWire, body)
-	for k := range names("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "tool_choice",
-		"metadata", "thinking", "output_config", "output_format") {
+	for k := range names("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools",
+		"tool_choice", "metadata", "thinking", "output_config", "output_format") {
 		known[k] = true
 	}
 	r.leftover(body, known)

@@ -190,8 +190,8 @@ func (m *messagesReader) read(e []byte) (out []delta) {
 		return m.delta(index, field(e, "delta"))
 	case "content_block_stop":
 		if s := m.signs[index]; s != nil {
-			return []delta{{kind: signs, raw: obj("type", "thinking", "thinking", m.thinking[index].String(), "signature",
-				s.String())}}
+			return []delta{{kind: signs, raw: obj("type", "thinking", "thinking", m.thinking[index].String(),
+				"signature", s.String())}}
 		}
 	case "message_delta":
 		if u := field(e, "usage"); len(u) > 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// A seal is what stands in the place of a signature or of encrypted reasoning on its way through a client: who made it,
-// and the piece itself, byte for byte. The client gives it back as it gives back any signature; only its owner gets what
-// is in it.
+// A seal is what stands in the place of a signature or of encrypted reasoning on its way through a client: who made
+// it, and the piece itself, byte for byte. The client gives it back as it gives back any signature; only its owner gets
+// what is in it.
 const sealMark = "shallot."
 
 // seal hides a piece of reasoning, which is raw JSON.
@@ -69,9 +69,9 @@ var signatures = map[messages.Wire]signed{
 		"reasoning.text": "signature", "reasoning.encrypted": "data"}},
 }
 
-// Own prepares a request for its provider where both speak one wire: sealed reasoning of this owner is restored, that of
-// others is taken out. Signatures without a seal are those of whoever the client's request named; native says whether
-// that is this owner, else they are taken out too. A request without either keeps every byte.
+// Own prepares a request for its provider where both speak one wire: sealed reasoning of this owner is restored, that
+// of others is taken out. Signatures without a seal are those of whoever the client's request named; native says
+// whether that is this owner, else they are taken out too. A request without either keeps every byte.
 func (p Pair) Own(body []byte, native bool) []byte {
 	at := signatures[p.Provider.Or()]
 	keep := func(piece []byte) []byte {
@@ -124,8 +124,8 @@ func filter(raw []byte, edit func([]byte) []byte) (out []byte, changed bool) {
 	return rawjson.Array(kept), changed
 }
 
-// Seal seals the signatures in a piece of a stream, or in a whole reply, of a provider that speaks the client's wire but
-// is not the one that the client's request names: a standby.
+// Seal seals the signatures in a piece of a stream, or in a whole reply, of a provider that speaks the client's wire
+// but is not the one that the client's request names: a standby.
 func (p Pair) Seal(piece []byte) []byte {
 	at := signatures[p.Provider.Or()]
 	return walk(piece, func(obj []byte) []byte {

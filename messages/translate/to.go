@@ -11,7 +11,9 @@ func (r *request) offered() []tool {
 	if len(r.choice.allowed) == 0 {
 		return r.tools
 	}
-	return slices.DeleteFunc(slices.Clone(r.tools), func(t tool) bool { return !slices.Contains(r.choice.allowed, t.name) })
+	return slices.DeleteFunc(slices.Clone(r.tools), func(t tool) bool {
+		return !slices.Contains(r.choice.allowed, t.name)
+	})
 }
 
 // wrapped is the schema of a custom tool for a provider that only has functions.

@@ -42,8 +42,8 @@ func (r *request) toChat() []byte {
 		body = rawjson.SetField(body, "verbosity", v)
 	}
 	body = r.openAITools(body, func(t tool) []byte {
-		return obj("type", "function", "function", obj("name", t.name, "description", text0(t.description), "parameters",
-			t.schemaOr(), "strict", t.strict))
+		return obj("type", "function", "function", obj("name", t.name, "description", text0(t.description),
+			"parameters", t.schemaOr(), "strict", t.strict))
 	}, func(name string) []byte { return obj("type", "function", "function", obj("name", name)) })
 	return r.writeSettings(messages.ChatWire, body)
 }
@@ -162,8 +162,8 @@ func (r *request) chatAssistant(parts []part) []byte {
 	}
 	for _, p := range parts {
 		if p.kind == call {
-			calls = append(calls, obj("id", callID(p.id), "type", "function", "function", obj("name", p.name, "arguments",
-				p.argText()), "extra_content", extras[callID(p.id)]))
+			calls = append(calls, obj("id", callID(p.id), "type", "function", "function", obj("name", p.name,
+				"arguments", p.argText()), "extra_content", extras[callID(p.id)]))
 		}
 	}
 	content := []byte("null")

@@ -82,7 +82,8 @@ func (r *request) messagesToolsOut(body []byte) []byte {
 	case "hosted":
 		r.refuse("tool_choice", "nobody runs the tool %s here", c.name)
 	}
-	if t := field(body, "thinking"); str(t, "type") == "adaptive" && (r.choice.mode == "any" || r.choice.mode == "tool") {
+	forced := r.choice.mode == "any" || r.choice.mode == "tool"
+	if t := field(body, "thinking"); str(t, "type") == "adaptive" && forced {
 		body = rawjson.DropField(body, "thinking") // a forced tool and thinking exclude each other there
 		r.drop("reasoning with a forced tool")
 	}
@@ -135,8 +136,8 @@ func (r *request) blockOf(p part) []byte {
 	case image:
 		return obj("type", "image", "source", r.source(p.media, "image"), "cache_control", cache)
 	case file:
-		return obj("type", "document", "source", r.source(p.media, "file"), "title", text0(p.media.name), "cache_control",
-			cache)
+		return obj("type", "document", "source", r.source(p.media, "file"), "title", text0(p.media.name),
+			"cache_control", cache)
 	case audio:
 		r.refuse("input_audio", "audio")
 		return nil

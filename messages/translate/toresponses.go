@@ -42,7 +42,8 @@ func (r *request) toResponses() []byte {
 	}
 	body = r.openAITools(body, func(t tool) []byte {
 		if t.custom {
-			return obj("type", "custom", "name", t.name, "description", text0(t.description), "format", customFormat(t.format))
+			return obj("type", "custom", "name", t.name, "description", text0(t.description), "format",
+				customFormat(t.format))
 		}
 		strict := t.strict
 		if len(strict) == 0 {
@@ -81,7 +82,8 @@ func (r *request) itemsOf(t turn) (out [][]byte) {
 		case call:
 			flush()
 			if p.custom {
-				out = append(out, obj("type", "custom_tool_call", "call_id", callID(p.id), "name", p.name, "input", p.args))
+				out = append(out, obj("type", "custom_tool_call", "call_id", callID(p.id), "name", p.name, "input",
+					p.args))
 				continue
 			}
 			out = append(out, obj("type", "function_call", "call_id", callID(p.id), "name", p.name, "arguments",

@@ -18,7 +18,8 @@ type Pair struct {
 	Client, Provider messages.Wire
 	// Owner names who answers: provider and model. Signed and encrypted reasoning goes back to its owner alone.
 	Owner string
-	// ID is the id of the call. Ids of replies and their items are made of it, so a run that is repeated gives the same.
+	// ID is the id of the call. Ids of replies and their items are made of it, so a run that is repeated gives the
+	// same.
 	ID string
 	// Created is the time of the call in seconds since 1970, for the replies that are made here.
 	Created int64

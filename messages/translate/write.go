@@ -203,7 +203,8 @@ func newChatWriter(p Pair, request []byte, names map[string]toolName) *chatWrite
 }
 
 func (w *chatWriter) chunk(pairs ...any) []byte {
-	out := obj("id", "chatcmpl-"+w.pair.ID, "object", "chat.completion.chunk", "created", w.pair.Created, "model", w.model)
+	out := obj("id", "chatcmpl-"+w.pair.ID, "object", "chat.completion.chunk", "created", w.pair.Created, "model",
+		w.model)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		raw, _ := pairs[i+1].([]byte)
 		out = rawjson.SetField(out, pairs[i].(string), raw)
@@ -242,8 +243,8 @@ func (w *chatWriter) write(d delta) (out [][]byte) {
 		}
 		w.list = append(w.list, c)
 		if c.custom = c.custom || d.custom; c.custom {
-			return w.call(obj("index", len(w.list)-1, "id", c.id, "type", "custom", "custom", obj("name", c.name, "input",
-				"")))
+			return w.call(obj("index", len(w.list)-1, "id", c.id, "type", "custom", "custom", obj("name", c.name,
+				"input", "")))
 		}
 		return w.call(obj("index", len(w.list)-1, "id", c.id, "type", "function", "function", obj("name", c.name,
 			"arguments", "")))

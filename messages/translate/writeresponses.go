@@ -27,8 +27,9 @@ type responsesWriter struct {
 // echoed are the fields of a request that its response repeats.
 var echoed = []string{
 	"background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls",
-	"previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
-	"text", "tool_choice", "tools", "top_logprobs", "top_p", "presence_penalty", "frequency_penalty", "truncation", "user",
+	"previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store",
+	"temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "presence_penalty", "frequency_penalty",
+	"truncation", "user",
 }
 
 func newResponsesWriter(p Pair, request []byte, names map[string]toolName) *responsesWriter {
@@ -101,7 +102,8 @@ func (w *responsesWriter) begin(kind string) [][]byte {
 // item is the open item as it is now.
 func (w *responsesWriter) item(status string) []byte {
 	if w.open == "message" {
-		return obj("id", w.id, "type", "message", "status", status, "role", "assistant", "content", rawjson.Array(w.parts))
+		return obj("id", w.id, "type", "message", "status", status, "role", "assistant", "content",
+			rawjson.Array(w.parts))
 	}
 	return obj("id", w.id, "type", "reasoning", "summary", rawjson.Array(w.parts), "encrypted_content", text0(w.sealed))
 }

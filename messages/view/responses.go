@@ -200,8 +200,8 @@ func (responses) TextReply(id, model, text string, created int64) []byte {
 	return rawjson.SetFieldString(reply, "status", "completed")
 }
 
-// NewResponse makes a Response that is in progress and has no output, with every key that clients require. The answering
-// side sets what the request said.
+// NewResponse makes a Response that is in progress and has no output, with every key that clients require. The
+// answering side sets what the request said.
 func NewResponse(id, model string, created int64) []byte {
 	r := rawjson.SetFieldString([]byte(`{"id":"","object":"response","created_at":0,"status":"in_progress",`+
 		`"completed_at":null,"error":null,"incomplete_details":null,"instructions":null,"max_output_tokens":null,`+
@@ -221,7 +221,8 @@ func TextItem(id, text string) []byte {
 
 // OutputText makes the part of a message item that says a text.
 func OutputText(text string) []byte {
-	return rawjson.SetFieldString([]byte(`{"type":"output_text","text":"","annotations":[],"logprobs":[]}`), "text", text)
+	part := []byte(`{"type":"output_text","text":"","annotations":[],"logprobs":[]}`)
+	return rawjson.SetFieldString(part, "text", text)
 }
 
 // The dialect of items.

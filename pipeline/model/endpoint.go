@@ -129,7 +129,8 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 
 // run runs the model once within the times of its provider.
 func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *messages.Call, emit pipeline.Emit) error {
-	r := &run{Endpoint: e, provider: p, call: c, emit: emit, pair: pairOf(p, model, c), times: p.Timeouts.or(e.Timeouts)}
+	r := &run{Endpoint: e, provider: p, call: c, emit: emit, pair: pairOf(p, model, c),
+		times: p.Timeouts.or(e.Timeouts)}
 	if err := r.speak(model); err != nil {
 		return err
 	}

@@ -80,7 +80,8 @@ func (r *run) speak(model string) error {
 	}
 	r.body, r.stream = prepare(body, model, r.call.Stream)
 	if r.stream && r.pair.Client != r.pair.Provider && r.pair.Provider == messages.ChatWire {
-		r.body = rawjson.SetField(r.body, "stream_options", []byte(`{"include_usage":true}`)) // the other wires always tell
+		// the other wires always tell
+		r.body = rawjson.SetField(r.body, "stream_options", []byte(`{"include_usage":true}`))
 	}
 	return nil
 }
@@ -118,8 +119,8 @@ func (x *exchange) send(ctx context.Context, p Provider, w messages.Wire, stream
 	return x.response, err
 }
 
-// forwarded adds the headers of the caller that belong to the body in the provider's wire, if both speak it: a feature's
-// header and its field travel together.
+// forwarded adds the headers of the caller that belong to the body in the provider's wire, if both speak it: a
+// feature's header and its field travel together.
 func (r *run) forwarded(set func(key, value string)) {
 	var h map[string]string
 	if r.pair.Client != r.pair.Provider || !r.call.Noted(messages.NoteWireHeaders, &h) {

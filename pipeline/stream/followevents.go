@@ -11,9 +11,9 @@ import (
 )
 
 // EventFollower is the Follower of the wires responses and messages: it returns the data of events to be written, whose
-// names are events.Name. Events go out as the model's provider sent them, byte for byte, but for what a stage edits and
-// for numbers that no longer count from 0. It waits for the first event that shows something, thoughts included, so that
-// until then a standby can take over; after it, no second stream begins.
+// names are events.Name. Events go out as the model's provider sent them, byte for byte, but for what a stage edits
+// and for numbers that no longer count from 0. It waits for the first event that shows something, thoughts included, so
+// that until then a standby can take over; after it, no second stream begins.
 //
 // The faces use it; one goroutine does. The zero value is not ready; use NewEventFollower.
 type EventFollower struct {

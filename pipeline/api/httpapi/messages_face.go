@@ -19,8 +19,8 @@ import (
 const (
 	anthropicPrefix  = "Anthropic-"
 	anthropicVersion = "Anthropic-Version"
-	// claudeSession names a session of Claude Code. It is a label in records and no session of ours, because stages that
-	// shape sessions would change what this client does not want changed.
+	// claudeSession names a session of Claude Code. It is a label in records and not a session of ours, because stages
+	// that shape sessions would change what this client does not want changed.
 	claudeSession = "X-Claude-Code-Session-Id"
 )
 
