@@ -140,16 +140,18 @@ func Mark(event []byte) string {
 	return mark
 }
 
-// Number numbers an event of the responses wire; an event that has the number already keeps its bytes.
-func Number(event []byte, n int) []byte {
-	if !strings.HasPrefix(Name(event), "response.") {
-		return event
+// Number numbers an event of the responses wire and reports whether it is one that counts. An event that has the number
+// already keeps its bytes.
+func Number(event []byte, n int) (out []byte, counts bool) {
+	have, numbered := rawjson.Field(event, "sequence_number")
+	if !numbered && !strings.HasPrefix(Name(event), "response.") {
+		return event, false
 	}
 	want := rawjson.Encode(n)
-	if have, ok := rawjson.Field(event, "sequence_number"); ok && string(have) == string(want) {
-		return event
+	if string(have) == string(want) {
+		return event, true
 	}
-	return rawjson.SetField(event, "sequence_number", want)
+	return rawjson.SetField(event, "sequence_number", want), true
 }
 
 // Split cuts a piece of more than most bytes into several that together say the same, where its text can be cut.

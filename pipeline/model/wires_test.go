@@ -49,11 +49,14 @@ func wireStream(w messages.Wire) (out [][]byte) {
 		_, text, ok := events.Delta(e)
 		words := strings.SplitAfter(text, " ")
 		if !ok || len(words) < 2 {
-			out = append(out, events.Number(e, len(out)))
-			continue
+			words = []string{text}
 		}
 		for _, word := range words {
-			out = append(out, events.Number(events.WithDelta(e, word), len(out)))
+			if ok {
+				e = events.WithDelta(e, word)
+			}
+			e, _ = events.Number(e, len(out))
+			out = append(out, e)
 		}
 	}
 	return out

@@ -59,8 +59,10 @@ func (f *EventFollower) Delta(d pipeline.Delta) (out [][]byte) {
 }
 
 func (f *EventFollower) number(e []byte) []byte {
-	e = events.Number(e, f.next)
-	f.next++
+	e, counts := events.Number(e, f.next)
+	if counts {
+		f.next++
+	}
 	return e
 }
 
