@@ -28,6 +28,7 @@ type world struct {
 	specs   map[string]*agent.Spec
 	judge   agent.Judge
 	fits    func(schema json.RawMessage, text string) string
+	showing sync.Mutex
 	shown   []agent.Event
 
 	mu     sync.Mutex
@@ -87,8 +88,8 @@ func (w *world) loop() *agent.Loop {
 			return out, nil
 		},
 		Show: func(_, _ string, e agent.Event) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			w.showing.Lock()
+			defer w.showing.Unlock()
 			w.shown = append(w.shown, e)
 		},
 	})
@@ -214,7 +215,9 @@ func (w *world) target(_ context.Context, c *messages.Call, emit pipeline.Emit) 
 	}
 	if c.Stream {
 		for _, chunk := range chat.Replay(c.Reply(), false) {
-			_ = emit(chunk)
+			for _, piece := range chat.SplitChunk(chunk, 200) {
+				_ = emit(piece)
+			}
 		}
 	}
 	return nil
