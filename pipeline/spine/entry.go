@@ -122,12 +122,15 @@ func fingerprint(c *messages.Call) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// noParent is the parent of a call that a stage makes and that belongs to no other.
+const noParent = "none"
+
 // Call implements pipeline.Caller for stages and agents that need a whole call of their own. It is bound to this
 // process, with a slip of its own.
 func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	parent := c.Parent
 	if parent == "" {
-		parent = "none"
+		parent = noParent
 	}
 	body := c.Request()
 	if text, ok := c.RequestText(); ok {

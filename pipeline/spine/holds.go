@@ -56,6 +56,9 @@ const questionShare = 4
 func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	c := o.call
 	name, phase := c.Slip.Stage()
+	if name == "" {
+		name = string(c.Kind) // the target itself
+	}
 	most := h.nc.MaxPayload() / questionShare
 	tooLarge := messages.NewFault(messages.TooLarge, "stage %s asks a question of %d bytes, which does not fit into its "+
 		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question), most)

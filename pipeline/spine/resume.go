@@ -71,10 +71,13 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	if err := h.keys.keep(ctx, c, false); err != nil {
 		return err
 	}
-	if p.Decided.Fault != nil {
-		pipeline.FailHold(c, p.Decided.Fault)
-	} else {
+	switch f := p.Decided.Fault; {
+	case f == nil:
 		c.Note(messages.NoteAnswer, p.Decided.Answer)
+	case c.Slip.AtTarget() && f.Code != messages.Cancelled: // the target decides what follows from it
+		c.Note(messages.NoteUnanswered, pipeline.Unanswered{Question: p.Question, Fault: f})
+	default:
+		pipeline.FailHold(c, f)
 	}
 	c.Generation = p.Generation + 1
 	data, err := c.Marshal()

@@ -131,7 +131,7 @@ func (s *storedCalls) own(c *messages.Call, r *mine, fresh bool) *owned {
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
-	if s.unasked(c.ID) {
+	if s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent) {
 		o.cancel(pipeline.ErrCancelled)
 	}
 	return o
