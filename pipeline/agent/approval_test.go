@@ -91,7 +91,9 @@ func (a *asking) decide(q *agent.Question, answer string) (*agent.Question, *mes
 	return a.step(messages.Notes{messages.NoteAnswer: ruling})
 }
 
-func pay(id string, amount int) wanted { return wanted{id, "pay", fmt.Sprintf(`{"amount":%d}`, amount)} }
+func pay(id string, amount int) wanted {
+	return wanted{id, "pay", fmt.Sprintf(`{"amount":%d}`, amount)}
+}
 
 func TestABatchWaitsForAPerson(t *testing.T) {
 	t.Parallel()

@@ -129,9 +129,9 @@ func TestALimitWithoutANumberIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]agent.Limits{
 		"neither a run limit nor a thread limit": {Tools: agent.ToolLimits{ByTool: map[string]agent.Limit{"a": {}}}},
-		`not "later"`:    {Exit: "later"},
-		`not "continue"`: {Exit: "continue"},
-		"below 0":        {ModelCalls: -1},
+		`not "later"`:                            {Exit: "later"},
+		`not "continue"`:                         {Exit: "continue"},
+		"below 0":                                {ModelCalls: -1},
 	} {
 		require.ErrorContains(t, (&agent.Spec{Name: "a", Limits: l}).Validate(), want, "LM-9")
 	}
@@ -142,7 +142,9 @@ func TestSubAgentsInheritWhatTheRunHasLeft(t *testing.T) {
 	w := newWorld(t)
 	w.specs["helper"].Tools = []string{"agent/helper"}
 	w.specs["helper"].Limits = agent.Limits{ModelCalls: 9, Tools: agent.ToolLimits{Limit: agent.Limit{Run: num(100)}}}
-	w.model = func(int, []byte) any { return []wanted{{"a", "agent_helper", `{"task":"again"}`}, {"b", "agent_helper", `{"task":"again"}`}} }
+	w.model = func(int, []byte) any {
+		return []wanted{{"a", "agent_helper", `{"task":"again"}`}, {"b", "agent_helper", `{"task":"again"}`}}
+	}
 	c := w.run(w.call(hello))
 	require.Contains(t, said(t, c), "Model call limits exceeded")
 	require.LessOrEqual(t, w.models, 9, "whatever the agents say")
