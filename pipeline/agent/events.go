@@ -121,7 +121,7 @@ func (f *Follower) Record(r Record) (out []Event) {
 	case r.Asked != nil:
 		tell(AskedFor, Question{Run: f.Run, Agent: f.State.Start.Spec.Name, Step: step, Asked: *r.Asked})
 	case r.Decided != nil:
-		tell(DecidedOn, r.Decided)
+		tell(DecidedOn, map[string]any{"decisions": r.Decided.Decisions})
 	}
 	if r.Answer != nil {
 		for _, t := range (chat.Msg{Raw: r.Answer.Message}).ToolCalls() {
@@ -134,7 +134,7 @@ func (f *Follower) Record(r Record) (out []Event) {
 		}
 	}
 	if end := f.State.End; end != nil {
-		tell(RunEnded, end)
+		tell(RunEnded, map[string]any{"reason": end.Reason, "message": end.Message, "error": end.Error()})
 	}
 	return out
 }

@@ -52,6 +52,15 @@ type End struct {
 	Fault   *messages.Fault `json:"fault,omitempty"`
 }
 
+// Error is the fault as callers see it; null if the run did not fail.
+func (e *End) Error() json.RawMessage {
+	if e.Fault == nil {
+		return json.RawMessage("null")
+	}
+	raw, _ := rawjson.Field(e.Fault.Body(), "error")
+	return raw
+}
+
 // The reasons for which runs end.
 const (
 	Answered = "answered"

@@ -46,6 +46,7 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	}
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
+	c.Models = r.Models
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
 	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
 	c.Notes = maps.Clone(r.Notes)
@@ -137,7 +138,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		body = []byte(text)
 	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
+		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

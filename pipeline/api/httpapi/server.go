@@ -92,6 +92,7 @@ type Deps struct {
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
+	Agents      api.AgentService // nil: this gateway runs none
 	Extra       []Surface
 	Log         *slog.Logger
 }
@@ -178,6 +179,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addAgents(t)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
