@@ -44,7 +44,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, ended: map[string]*messages.Call{}, specs: map[string]*agent.Spec{
-		"helper": {Name: "helper", Model: "m", Limits: agent.Limits{ModelCalls: 20}},
+		"helper": {Name: "helper", Model: "m", Limits: agent.Limits{ModelCalls: 20}, Tools: []string{"add", "sub", "a", "b", "c", "x"}},
 	}}
 }
 

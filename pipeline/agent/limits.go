@@ -19,6 +19,9 @@ func (l ToolLimits) Admit(names []string, run, thread Counts) []string {
 	run, thread = clone(run), clone(thread)
 	out := make([]string, len(names))
 	for i, name := range names {
+		if name == "" {
+			continue // no tool
+		}
 		over := exceeded(l.Limit, run.total(), thread.total())
 		if one := exceeded(l.ByTool[name], run[name], thread[name]); one != "" {
 			over = strings.TrimPrefix(over+", "+name+": "+one, ", ")

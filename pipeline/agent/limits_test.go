@@ -2,13 +2,13 @@ package agent_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 )
 
@@ -80,7 +80,7 @@ func TestALimitOfAThreadCountsOverTheRunsOfASession(t *testing.T) {
 	w.specs["helper"].Limits.Tools = agent.ToolLimits{Limit: agent.Limit{Run: num(2), Thread: num(3)}}
 	w.tool = echoTool
 	w.model = func(_ int, request []byte) any {
-		if !strings.HasSuffix(string(request[:len(request)]), `"content":"hello"}]}`) {
+		if msgs := chat.Messages(request); msgs[len(msgs)-1].Role() != "user" {
 			return "done"
 		}
 		return []wanted{{"a", "x", "1"}, {"b", "x", "2"}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -58,7 +59,7 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 	case err != nil:
 		return nil, nil, err
 	}
-	a := &Answer{Call: c.ID, Fault: c.Fault}
+	a := &Answer{Call: c.ID, Fault: c.Fault, Added: added(c)}
 	if _, ok := c.Notes[messages.NoteJumpTo]; ok && !c.Noted(messages.NoteJumpTo, &a.Jump) {
 		a.Jump = string(c.Notes[messages.NoteJumpTo])
 	}
@@ -70,6 +71,17 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 		}
 	}
 	return &Record{Answer: a, Updates: updatesOf(c)}, nil, nil
+}
+
+// added are the tools that stages added to a model call.
+func added(c *messages.Call) (names []string) {
+	var owners map[string]string
+	c.Noted(messages.NoteStageTools, &owners)
+	for name := range owners {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // read takes from a chat reply what the run needs of it.
@@ -98,10 +110,7 @@ func (d *drive) read(ctx context.Context, a *Answer, reply []byte) error {
 	if d.root.Session == "" || !spec.Limits.Tools.Threads() {
 		return nil
 	}
-	names := make([]string, len(calls))
-	for i, t := range calls {
-		names[i] = t.Name()
-	}
+	names, _ := d.names(calls, a.Added)
 	return patient(ctx, func() (err error) {
 		a.Thread, err = d.o.Log.Reserve(ctx, d.root.Tenant, d.root.Session, d.run, d.Steps, names, spec.Limits.Tools,
 			d.Spent.Tools)

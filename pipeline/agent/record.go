@@ -48,6 +48,8 @@ type Answer struct {
 	Usage   Usage `json:"usage,omitzero"`
 	// Misfit says why the final answer does not fit the output schema; empty if it does.
 	Misfit string `json:"misfit,omitempty"`
+	// Added are the tools that stages added to the model call: they may be called beside those of the run.
+	Added []string `json:"added,omitempty"`
 	// Thread counts the tool calls of the session before this answer, by tool, if a limit asks for them.
 	Thread Counts `json:"thread,omitempty"`
 }

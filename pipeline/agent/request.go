@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,6 +58,24 @@ func (s *State) request() []byte {
 	}
 	rawjson.EachField(s.Start.Params, func(key string, raw []byte) { body = rawjson.SetField(body, key, raw) })
 	return body
+}
+
+// names are the names of the called tools as the registry knows them. Of one that the run does not offer the name is
+// empty, and wrong says so. A model that calls another one gets an error, whatever there is under that name. added are tools that stages
+// offered beside those of the run.
+func (s *State) names(calls []chat.ToolCall, added []string) (names, wrong []string) {
+	names, wrong = make([]string, len(calls)), make([]string, len(calls))
+	for i, c := range calls {
+		names[i] = c.Name()
+		at := slices.IndexFunc(s.Start.Tools, func(t Tool) bool { return cmp.Or(t.As, t.Name) == names[i] })
+		switch {
+		case at >= 0:
+			names[i] = s.Start.Tools[at].Name
+		case !slices.Contains(added, names[i]):
+			wrong[i], names[i] = "There is no tool '"+names[i]+"' here", ""
+		}
+	}
+	return names, wrong
 }
 
 // Tool finds the tool of a name among those that the run offers.

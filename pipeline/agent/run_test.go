@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 func TestARunAsksItsModelUntilItAnswers(t *testing.T) {
@@ -122,6 +123,24 @@ func TestAnAnswerThatDoesNotFitIsAskedForAgain(t *testing.T) {
 	c := w.run(w.call(hello))
 	require.Equal(t, messages.ProviderBadReply, c.Fault.Code)
 	require.Equal(t, 3, w.models)
+}
+
+func TestAModelMayCallOnlyWhatItWasOffered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.specs["helper"].Tools = []string{"files.read"}
+	w.tool = echoTool
+	w.register(pipeline.Stage{Name: "giver", Kind: messages.Model, Order: 20,
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			c.Note(messages.NoteStageTools, map[string]string{"given": "giver"})
+			return pipeline.Continue(), nil
+		}})
+	as := tool.ModelName("files.read")
+	w.model = script([]wanted{{"a", as, `1`}, {"b", "given", `2`}, {"c", "drop", `3`}, {"d", "files.read", `4`}}, "ok")
+	w.run(w.call(hello))
+	require.Contains(t, string(w.seen[0]), as)
+	require.ElementsMatch(t, []string{"files.read1", "given2"}, w.ran)
+	require.Equal(t, "c=There is no tool 'drop' here; call one of those that you were offered.", results(w.seen[1])[2])
 }
 
 func TestToolCallsWithoutIdsOrWithTheSameOneEachGetAResult(t *testing.T) {

@@ -121,7 +121,7 @@ func (l Log) Reserve(ctx context.Context, tenant, session, run string, step int,
 		before = clone(t.Counts)
 		t.Counts = clone(before)
 		for i, over := range limits.Admit(names, spent, before) {
-			if over == "" {
+			if over == "" && names[i] != "" {
 				t.Counts[names[i]]++
 			}
 		}

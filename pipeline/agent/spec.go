@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // Spec is an agent: what its runs are made of.
@@ -34,6 +35,8 @@ type Spec struct {
 // Tool is a tool as a run offers it to its model.
 type Tool struct {
 	Name string `json:"name"`
+	// As is the name by which the model knows it, where that is another one.
+	As string `json:"as,omitempty"`
 	// Agent is the agent that the tool stands for; empty for a plain tool.
 	Agent      string          `json:"agent,omitempty"`
 	Definition json.RawMessage `json:"definition"` // as the request to the model has it
@@ -131,6 +134,7 @@ func NewTool(name, description string, parameters json.RawMessage) Tool {
 		parameters = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":` +
 			`"What the agent is to do, with all that it needs to know."}},"required":["task"],"additionalProperties":false}`)
 	}
+	t.As = tool.ModelName(t.Name)
 	if len(parameters) == 0 {
 		parameters = json.RawMessage(`{"type":"object"}`)
 	}
@@ -138,7 +142,10 @@ func NewTool(name, description string, parameters json.RawMessage) Tool {
 		Name        string          `json:"name"`
 		Description string          `json:"description,omitempty"`
 		Parameters  json.RawMessage `json:"parameters"`
-	}{t.Name, description, parameters}
+	}{t.As, description, parameters}
 	t.Definition = rawjson.Encode(map[string]any{"type": "function", "function": function})
+	if t.As == t.Name {
+		t.As = ""
+	}
 	return t
 }

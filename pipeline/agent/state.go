@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -103,7 +104,7 @@ func (s *State) begin(start *Start) {
 	s.Start = *start
 	s.Messages = append(slices.Clone(start.Messages), s.Messages...)
 	if start.Jump != "" {
-		s.jump(start.Jump, nil)
+		s.jump(start.Jump, &Answer{})
 	}
 }
 
@@ -120,11 +121,11 @@ func (s *State) answered(r Record) {
 	s.merge(r.Updates, true)
 	switch {
 	case a.Jump != "":
-		s.jump(a.Jump, a.Thread)
+		s.jump(a.Jump, a)
 	case a.Fault != nil:
 		s.fail(a.Fault)
 	case len(chat.Msg{Raw: m}.ToolCalls()) > 0:
-		s.open(chat.Msg{Raw: m}.ToolCalls(), a.Thread)
+		s.open(chat.Msg{Raw: m}.ToolCalls(), a)
 	case a.Misfit == "":
 		s.End = &End{Reason: Answered, Message: m}
 	default:
@@ -161,7 +162,7 @@ func (s *State) again(misfit string) {
 }
 
 // jump goes on where a stage said.
-func (s *State) jump(target string, thread Counts) {
+func (s *State) jump(target string, a *Answer) {
 	switch target {
 	case pipeline.JumpEnd:
 		s.skip(s.unanswered(), "the run was ended")
@@ -180,7 +181,7 @@ func (s *State) jump(target string, thread Counts) {
 				"a stage jumped to tool, but no assistant message asks for a tool call that has no result"))
 			return
 		}
-		s.open(calls, thread)
+		s.open(calls, a)
 	default:
 		s.fail(messages.NewFault(messages.StageError, "%s: %q is not a target of a jump; known: %s, %s, %s",
 			messages.NoteJumpTo, target, pipeline.JumpModel, pipeline.JumpTool, pipeline.JumpEnd))
@@ -218,17 +219,18 @@ func (s *State) skip(calls []chat.ToolCall, why string) {
 }
 
 // open takes on the tool calls of an answer, as far as the limits admit them.
-func (s *State) open(calls []chat.ToolCall, thread Counts) {
-	names := make([]string, len(calls))
-	for i, t := range calls {
-		names[i] = t.Name()
-	}
+func (s *State) open(calls []chat.ToolCall, a *Answer) {
+	names, wrong := s.names(calls, a.Added)
 	limits := s.Start.Spec.Limits.Tools
-	over := limits.Admit(names, s.Spent.Tools, thread)
+	over := limits.Admit(names, s.Spent.Tools, a.Thread)
 	why, admitted := "", 0
 	for i, t := range calls {
-		o := &Open{ID: t.ID(), Name: names[i], Arguments: t.Arguments()}
-		if s.Open = append(s.Open, o); over[i] != "" {
+		o := &Open{ID: t.ID(), Name: cmp.Or(names[i], t.Name()), Arguments: t.Arguments()}
+		if s.Open = append(s.Open, o); wrong[i] != "" {
+			o.Result = &Result{ID: o.ID, IsError: true, Content: wrong[i] + "; call one of those that you were offered."}
+			continue
+		}
+		if over[i] != "" {
 			why = over[i]
 			o.Result = &Result{ID: o.ID, IsError: true, Content: over[i] + ". The call was not run; do not make it again."}
 			continue
