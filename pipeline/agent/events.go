@@ -70,7 +70,12 @@ type Follower struct {
 	State State
 	// After is the last event that was seen; those up to it are not told again.
 	After Mark
+
+	early []Event // pieces of text that came before the record of the step before
 }
+
+// maxEarly bounds the pieces of text that wait for a record. What is over comes with the record of its step.
+const maxEarly = 1024
 
 // NewFollower follows a run after the event that was seen last.
 func NewFollower(run string, after Mark) *Follower { return &Follower{Run: run, After: after} }
@@ -78,6 +83,12 @@ func NewFollower(run string, after Mark) *Follower { return &Follower{Run: run, 
 // Text takes a piece of text that a model is saying. It returns nothing if the piece was seen, or if one before it is
 // missing: then the rest comes with the record of the step.
 func (f *Follower) Text(e Event) []Event {
+	if e.At.Step > f.State.Steps {
+		if len(f.early) < maxEarly {
+			f.early = append(f.early, e)
+		}
+		return nil
+	}
 	var data struct {
 		Text string `json:"text"`
 	}
@@ -135,6 +146,11 @@ func (f *Follower) Record(r Record) (out []Event) {
 	}
 	if end := f.State.End; end != nil {
 		tell(RunEnded, map[string]any{"reason": end.Reason, "message": end.Message, "error": end.Error()})
+	}
+	early := f.early
+	f.early = nil
+	for _, e := range early {
+		out = append(out, f.Text(e)...)
 	}
 	return out
 }

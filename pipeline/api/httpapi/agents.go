@@ -175,7 +175,11 @@ func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity
 		return got, "", false
 	}
 	got, err := s.Agents.Run(r.Context(), tenant, run)
-	if err == nil && got.Agent != agent {
+	switch {
+	case err != nil:
+	case got.Agent == "":
+		got.Agent = agent // it has not begun
+	case got.Agent != agent:
 		err = none
 	}
 	if err != nil {
