@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
@@ -193,7 +195,7 @@ func (d *durables) overdue(call string, w waiter) {
 	d.ends.forgetIfNobody(call)
 }
 
-// follow watches the result record of a call that others have accepted, until its end is known here.
+// follow watches the records of a call that others have accepted, until its end is known here, or that it is parked.
 func (d *durables) follow(c *messages.Call, p *pending) {
 	ctx, cancel := context.WithDeadline(d.loop, c.Deadline.Add(overdueAfter))
 	defer cancel()
@@ -206,12 +208,29 @@ func (d *durables) follow(c *messages.Call, p *pending) {
 		return
 	}
 	defer func() { _ = w.Stop() }()
+	var parkedAt <-chan jetstream.KeyValueEntry
+	if h, err := d.holds.store.Watch(ctx, messages.Key(c.Tenant, c.ID)); err == nil {
+		defer func() { _ = h.Stop() }()
+		parkedAt = h.Updates()
+	}
 	for {
 		select {
 		case <-p.done:
 			return
 		case <-ctx.Done():
 			return
+		case e, ok := <-parkedAt:
+			if !ok {
+				parkedAt = nil
+			}
+			if e == nil {
+				continue
+			}
+			if held, _, err := readParked(e.Value()); err == nil && held.Decided == nil {
+				d.ends.unwait(c.ID, p)
+				p.hold()
+				return
+			}
 		case e := <-w.Updates():
 			if e != nil {
 				d.await(c.ID, true)

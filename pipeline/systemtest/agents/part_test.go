@@ -102,7 +102,7 @@ func (registry) Get(_ context.Context, name string) (*tool.Definition, error) {
 // startNode starts a node whose models and tools ask the upstream.
 func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, error) {
 	desk, err := stages.NewApprovalDesk(&stages.ApprovalConfig{Policies: []approval.Policy{
-		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}}}, stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
+		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}}, stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +120,14 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, err
 		target := upstream(p.Upstream)
 		o.Targets = []spine.TargetRole{{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target}}
 	}
+	if err := o.Manager.Register(gate, true); err != nil {
+		return nil, err
+	}
 	entry := &late{}
 	o.Agents = agent.New(agent.Options{
 		Entry: entry, Log: agent.Log{Store: runs}, Judge: desk, Out: testLog(),
 		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look"}, Limits: agent.Limits{ModelCalls: 100}}, nil
+			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded"}, Limits: agent.Limits{ModelCalls: 100}}, nil
 		},
 		Tools: func(_ context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
 			for _, name := range s.Tools {
@@ -134,6 +137,9 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, err
 		},
 	})
 	o.Decide = func(ctx context.Context, p spine.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+		if p.Kind != messages.Agent {
+			return answer, nil
+		}
 		ruling, partly, open, _, err := agent.TakeAnswer(ctx, p.Question, answer, by, desk.Decide)
 		if err == nil && ruling == nil {
 			err = &spine.Partly{Question: partly, Open: agent.StillOpen(open)}
@@ -147,6 +153,15 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, err
 	entry.Node = n
 	return n, n.Start(context.WithoutCancel(ctx))
 }
+
+// gate is a stage of its own that holds the calls of one tool.
+var gate = pipeline.Stage{Name: "gate", Kind: messages.Tool, Order: 30,
+	Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		if c.Tool == "guarded" && c.Notes[messages.NoteAnswer] == nil {
+			return pipeline.Hold([]byte(`"may it?"`)), nil
+		}
+		return pipeline.Continue(), nil
+	}}
 
 // late is the node for the loop, which is made before it.
 type late struct{ *spine.Node }

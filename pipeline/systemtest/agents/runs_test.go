@@ -24,6 +24,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // system is an installation on an embedded server, with an upstream that counts.
@@ -34,9 +35,10 @@ type system struct {
 	model func(turn int, request []byte) (tools []map[string]any, text string)
 
 	mu    sync.Mutex
-	turns map[int][]string  // nonces of the answers to each turn
-	tools map[string]int    // by arguments: how often a tool ran
-	hold  map[string]func() // by path: waits before the answer
+	turns map[int][]string // nonces of the answers to each turn
+	tools map[string]int   // by arguments: how often a tool ran
+	// stopped are the nodes that the test itself has stopped.
+	stopped map[*spine.Node]bool
 }
 
 func newSystem(t *testing.T) *system {
@@ -44,7 +46,7 @@ func newSystem(t *testing.T) *system {
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
-	s := &system{t: t, url: srv.ClientURL(), turns: map[int][]string{}, tools: map[string]int{}, hold: map[string]func(){}}
+	s := &system{t: t, url: srv.ClientURL(), turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*spine.Node]bool{}}
 	js, err := jetstream.New(s.conn())
 	require.NoError(t, err)
 	require.NoError(t, spine.Provision(t.Context(), js, config()))
@@ -75,6 +77,13 @@ func (s *system) node(entry, target bool) *spine.Node {
 }
 
 func (s *system) stop(n *spine.Node) {
+	s.mu.Lock()
+	was := s.stopped[n]
+	s.stopped[n] = true
+	s.mu.Unlock()
+	if was {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	_ = n.Stop(ctx)
@@ -84,12 +93,6 @@ var nonce atomic.Int64
 
 func (s *system) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	s.mu.Lock()
-	wait := s.hold[r.URL.Path]
-	s.mu.Unlock()
-	if wait != nil {
-		wait()
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := fmt.Sprintf("n%d", nonce.Add(1))
@@ -222,6 +225,91 @@ func TestARunThatWaitsForAPersonSurvivesEverythingAndIsDecidedOnce(t *testing.T)
 	}, 20*time.Second, 20*time.Millisecond)
 	require.Equal(t, map[string]int{`{"amount":50}`: 1, `{}`: 1, `{"amount":60}`: 1}, s.tools)
 	require.Len(t, s.turns[0], 1, "the model was not asked again")
+}
+
+func TestARunIsStreamedAsOneReply(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
+		if turn == 0 {
+			return []map[string]any{call("a", "look", `{}`)}, "let me look"
+		}
+		return nil, "done"
+	}
+	door, _ := s.node(true, false), s.node(true, true)
+	r := request()
+	r.Stream = true
+	p, err := door.Accept(t.Context(), r)
+	require.NoError(t, err)
+	f := stream.NewFollower(r.Body)
+	var chunks [][]byte
+	c, err := p.Wait(t.Context(), func(d pipeline.Delta) { chunks = append(chunks, f.Delta(d)...) })
+	require.NoError(t, err)
+	rest, fault := f.End(c)
+	require.Nil(t, fault)
+	whole, err := chat.Assemble(append(chunks, rest...))
+	require.NoError(t, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := s.turns[0][0] + " let me look\n\n" + s.turns[1][0] + " done"
+	require.Equal(t, want, chat.Choices(whole)[0].Message().Text())
+	require.Equal(t, want, text(t, c))
+}
+
+func TestWhatNobodyDecidesInTimeIsReadAsARejection(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.model = func(turn int, request []byte) ([]map[string]any, string) {
+		if turn == 0 {
+			return []map[string]any{call("a", "brief", `{}`)}, ""
+		}
+		msgs := chat.Messages(request)
+		return nil, msgs[len(msgs)-1].Text()
+	}
+	n := s.node(true, true)
+	p, err := n.Accept(t.Context(), request())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		c, _, err := n.Peek(t.Context(), "acme", p.ID())
+		return err == nil && c != nil && strings.Contains(text(t, c), "nobody decided in time")
+	}, 20*time.Second, 50*time.Millisecond)
+	require.Empty(t, s.tools)
+}
+
+// A stage of the tool chain holds a call of a run by itself: the run waits for it without a process.
+func TestARunWaitsForACallThatAStageHolds(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
+		if turn == 0 {
+			return []map[string]any{call("a", "guarded", `{}`), call("b", "look", `{"b":1}`)}, ""
+		}
+		return nil, "done"
+	}
+	n := s.node(true, true)
+	p, err := n.Accept(t.Context(), request())
+	require.NoError(t, err)
+	held := s.held(n, p.ID())
+	require.Contains(t, string(held.Question), "waits")
+	_, err = n.Decide(t.Context(), "acme", p.ID(), json.RawMessage(`{"decision":"approve"}`), "ann")
+	require.ErrorContains(t, err, "decide about that call")
+	var child string
+	require.Eventually(t, func() bool {
+		list, err := n.HeldCalls(t.Context(), "acme")
+		for _, h := range list {
+			if h.Kind == messages.Tool {
+				child = h.Call
+			}
+		}
+		return err == nil && child != ""
+	}, 10*time.Second, 20*time.Millisecond)
+	_, err = n.Decide(t.Context(), "acme", child, json.RawMessage(`"yes"`), "ann")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		c, _, err := n.Peek(t.Context(), "acme", p.ID())
+		return err == nil && c != nil && strings.Contains(text(t, c), "done")
+	}, 20*time.Second, 50*time.Millisecond)
+	require.Equal(t, map[string]int{`{}`: 1, `{"b":1}`: 1}, s.tools)
 }
 
 func TestACancelledRunTakesItsCallsAlong(t *testing.T) {
