@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // server is a nats-server process that can be killed and started again on its port and directory.
@@ -80,10 +80,10 @@ func (s *server) kill() {
 
 func newSystemOn(t *testing.T, url string) *system {
 	t.Helper()
-	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*spine.Node]bool{}}
+	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
 	js, err := jetstream.New(s.conn())
 	require.NoError(t, err)
-	require.NoError(t, spine.Provision(t.Context(), js, config()))
+	require.NoError(t, bus.Provision(t.Context(), js, config()))
 	s.up = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.up.Close)
 	return s

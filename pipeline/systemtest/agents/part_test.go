@@ -25,8 +25,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
@@ -42,8 +42,8 @@ type partSpec struct {
 	Target   bool
 }
 
-func config() spine.Config {
-	return spine.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 2 * time.Second,
+func config() bus.Config {
+	return bus.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 2 * time.Second,
 		MemberTimeout: 2 * time.Second, Drain: time.Second}
 }
 
@@ -53,10 +53,6 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		return
-	}
-	if os.Getenv("SHALLOT_SPINE") == "" {
-		fmt.Println("skipped: the bus that these tests need runs with SHALLOT_SPINE=1")
 		return
 	}
 	os.Exit(m.Run())
@@ -100,7 +96,7 @@ func (registry) Get(_ context.Context, name string) (*tool.Definition, error) {
 }
 
 // startNode starts a node whose models and tools ask the upstream.
-func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, error) {
+func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error) {
 	desk, err := stages.NewApprovalDesk(&stages.ApprovalConfig{Policies: []approval.Policy{
 		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}}, stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
 	if err != nil {
@@ -114,11 +110,11 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, err
 	if err != nil {
 		return nil, err
 	}
-	o := spine.Options{Config: config(), Conn: nc, Log: testLog(), Entry: p.Entry, Manager: &pipeline.Manager{},
+	o := bus.Options{Config: config(), Conn: nc, Log: testLog(), Entry: p.Entry, Manager: &pipeline.Manager{},
 		Classify: func(*messages.Call) (string, error) { return "default", nil }}
 	if p.Target {
 		target := upstream(p.Upstream)
-		o.Targets = []spine.TargetRole{{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target}}
+		o.Targets = []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target}}
 	}
 	if err := o.Manager.Register(gate, true); err != nil {
 		return nil, err
@@ -136,17 +132,17 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*spine.Node, err
 			return out, nil
 		},
 	})
-	o.Decide = func(ctx context.Context, p spine.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+	o.Decide = func(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
 		if p.Kind != messages.Agent {
 			return answer, nil
 		}
 		ruling, partly, open, _, err := agent.TakeAnswer(ctx, p.Question, answer, by, desk.Decide)
 		if err == nil && ruling == nil {
-			err = &spine.Partly{Question: partly, Open: agent.StillOpen(open)}
+			err = &bus.Partly{Question: partly, Open: agent.StillOpen(open)}
 		}
 		return ruling, err
 	}
-	n, err := spine.New(ctx, o)
+	n, err := bus.New(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +160,7 @@ var gate = pipeline.Stage{Name: "gate", Kind: messages.Tool, Order: 30,
 	}}
 
 // late is the node for the loop, which is made before it.
-type late struct{ *spine.Node }
+type late struct{ *bus.Node }
 
 // upstream asks a server for what a model or a tool answers.
 func upstream(url string) pipeline.Target {

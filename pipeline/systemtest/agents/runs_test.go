@@ -21,9 +21,9 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -38,7 +38,7 @@ type system struct {
 	turns map[int][]string // nonces of the answers to each turn
 	tools map[string]int   // by arguments: how often a tool ran
 	// stopped are the nodes that the test itself has stopped.
-	stopped map[*spine.Node]bool
+	stopped map[*bus.Node]bool
 }
 
 func newSystem(t *testing.T) *system {
@@ -46,10 +46,10 @@ func newSystem(t *testing.T) *system {
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
-	s := &system{t: t, url: srv.ClientURL(), turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*spine.Node]bool{}}
+	s := &system{t: t, url: srv.ClientURL(), turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
 	js, err := jetstream.New(s.conn())
 	require.NoError(t, err)
-	require.NoError(t, spine.Provision(t.Context(), js, config()))
+	require.NoError(t, bus.Provision(t.Context(), js, config()))
 	s.up = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.up.Close)
 	return s
@@ -68,7 +68,7 @@ func (s *system) part(name string, entry, target bool) partSpec {
 }
 
 // node starts a node in this process, which the test stops.
-func (s *system) node(entry, target bool) *spine.Node {
+func (s *system) node(entry, target bool) *bus.Node {
 	s.t.Helper()
 	n, err := startNode(s.t.Context(), s.conn(), s.part("node", entry, target))
 	require.NoError(s.t, err)
@@ -76,7 +76,7 @@ func (s *system) node(entry, target bool) *spine.Node {
 	return n
 }
 
-func (s *system) stop(n *spine.Node) {
+func (s *system) stop(n *bus.Node) {
 	s.mu.Lock()
 	was := s.stopped[n]
 	s.stopped[n] = true
@@ -161,9 +161,9 @@ func TestARunOnTheBus(t *testing.T) {
 }
 
 // held waits until the run waits for a person.
-func (s *system) held(n *spine.Node, id string) spine.Parked {
+func (s *system) held(n *bus.Node, id string) bus.Parked {
 	s.t.Helper()
-	var p spine.Parked
+	var p bus.Parked
 	require.Eventually(s.t, func() (ok bool) {
 		var err error
 		p, err = n.HeldCall(s.t.Context(), "acme", id)
