@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
@@ -148,9 +147,9 @@ func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agen
 	return out, nil
 }
 
-// agentTime gives a run as long as its agent's limit says.
-func (a *agents) time(c *config.Config, name string) time.Duration {
-	for _, s := range c.Agent.Agents {
+// time is how long a run of the agent may take; 0: as long as any.
+func (a *agents) time(name string) time.Duration {
+	for _, s := range a.h.Config.Agent.Agents {
 		if s.Name == name {
 			return s.Limits.Timeout
 		}
@@ -158,9 +157,10 @@ func (a *agents) time(c *config.Config, name string) time.Duration {
 	return 0
 }
 
-// questionOf reports whether the question of a held call is that of a run.
-func questionOf(question json.RawMessage) bool {
-	run, ok := rawjson.FieldString(question, "run")
-	_, calls := rawjson.Field(question, "calls")
-	return ok && run != "" && calls
+// models lists the agents as models, for clients that know nothing else.
+func (a *agents) models() (out []ModelInfo) {
+	for _, s := range a.specs {
+		out = append(out, ModelInfo{ID: agentPrefix + s.Name, Owner: "shallot"})
+	}
+	return out
 }
