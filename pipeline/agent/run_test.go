@@ -61,6 +61,8 @@ func TestARunGoesOnAfterEachPointAtWhichItsProcessCanDie(t *testing.T) {
 		}
 		at, died := 0, false
 		w.crash = func(string) error {
+			w.showing.Lock()
+			defer w.showing.Unlock()
 			if at++; at >= point {
 				died = true
 				return messages.NewFault(messages.Internal, "%v", errCrash)

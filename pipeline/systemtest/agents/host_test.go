@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,7 +48,7 @@ tool:
 `
 
 // newInstallation starts one whose provider answers with the function.
-func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation, *[]string) {
+func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation, *list) {
 	t.Helper()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -82,9 +84,9 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 		_, _ = w.Write(raw)
 	}))
 	t.Cleanup(provider.Close)
-	var ran []string
+	ran := &list{}
 	note := toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
-		ran = append(ran, inv.Tool.Name+string(inv.Arguments))
+		ran.add(inv.Tool.Name + string(inv.Arguments))
 		return toolbox.Result{Content: []byte(`"` + inv.Tool.Name + ` is done"`)}, nil
 	})
 	dir := t.TempDir()
@@ -115,7 +117,7 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 	nc, err := nats.Connect(h.URL)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	return &installation{t, front.URL, nc}, &ran
+	return &installation{t, front.URL, nc}, ran
 }
 
 func (i *installation) do(method, path, body string, header ...string) (int, string) {
@@ -132,6 +134,24 @@ func (i *installation) do(method, path, body string, header ...string) (int, str
 	raw, err := io.ReadAll(res.Body)
 	require.NoError(i.t, err)
 	return res.StatusCode, string(raw)
+}
+
+// list is what tools ran.
+type list struct {
+	mu    sync.Mutex
+	items []string
+}
+
+func (l *list) add(item string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.items = append(l.items, item)
+}
+
+func (l *list) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.items)
 }
 
 // last is the newest message of a request.
@@ -164,7 +184,7 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 	require.Equal(t, want, gjson.GetBytes(m.Data, "choices.0.message.content").String(), string(m.Data))
 	_, body = i.do("GET", "/v1/models", "")
 	require.Contains(t, body, `"agent/clerk"`)
-	require.Len(t, *ran, 4)
+	require.Equal(t, []string{"look{}"}, ran.all(), "what is read again comes from the cache")
 	status, body = i.do("POST", "/v1/chat/completions", `{"model":"agent/nobody","messages":[{"role":"user","content":"go"}]}`)
 	require.Equal(t, 404, status, body)
 }
@@ -203,7 +223,7 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 	asked := until("approval.wanted")
 	require.EqualValues(t, 50, gjson.Get(asked, "calls.0.arguments.amount").Int(), "as the tool gets it")
 	require.True(t, gjson.Get(asked, "calls.1.auto_approved").Bool())
-	require.Empty(t, *ran)
+	require.Empty(t, ran.all())
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", path, "")
 		return gjson.Get(body, "status").String() == "waiting"
@@ -216,7 +236,7 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 	status, body = i.do("POST", "/v1/approvals/"+run, `{"decision":"reject","reason":"no"}`)
 	require.Equal(t, 200, status, body)
 	require.Equal(t, "answered", gjson.Get(until("run.ended"), "reason").String())
-	require.ElementsMatch(t, []string{`pay{"amount":50}`, `pay{"amount":5}`}, *ran)
+	require.ElementsMatch(t, []string{`pay{"amount":50}`, `pay{"amount":5}`}, ran.all())
 	_, body = i.do("GET", path, "")
 	require.Equal(t, "completed", gjson.Get(body, "status").String(), body)
 	require.Equal(t, "paid", gjson.Get(body, "output").String())
@@ -256,7 +276,7 @@ func TestAgentsDelegateAndAnswerByTheirSchema(t *testing.T) {
 	_, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go"}`)
 	require.Equal(t, "found: found: look is done", gjson.Get(body, "output").String(), body)
 	require.EqualValues(t, 4, gjson.Get(body, "spent.models").Int(), "its sub-agent's too")
-	require.Len(t, *ran, 1)
+	require.Len(t, ran.all(), 1)
 	_, body = i.do("POST", "/v1/agents/judge/runs", `{"input":"go"}`)
 	require.JSONEq(t, `{"verdict":"good"}`, gjson.Get(body, "output").String(), body)
 }
