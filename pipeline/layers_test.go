@@ -84,6 +84,7 @@ var arrows = []arrow{
 	{[]string{"pipeline/api/httpapi", "pipeline/api/mcpapi", "pipeline/api/natsapi", "pipeline/api"},
 		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/api!",
 			"pipeline/api/inflight"}},
+	{[]string{"pipeline/agent"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
 	{[]string{"pipeline/config"}, []string{"messages"}},
 }
 
@@ -93,7 +94,8 @@ var knowNATS = []string{"pipeline/bus", "pipeline/api/natsapi", "pipeline/toolbo
 
 // knowNoTransport are the rooms that reach neither NATS nor watermill nor net/http, over any number of imports.
 var knowNoTransport = []string{"messages", "stages", "pipeline!", "pipeline/protocol", "pipeline/stream", "pipeline/tool",
-	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/pipelinetest"}
+	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/agent",
+	"pipeline/pipelinetest"}
 
 // The commands are flags and wiring.
 var commandsImport = []string{"pipeline/host", "pipeline/api", "pipeline/config", "pipeline/cli"}

@@ -127,13 +127,16 @@ func fingerprint(c *messages.Call) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// noParent is the parent of a call that a stage makes and that belongs to no other.
+const noParent = "none"
+
 // Call implements pipeline.Caller for stages and agents that need a whole call of their own: a child of the call whose
 // phase asks for it. It has a slip of its own and is bound to this process; nothing of it is stored, whatever key it
 // has, because its stage remembers what must not be done again. It ends with ctx, its parent's time, at the latest.
 func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	parent := c.Parent
 	if parent == "" {
-		parent = "none"
+		parent = noParent
 	}
 	body := c.Request()
 	if text, ok := c.RequestText(); ok {

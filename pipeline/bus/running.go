@@ -16,7 +16,7 @@ type running struct {
 // own makes a call one that this process runs; release is to be called at its end. There is one of an id at a time:
 // own returns nil where the call runs already.
 func (r *running) own(c *messages.Call, isDurable, fresh bool) *owned {
-	o := &owned{call: c, id: c.ID, tenant: c.Tenant, durable: isDurable, fresh: fresh}
+	o := &owned{call: c, id: c.ID, tenant: c.Tenant, parent: c.Parent, durable: isDurable, fresh: fresh}
 	o.mail.news = make(chan struct{}, 1)
 	o.ctx, o.cancel = context.WithCancelCause(context.Background())
 	o.stop = func() { o.cancel(nil) }
@@ -48,6 +48,18 @@ func (r *running) get(id string) *owned {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls[id]
+}
+
+// of returns the call and those that were made for it.
+func (r *running) of(id string) (out []*owned) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range r.calls {
+		if o.id == id || o.parent == id && id != noParent {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // cancelBound ends the calls that nobody goes on with when this process has stopped.

@@ -87,6 +87,9 @@ const voidLimit = 2 * time.Second
 
 // run has the call's target run, and turns the call round. An error is why it did not.
 func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
+	if o.call.Kind == messages.Agent && t.n.opts.Agents != nil {
+		return t.runHere(ctx, o)
+	}
 	class, err := t.classify(context.WithoutCancel(ctx), o.call)
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil

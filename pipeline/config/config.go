@@ -39,7 +39,7 @@ type Interceptors struct{}
 // ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. The section has no stage,
 // because the agent loop counts, before it sends a call. A limit that is null does not apply.
 type ToolLimit struct {
-	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Unused yet." min:"0"`
+	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
 	ExitBehavior string                `yaml:"exit-behavior" doc:"At the limit: continue gives the model an error as the result, end ends the run, error fails it." enum:"continue,end,error"`
 	Tools        map[string]ToolLimits `yaml:"tools" doc:"Limits by name of the tool, beside those of all together."`
@@ -54,19 +54,26 @@ type ToolLimits struct {
 // AgentSpec is one agent.
 type AgentSpec struct {
 	Name         string      `yaml:"name" doc:"Unique; callers write agent/<name> as the model." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Description  string      `yaml:"description" doc:"What it is good for; other agents and callers read it."`
 	Instructions string      `yaml:"instructions" doc:"System prompt of each run."`
 	Model        string      `yaml:"model" doc:"Model of each run; empty: the first that a provider names."`
-	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text."`
+	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text, and agent/<name> for another agent."`
 	Stages       []string    `yaml:"stages" doc:"Optional stages of its model calls; empty: the default chain."`
 	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
 	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
+	// State says how values that stages keep in a run are joined.
+	State map[string]string `yaml:"state" doc:"How updates of the run's state by stages are joined, by key: append or replace; a key that is not named is replaced."`
 }
+
+// SetDefaults fills a new entry before the file's keys are read into it.
+func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
 
 // AgentLimits bounds one run; nil and 0 mean the default of the agent loop.
 type AgentLimits struct {
-	ModelCalls *int          `yaml:"model-calls" doc:"Model calls of one run." min:"1"`
-	ToolCalls  *int          `yaml:"tool-calls" doc:"Tool calls of one run." min:"0"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
+	ModelCalls   *int          `yaml:"model-calls" doc:"Model calls of one run, those of its sub-agents included; null: 50." min:"0"`
+	ToolCalls    *int          `yaml:"tool-calls" doc:"Tool calls of one run, those of its sub-agents included; null: 200, or tool-limit.run-limit." min:"0"`
+	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls: end ends the run with a message, error fails it." enum:"end,error"`
+	Timeout      time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
 }
 
 // RemoteStage is a stage that a program elsewhere serves.

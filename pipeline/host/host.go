@@ -98,6 +98,8 @@ type Host struct {
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail
+	agents    *agents
+	runs      *runs
 }
 
 // Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
@@ -168,6 +170,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	})
 	node := h.node(o)
 	node.Callers = callers
+	if err := h.wireAgents(&node, o, stores); err != nil {
+		return h, err
+	}
 	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
