@@ -31,6 +31,12 @@ const (
 	// with a failure: a JSON object of strings, by lower-case name (x-ratelimit-*, retry-after-ms,
 	// x-upstream-request-id). Writer: the model endpoint. Readers: remote stages, callers.
 	NoteUpstreamHeaders = "upstream.headers"
+	// NoteTargetRun says of the last run of the target how long it took and who was asked; see [TargetRun]. It is there
+	// until the call is back with its owner. Writers: the model endpoint, the bus. Reader: the bus.
+	NoteTargetRun = "target.run"
+	// NoteTargetSpan is the trace context of the target's last run, where it is traced: the next run links to it. Writer
+	// and reader: whoever traces.
+	NoteTargetSpan = "target.span"
 	// NoteJumpTo is "end" where a call was ended because it was over its limit. Writer: call-limit. Readers: outside.
 	NoteJumpTo = "jump_to"
 

@@ -14,6 +14,7 @@ type letter struct {
 	data   []byte       // of the answer or of the outcome
 	local  *result      // of an outcome that came without a message
 	record protocol.Record
+	member string // who did the work
 }
 
 // mailbox holds the letters of one call until its goroutine reads them. The zero value is not ready: news is to be

@@ -66,7 +66,7 @@ func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipe
 		var err error
 		switch next.Where {
 		case pipeline.ToTarget:
-			next, err = x.targets.run(ctx, o)
+			next, err = x.target(ctx, o)
 		case pipeline.ToHold:
 			next, err = x.park(o, next)
 		default:

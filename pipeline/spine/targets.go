@@ -31,6 +31,8 @@ type target struct {
 	of      uint64 // the work's number that the payload is of
 	last    uint64 // the number of the last work
 	proved  bool   // the last work proved that it did nothing
+	class   string // of the last work
+	member  string // who did it
 }
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
@@ -79,6 +81,7 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil
 	}
+	o.run.class = class
 	once := t.n.opts.Once(o.call)
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1, Class: groupOf(o.call.Kind, class),
 		Tenant: o.tenant, Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
@@ -180,7 +183,7 @@ func (t *targets) came(ctx context.Context, o *owned, l letter) (pipeline.Next, 
 			return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 		}
 	}
-	o.run.last, o.run.proved = l.n, l.record.State == protocol.NotRun
+	o.run.last, o.run.proved, o.run.member = l.n, l.record.State == protocol.NotRun, l.member
 	return pipeline.RunTarget(context.WithoutCancel(ctx), res, o.call, nil), nil
 }
 
