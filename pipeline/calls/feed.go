@@ -1,0 +1,72 @@
+package calls
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
+
+// News is one event of the feed.
+type News struct {
+	// What is the kind of event: accepted, hop, target, end, part, held, answered, switch, lost.
+	What string
+	Data json.RawMessage
+}
+
+// Bounds of a feed: a reader that is slower loses events and is told how many.
+const (
+	feedBuffer = 2048
+	renewal    = Interest / 3
+)
+
+// Follow tells of every event until ctx ends or tell returns an error, and has single steps told as long as it runs. A
+// tenant binds it to the events of that tenant. It returns tell's error, or that of ctx.
+func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n News) error) error {
+	in := make(chan *nats.Msg, feedBuffer)
+	sub, err := l.conn.ChanSubscribe(l.subjects.EventAll(), in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	prefix := strings.TrimSuffix(l.subjects.EventAll(), ">")
+	again := time.NewTicker(renewal)
+	defer again.Stop()
+	_ = l.conn.Publish(interest(l.subjects), nil)
+	lost := 0
+	for {
+		select {
+		case m := <-in:
+			if n, ok := newsOf(m, prefix, tenant); ok {
+				if err := tell(n); err != nil {
+					return err
+				}
+			}
+		case <-again.C:
+			_ = l.conn.Publish(interest(l.subjects), nil)
+			if total, err := sub.Dropped(); err == nil && total > lost {
+				n := News{"lost", rawjson.Encode(map[string]int{"events": total - lost})}
+				if lost = total; tell(n) != nil {
+					return nil
+				}
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func newsOf(m *nats.Msg, prefix, tenant string) (n News, ok bool) {
+	what, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
+	if !json.Valid(m.Data) {
+		return n, false
+	}
+	if whose, _ := rawjson.FieldString(m.Data, "tenant"); tenant != "" && whose != tenant {
+		return n, false
+	}
+	return News{what, m.Data}, true
+}
