@@ -186,13 +186,16 @@ func (l *Lookup) newest(ctx context.Context, q Query, subject string, before uin
 	if q.Until.IsZero() {
 		return high, nil
 	}
-	until := q.Until.Add(1)
+	until := q.Until.Add(lag)
 	later, err := read(ctx, l.conn, get{Start: &until})
 	if err == nil && len(later) > 0 {
 		high = min(high, later[0].seq-1)
 	}
 	return high, err
 }
+
+// lag is how much later than its end a story may have been stored.
+const lag = 10 * time.Second
 
 // first is the place of the oldest that the stream still has of a subject; beyond all if there is none.
 func (l *Lookup) first(ctx context.Context, subject string) uint64 {

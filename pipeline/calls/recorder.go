@@ -175,6 +175,8 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 	if c.Kind == messages.Model {
 		w.story.Model = chat.ModelName(c.Request())
 	}
+	w.where = placeOf(c)
+	w.story.Steps = make([]Step, 0, 2*len(c.Slip.Stops)+2)
 	w.request, w.reply = c.Request(), c.Reply()
 	if w.explain = w.explain && (w.sampled || c.Explain); w.texts {
 		w.redactor = redactorOf(c)

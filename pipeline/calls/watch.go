@@ -21,7 +21,7 @@ type watch struct {
 
 	mu     sync.Mutex // the story is read while the call runs
 	story  Story
-	where  string
+	where  place
 	values int // bytes of texts so far
 
 	request, reply []byte // as the last step left them
@@ -57,7 +57,7 @@ func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
 		s.Error = cut(reason(p.Err))
 	}
 	s.Changes = w.changes(c, p.Stage, p.Phase)
-	w.add(s, c.Slip.Where())
+	w.add(s, placeOf(c))
 	if w.r.isWatched() {
 		w.r.tell(w.r.subjects.Event("hop", string(c.Kind), string(p.Phase), messages.Token(p.Stage)), w.happened(s))
 	}
@@ -91,7 +91,7 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 		}
 	}
 	w.request, w.reply = c.Request(), c.Reply()
-	w.add(s, c.Slip.Where())
+	w.add(s, placeOf(c))
 	if s.Outcome == OK {
 		w.answered(s, t.Member)
 	}
@@ -118,7 +118,7 @@ func (w *watch) answered(s Step, member string) {
 	w.story.Usage = s.Usage
 }
 
-func (w *watch) add(s Step, where string) {
+func (w *watch) add(s Step, where place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.where = where
@@ -162,7 +162,7 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
 		s.Cache = "hit"
 	}
 	if how != pipeline.Ended {
-		s.At = w.where
+		s.At = w.where.String()
 		return *s
 	}
 	s.Outcome = OK
@@ -180,7 +180,30 @@ func (w *watch) now() Story {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.story
-	s.At, s.Micros = w.where, time.Since(s.Accepted).Microseconds()
+	s.At, s.Micros = w.where.String(), time.Since(s.Accepted).Microseconds()
 	s.Steps = slices.Clip(s.Steps)
 	return s
+}
+
+// place is where a call is, kept as it is read: most are never shown.
+type place struct {
+	stage string
+	phase messages.Phase
+	back  bool
+}
+
+func placeOf(c *messages.Call) place {
+	stage, phase := c.Slip.Stage()
+	return place{stage, phase, c.Slip.Back}
+}
+
+// String says where, as faults do.
+func (p place) String() string {
+	switch {
+	case p.stage != "":
+		return string(p.phase) + " of stage " + p.stage
+	case p.back:
+		return "the reply"
+	}
+	return "the target"
 }

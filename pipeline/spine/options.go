@@ -130,6 +130,8 @@ type Options struct {
 	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
 	// Observer is told of the calls that this process owns. Nil: nobody listens.
 	Observer pipeline.Observer
+	// Root makes a trace for a call whose caller has none; nil: one that nobody records.
+	Root func(kind messages.Kind) messages.Trace
 	// Middleware is put around the handlers of stages and targets, the first outermost.
 	Middleware []message.HandlerMiddleware
 	// Callers are those who ask by plain NATS requests; nil: there are none.
