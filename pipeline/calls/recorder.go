@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
@@ -18,9 +16,10 @@ import (
 
 // Options say what a recorder records.
 type Options struct {
-	Conn *nats.Conn // the recorder does not close it
-	Root string     // of all subjects
-	Name string     // of this process on the bus
+	// Send sends an event and does not wait for it. It is called by one goroutine.
+	Send func(subject string, data []byte) error
+	Root string // of all subjects
+	Name string // of this process on the bus
 	// Sample is the share of calls without a fault whose stories are told at their end, 0 to 1. Those with a fault always
 	// are.
 	Sample float64
@@ -45,7 +44,6 @@ type Recorder struct {
 	mu      sync.Mutex
 	running map[string]*watch
 
-	subs []*nats.Subscription
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -73,12 +71,12 @@ func New(o Options) *Recorder {
 
 // Close sends what waits and takes nothing more.
 func (r *Recorder) Close() {
-	for _, s := range r.subs {
-		_ = s.Unsubscribe()
-	}
 	r.stop()
 	<-r.done
 }
+
+// Name is that of this process.
+func (r *Recorder) Name() string { return r.opts.Name }
 
 // Lost returns how many events were lost since the start.
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
@@ -103,7 +101,7 @@ func (r *Recorder) send(ctx context.Context) {
 }
 
 func (r *Recorder) publish(e event) {
-	if err := r.opts.Conn.Publish(e.subject, rawjson.Encode(e.value)); err != nil {
+	if err := r.opts.Send(e.subject, rawjson.Encode(e.value)); err != nil {
 		r.lose(err)
 		return
 	}
@@ -125,33 +123,16 @@ func (r *Recorder) tell(subject string, value any) {
 	}
 }
 
-// Interest is for how long one message on [Recorder.interest] has single steps told.
+// Interest is for how long [Recorder.Watched] has single steps told.
 const Interest = 15 * time.Second
 
-// isWatched reports whether somebody looks on.
+// Watched says that somebody looks on.
+func (r *Recorder) Watched() { r.watched.Store(time.Now().Add(Interest).UnixNano()) }
+
+// isWatched reports whether somebody does.
 func (r *Recorder) isWatched() bool {
 	until := r.watched.Load()
 	return until != 0 && time.Now().UnixNano() < until
-}
-
-// interest is where whoever looks on says so, again and again.
-func interest(s messages.Subjects) string { return s.Control("control", "watch") }
-
-// Serve answers those who ask for running calls, and hears who looks on. guard wraps what answers a request, so that
-// answers go to inboxes only.
-func (r *Recorder) Serve(guard func(nats.MsgHandler) nats.MsgHandler) error {
-	heard := map[string]nats.MsgHandler{
-		interest(r.subjects): func(*nats.Msg) { r.watched.Store(time.Now().Add(Interest).UnixNano()) },
-		live(r.subjects):     guard(r.answer),
-	}
-	for subject, handle := range heard {
-		s, err := r.opts.Conn.Subscribe(subject, handle)
-		if err != nil {
-			return err
-		}
-		r.subs = append(r.subs, s)
-	}
-	return nil
 }
 
 // sampled reports whether the call is one of those that are told; it depends on its id alone.

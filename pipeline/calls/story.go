@@ -1,6 +1,6 @@
-// Package calls keeps the stories of calls, so that one can be looked up: which stages ran and how long, who answered,
-// what was waited for, tried, changed and refused. A recorder in each process that owns calls tells what happens as
-// events; the stories of finished calls stay in a stream for a while, and those of running calls in their processes.
+// Package calls tells the stories of calls, so that one can be looked up: which stages ran and how long, who answered,
+// what was waited for, tried, changed and refused. A recorder in each process that owns calls knows those that run, and
+// tells what happens as events. Package natscalls keeps them and finds them again.
 //
 // A story holds no body and no key. What stages changed is told by its place and size, and by its text only where that
 // is configured or an operator asked for it.
@@ -136,8 +136,8 @@ func cut(s string) string {
 	return string([]rune(s[:longestWhy])) + "..."
 }
 
-// row is the story as a list shows it.
-func (s Story) row() Story {
+// Row is the story as a list shows it.
+func (s Story) Row() Story {
 	s.Steps, s.Left = nil, 0
 	return s
 }

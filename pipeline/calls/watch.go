@@ -190,11 +190,12 @@ type place struct {
 	stage string
 	phase messages.Phase
 	back  bool
+	entry bool
 }
 
 func placeOf(c *messages.Call) place {
 	stage, phase := c.Slip.Stage()
-	return place{stage, phase, c.Slip.Back}
+	return place{stage, phase, c.Slip.Back, c.Slip.At < 0 && !c.Slip.Back}
 }
 
 // String says where, as faults do.
@@ -204,6 +205,8 @@ func (p place) String() string {
 		return string(p.phase) + " of stage " + p.stage
 	case p.back:
 		return "the reply"
+	case p.entry:
+		return "the entry"
 	}
 	return "the target"
 }

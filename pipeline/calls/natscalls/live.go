@@ -1,10 +1,9 @@
-package calls
+package natscalls
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/calls"
 )
 
 // ask is the question for running calls: one of them with its steps, or the newest without.
@@ -22,49 +22,32 @@ type ask struct {
 
 // told is the answer of one process.
 type told struct {
-	Owner string  `json:"owner"`
-	Calls []Story `json:"calls"`
+	Owner string        `json:"owner"`
+	Calls []calls.Story `json:"calls"`
 }
 
 // live is where running calls are asked for; every process that owns calls answers.
 func live(s messages.Subjects) string { return s.Control("control", "calls") }
 
-// mostLive is how many running calls one process tells of.
-const mostLive = 200
+// interest is where whoever looks on says so, again and again.
+func interest(s messages.Subjects) string { return s.Control("control", "watch") }
 
-// answer says what runs here.
-func (r *Recorder) answer(m *nats.Msg) {
-	var q ask
-	if json.Unmarshal(m.Data, &q) != nil {
-		return
-	}
-	_ = m.Respond(rawjson.Encode(told{r.opts.Name, r.here(q)}))
-}
-
-func (r *Recorder) here(q ask) []Story {
-	r.mu.Lock()
-	var found []*watch
-	if w := r.running[q.Call]; w != nil {
-		found = append(found, w)
-	} else if q.Call == "" {
-		for _, w := range r.running {
-			found = append(found, w)
+// Serve has a recorder answer those who ask for running calls, and hear who looks on, until stop is called. guard wraps
+// what answers a request, so that answers go to inboxes only.
+func Serve(nc *nats.Conn, root string, r *calls.Recorder, guard func(nats.MsgHandler) nats.MsgHandler) (stop func(), err error) {
+	s := messages.Subjects{Root: root}
+	answer := func(m *nats.Msg) {
+		var q ask
+		if json.Unmarshal(m.Data, &q) == nil {
+			_ = m.Respond(rawjson.Encode(told{r.Name(), r.Running(q.Tenant, q.Call)}))
 		}
 	}
-	r.mu.Unlock()
-	out := []Story{}
-	for _, w := range found {
-		s := w.now()
-		if q.Tenant != "" && q.Tenant != s.Tenant {
-			continue
-		}
-		if q.Call == "" {
-			s = s.row()
-		}
-		out = append(out, s)
+	asked, err := nc.Subscribe(live(s), guard(answer))
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(out, func(a, b Story) int { return b.Accepted.Compare(a.Accepted) })
-	return out[:min(len(out), mostLive)]
+	watched, err := nc.Subscribe(interest(s), func(*nats.Msg) { r.Watched() })
+	return func() { _, _ = asked.Unsubscribe(), watched.Unsubscribe() }, err
 }
 
 // Times of asking: how long the first answer and one that is missing are waited for, and how long others after the
@@ -78,7 +61,7 @@ const (
 type peers struct{ n atomic.Int64 }
 
 // running asks every process what runs there. whole is false if fewer answered than the last time.
-func (l *Lookup) running(ctx context.Context, q ask) (out []Story, whole bool) {
+func (l *Lookup) running(ctx context.Context, q ask) (out []calls.Story, whole bool) {
 	sub, err := l.conn.SubscribeSync(l.conn.NewInbox())
 	if err != nil {
 		return nil, false

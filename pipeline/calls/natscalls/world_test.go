@@ -1,4 +1,4 @@
-package calls_test
+package natscalls_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/calls"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 	"github.com/shallot-nats/shallot/pipeline/spine"
 )
 
@@ -24,7 +25,7 @@ type world struct {
 	js  jetstream.JetStream
 }
 
-func newWorld(t *testing.T, l calls.Limits) *world {
+func newWorld(t *testing.T, l natscalls.Limits) *world {
 	t.Helper()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
 	require.NoError(t, err)
@@ -33,9 +34,9 @@ func newWorld(t *testing.T, l calls.Limits) *world {
 	w.js, err = jetstream.New(w.conn())
 	require.NoError(t, err)
 	if l.Age == 0 {
-		l = calls.Limits{Age: time.Hour, Bytes: 64 << 20}
+		l = natscalls.Limits{Age: time.Hour, Bytes: 64 << 20}
 	}
-	_, err = calls.Provision(t.Context(), w.js, "", l)
+	_, err = natscalls.Provision(t.Context(), w.js, "", l)
 	require.NoError(t, err)
 	return w
 }
@@ -50,19 +51,22 @@ func (w *world) conn() *nats.Conn {
 
 func (w *world) recorder(o calls.Options) *calls.Recorder {
 	w.t.Helper()
-	o.Conn = w.conn()
+	nc := w.conn()
+	o.Send = nc.Publish
 	if o.Sample == 0 {
 		o.Sample = 1
 	}
 	o.Changes = true
 	r := calls.New(o)
 	w.t.Cleanup(r.Close)
-	require.NoError(w.t, r.Serve(func(h nats.MsgHandler) nats.MsgHandler { return h }))
-	require.NoError(w.t, o.Conn.Flush())
+	stop, err := natscalls.Serve(nc, "", r, func(h nats.MsgHandler) nats.MsgHandler { return h })
+	require.NoError(w.t, err)
+	w.t.Cleanup(stop)
+	require.NoError(w.t, nc.Flush())
 	return r
 }
 
-func (w *world) lookup() *calls.Lookup { return calls.NewLookup(w.conn(), "", true) }
+func (w *world) lookup() *natscalls.Lookup { return natscalls.NewLookup(w.conn(), "", true) }
 
 // nodes starts a node of the bus for each part of an installation; the first owns the calls and is returned.
 func (w *world) nodes(target pipeline.TargetFunc, stages ...pipeline.Stage) *spine.Node {
@@ -109,7 +113,7 @@ func (w *world) call(n *spine.Node, r pipeline.Request) *messages.Call {
 }
 
 // story waits until the story of a call is kept.
-func (w *world) story(l *calls.Lookup, tenant, id string) (out []calls.Story) {
+func (w *world) story(l *natscalls.Lookup, tenant, id string) (out []calls.Story) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		parts, err := l.Get(w.t.Context(), tenant, id)

@@ -1,4 +1,4 @@
-package calls_test
+package natscalls_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/calls"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 )
 
 const secret = "my card is 4111 1111 1111 1111"
@@ -60,7 +61,7 @@ func flaky() pipeline.TargetFunc {
 // The story of a call over three processes says who did what, how often, and what was wrong, without a word of the call.
 func TestTheStoryOfACallNamesEveryStepAndNoWordOfTheCall(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	n := w.nodes(flaky(), editing())
 	heard := make(chan *nats.Msg, 100)
 	_, err := w.conn().ChanSubscribe("shallot.v1.event.>", heard)
@@ -94,7 +95,7 @@ func TestTheStoryOfACallNamesEveryStepAndNoWordOfTheCall(t *testing.T) {
 // A call that runs is found, with where it is; a tenant never finds the call of another, neither running nor ended.
 func TestRunningCallsAreFoundByTheirTenantOnly(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	came, goOn := make(chan struct{}), make(chan struct{})
 	n := w.nodes(func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
 		close(came)
@@ -137,7 +138,7 @@ func TestRunningCallsAreFoundByTheirTenantOnly(t *testing.T) {
 // A page ends where the next one begins, whatever lies between, and each filter finds what it names.
 func TestListsAreNewestFirstAndGoOnWhereTheyEnded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	r := w.recorder(calls.Options{Name: "owner"})
 	var all, mine []string
 	for i := range 1500 {
@@ -217,7 +218,7 @@ func TestListsAreNewestFirstAndGoOnWhereTheyEnded(t *testing.T) {
 // Whoever looks on gets single steps from then on, of their tenant alone.
 func TestSingleStepsAreToldWhileSomebodyLooksOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	r := w.recorder(calls.Options{Name: "owner"})
 	ctx, cancel := context.WithCancel(t.Context())
 	news := make(chan calls.News, 1000)

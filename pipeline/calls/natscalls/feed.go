@@ -1,4 +1,4 @@
-package calls
+package natscalls
 
 import (
 	"context"
@@ -9,24 +9,18 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/calls"
 )
-
-// News is one event of the feed.
-type News struct {
-	// What is the kind of event: accepted, hop, target, end, part, held, answered, switch, lost.
-	What string
-	Data json.RawMessage
-}
 
 // Bounds of a feed: a reader that is slower loses events and is told how many.
 const (
 	feedBuffer = 2048
-	renewal    = Interest / 3
+	renewal    = calls.Interest / 3
 )
 
 // Follow tells of every event until ctx ends or tell returns an error, and has single steps told as long as it runs. A
 // tenant binds it to the events of that tenant. It returns tell's error, or that of ctx.
-func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n News) error) error {
+func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n calls.News) error) error {
 	in := make(chan *nats.Msg, feedBuffer)
 	sub, err := l.conn.ChanSubscribe(l.subjects.EventAll(), in)
 	if err != nil {
@@ -49,7 +43,7 @@ func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n News) er
 		case <-again.C:
 			_ = l.conn.Publish(interest(l.subjects), nil)
 			if total, err := sub.Dropped(); err == nil && total > lost {
-				n := News{"lost", rawjson.Encode(map[string]int{"events": total - lost})}
+				n := calls.News{What: "lost", Data: rawjson.Encode(map[string]int{"events": total - lost})}
 				if lost = total; tell(n) != nil {
 					return nil
 				}
@@ -60,7 +54,7 @@ func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n News) er
 	}
 }
 
-func newsOf(m *nats.Msg, prefix, tenant string) (n News, ok bool) {
+func newsOf(m *nats.Msg, prefix, tenant string) (n calls.News, ok bool) {
 	what, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
 	if !json.Valid(m.Data) {
 		return n, false
@@ -68,5 +62,5 @@ func newsOf(m *nats.Msg, prefix, tenant string) (n News, ok bool) {
 	if whose, _ := rawjson.FieldString(m.Data, "tenant"); tenant != "" && whose != tenant {
 		return n, false
 	}
-	return News{what, m.Data}, true
+	return calls.News{What: what, Data: m.Data}, true
 }

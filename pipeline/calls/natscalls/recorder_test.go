@@ -1,4 +1,4 @@
-package calls_test
+package natscalls_test
 
 import (
 	"testing"
@@ -9,15 +9,16 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/calls"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 )
 
 // Without a server, and with more events than can wait, calls go on as fast; what is lost is counted.
 func TestEventsThatCannotBeSentAreLostAndNoCallWaitsForThem(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	nc := w.conn()
 	nc.Close()
-	r := calls.New(calls.Options{Conn: nc, Name: "owner", Sample: 1})
+	r := calls.New(calls.Options{Send: nc.Publish, Name: "owner", Sample: 1})
 	const many = 20_000
 	for range many {
 		tell(r, made("acme"))
@@ -29,7 +30,7 @@ func TestEventsThatCannotBeSentAreLostAndNoCallWaitsForThem(t *testing.T) {
 // A sample leaves out calls that went well, and the same ones everywhere; it leaves out none with a fault.
 func TestASampleLeavesOutNoFault(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	a, b := w.recorder(calls.Options{Name: "a", Sample: 0.25}), w.recorder(calls.Options{Name: "b", Sample: 0.25})
 	var last *messages.Call
 	for range 400 {
@@ -59,7 +60,7 @@ func TestASampleLeavesOutNoFault(t *testing.T) {
 // Texts are kept of what has passed the stage that takes personal data out, and of nothing outside of it.
 func TestTextsAreKeptOnlyBehindTheStageThatTakesPersonalDataOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	r := w.recorder(calls.Options{Name: "owner", Texts: true})
 	c := made("acme")
 	watch := r.Owns(c, pipeline.Ownership{})
@@ -90,7 +91,7 @@ func TestTextsAreKeptOnlyBehindTheStageThatTakesPersonalDataOut(t *testing.T) {
 // A call that was parked has its parts, in their order, and is listed once.
 func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{})
+	w := newWorld(t, natscalls.Limits{})
 	r := w.recorder(calls.Options{Name: "owner"})
 	l := w.lookup()
 	c := made("acme")
@@ -112,17 +113,17 @@ func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 // What the start line says of the limits is what holds, whoever made the stream.
 func TestTheLimitsThatAreSaidAreThoseOfTheStream(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, calls.Limits{Age: time.Minute, Bytes: 1 << 20})
-	have, err := calls.Provision(t.Context(), w.js, "", calls.Limits{Age: time.Hour, Bytes: 1 << 30, Verify: true})
+	w := newWorld(t, natscalls.Limits{Age: time.Minute, Bytes: 1 << 20})
+	have, err := natscalls.Provision(t.Context(), w.js, "", natscalls.Limits{Age: time.Hour, Bytes: 1 << 30, Verify: true})
 	require.NoError(t, err)
 	require.Equal(t, []any{time.Minute, int64(1 << 20)}, []any{have.Age, have.Bytes})
-	have, err = calls.Provision(t.Context(), w.js, "", calls.Limits{Age: time.Hour, Bytes: 1 << 21})
+	have, err = natscalls.Provision(t.Context(), w.js, "", natscalls.Limits{Age: time.Hour, Bytes: 1 << 21})
 	require.NoError(t, err)
 	require.Equal(t, []any{time.Hour, int64(1 << 21)}, []any{have.Age, have.Bytes})
 }
 
 func BenchmarkStory(b *testing.B) {
-	r := calls.New(calls.Options{Conn: nil, Name: "owner", Changes: true})
+	r := calls.New(calls.Options{Name: "owner", Changes: true})
 	defer r.Close()
 	c := made("acme")
 	report := pipeline.PhaseRun{Report: pipeline.Report{Stage: "inner", Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue(),

@@ -1,4 +1,4 @@
-package calls
+package natscalls
 
 import (
 	"cmp"
@@ -12,41 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/calls"
 )
-
-// Query says which calls are looked for. Empty fields match all.
-type Query struct {
-	Tenant string
-	// ID is any id: of a call, a request, a session, a run, a trace.
-	ID      string
-	Request string
-	Session string
-	Run     string
-	Parent  string
-	Kind    messages.Kind
-	Model   string // as asked for, or as answered
-	Tool    string
-	// State is one of the states; Outcome is "ok", the code of a fault, or "fault" for any of them.
-	State, Outcome string
-	// Since and Until bound the time of the end; a call that runs is there as long as Until is not past.
-	Since, Until time.Time
-	// Limit is how many are returned, 50 if it is 0, at most 500. Before is the Next of an earlier page.
-	Limit  int
-	Before string
-}
-
-// AnyFault is the outcome of every call that has a fault.
-const AnyFault = "fault"
-
-// Page is a part of the list, the newest first: calls that run, then those that ended last.
-type Page struct {
-	Calls []Story `json:"data"`
-	// Next is where the list goes on; empty at its end. A page may have fewer calls than asked for and a Next: then many
-	// were looked through and few found.
-	Next string `json:"next,omitempty"`
-	// Silent says that some process did not say in time what runs there.
-	Silent bool `json:"incomplete,omitempty"`
-}
 
 // Lookup finds calls. It is safe for concurrent use.
 type Lookup struct {
@@ -71,22 +38,22 @@ const (
 )
 
 // List returns a page of what matches.
-func (l *Lookup) List(ctx context.Context, q Query) (Page, error) {
+func (l *Lookup) List(ctx context.Context, q calls.Query) (calls.Page, error) {
 	limit := min(max(q.Limit, 0), mostRows)
 	limit = cmp.Or(limit, usualRows)
-	page := Page{Calls: []Story{}}
-	before, err := q.cursor()
+	page := calls.Page{Calls: []calls.Story{}}
+	before, err := cursor(q)
 	if err != nil {
 		return page, err
 	}
 	seen := map[string]bool{}
-	if before == 0 && q.mayRun() {
+	if before == 0 && mayRun(q) {
 		running, whole := l.running(ctx, ask{Tenant: q.Tenant})
 		page.Silent = !whole
-		slices.SortFunc(running, func(a, b Story) int { return b.Accepted.Compare(a.Accepted) })
+		slices.SortFunc(running, func(a, b calls.Story) int { return b.Accepted.Compare(a.Accepted) })
 		for _, s := range running {
-			if q.matches(s) {
-				page.Calls = append(page.Calls, s.row())
+			if q.Matches(s) {
+				page.Calls = append(page.Calls, s.Row())
 				seen[s.Call] = true
 			}
 		}
@@ -97,7 +64,7 @@ func (l *Lookup) List(ctx context.Context, q Query) (Page, error) {
 	return page, err
 }
 
-func (q Query) cursor() (uint64, error) {
+func cursor(q calls.Query) (uint64, error) {
 	if q.Before == "" {
 		return 0, nil
 	}
@@ -109,14 +76,14 @@ func (q Query) cursor() (uint64, error) {
 }
 
 // mayRun reports whether a running call can match.
-func (q Query) mayRun() bool {
-	return q.Outcome == "" && (q.State == "" || q.State == Running) && (q.Until.IsZero() || time.Now().Before(q.Until))
+func mayRun(q calls.Query) bool {
+	return q.Outcome == "" && (q.State == "" || q.State == calls.Running) && (q.Until.IsZero() || time.Now().Before(q.Until))
 }
 
 // ended adds calls from the stream, from its end backwards. The stream is read in spans, which grow as long as they hold
 // little that matches.
-func (l *Lookup) ended(ctx context.Context, q Query, before uint64, limit int, seen map[string]bool, page *Page) error {
-	subject := l.subjects.Stories(q.Kind, q.Tenant, q.token(), "")
+func (l *Lookup) ended(ctx context.Context, q calls.Query, before uint64, limit int, seen map[string]bool, page *calls.Page) error {
+	subject := l.subjects.Stories(q.Kind, q.Tenant, token(q), "")
 	high, err := l.newest(ctx, q, subject, before)
 	if err != nil || high == 0 {
 		return err
@@ -137,9 +104,9 @@ func (l *Lookup) ended(ctx context.Context, q Query, before uint64, limit int, s
 				return nil
 			}
 			looked++
-			if s, ok := one.story(); ok && q.matches(s) && !seen[s.Call] {
+			if s, ok := one.story(); ok && q.Matches(s) && !seen[s.Call] {
 				seen[s.Call] = true
-				page.Calls = append(page.Calls, s.row())
+				page.Calls = append(page.Calls, s.Row())
 			}
 			if len(page.Calls) >= limit || looked >= mostRead {
 				page.Next = next(one.seq)
@@ -163,18 +130,18 @@ func next(seq uint64) string {
 }
 
 // token is the outcome as it stands in subjects; empty if it does not.
-func (q Query) token() string {
+func token(q calls.Query) string {
 	switch {
-	case q.Outcome != "" && q.Outcome != AnyFault:
+	case q.Outcome != "" && q.Outcome != calls.AnyFault:
 		return q.Outcome
-	case q.State == Held || q.State == Moved:
+	case q.State == calls.Held || q.State == calls.Moved:
 		return q.State
 	}
 	return ""
 }
 
 // newest is the place in the stream where the list begins; 0 if there is nothing.
-func (l *Lookup) newest(ctx context.Context, q Query, subject string, before uint64) (uint64, error) {
+func (l *Lookup) newest(ctx context.Context, q calls.Query, subject string, before uint64) (uint64, error) {
 	high := before - 1
 	if before == 0 {
 		last, err := read(ctx, l.conn, get{Last: subject})
@@ -206,31 +173,15 @@ func (l *Lookup) first(ctx context.Context, subject string) uint64 {
 	return found[0].seq
 }
 
-func (s stored) story() (out Story, ok bool) {
+func (s stored) story() (out calls.Story, ok bool) {
 	return out, json.Unmarshal(s.data, &out) == nil
-}
-
-// matches reports whether a story is looked for.
-func (q Query) matches(s Story) bool {
-	is := func(want, have string) bool { return want == "" || want == have }
-	by := Answerer{}
-	if s.By != nil {
-		by = *s.By
-	}
-	return is(q.Tenant, s.Tenant) && is(string(q.Kind), string(s.Kind)) && is(q.Request, s.Request) && is(q.Session, s.Session) &&
-		is(q.Run, s.Run) && is(q.Parent, s.Parent) && is(q.Tool, s.Tool) && is(q.State, s.State) &&
-		(q.Model == "" || q.Model == s.Model || q.Model == by.Model) &&
-		(is(q.Outcome, s.Outcome) || q.Outcome == AnyFault && s.Outcome != OK && s.Outcome != "") &&
-		(q.ID == "" || slices.Contains([]string{s.Call, s.Request, s.Session, s.Run, s.Trace}, q.ID)) &&
-		(q.Until.IsZero() || s.Ended.IsZero() || !s.Ended.After(q.Until)) &&
-		(q.Since.IsZero() || s.Ended.IsZero() || !s.Ended.Before(q.Since))
 }
 
 // Get returns the parts of one call's story, the oldest first; the last says how it stands. An empty tenant means any. A
 // call of which nothing is known, or of another tenant, is the fault not_found.
-func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]Story, error) {
+func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]calls.Story, error) {
 	running, _ := l.running(ctx, ask{Tenant: tenant, Call: call})
-	var parts []Story
+	var parts []calls.Story
 	if l.kept {
 		found, err := read(ctx, l.conn, get{Seq: 1, Next: l.subjects.Stories("", tenant, "", call), Batch: mostParts})
 		if err != nil && (len(running) == 0 || !errors.Is(err, errNoAnswer)) {
@@ -242,7 +193,7 @@ func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]Story, error) 
 			}
 		}
 	}
-	if n := len(parts); n == 0 || parts[n-1].State != Ended {
+	if n := len(parts); n == 0 || parts[n-1].State != calls.Ended {
 		parts = append(parts, running...)
 	}
 	if len(parts) == 0 {

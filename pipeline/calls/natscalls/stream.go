@@ -1,4 +1,6 @@
-package calls
+// Package natscalls keeps the stories of calls in a stream, asks the processes for those that run, and follows events as
+// they come.
+package natscalls
 
 import (
 	"context"
