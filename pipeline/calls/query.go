@@ -2,7 +2,10 @@ package calls
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -60,7 +63,68 @@ func (q Query) Matches(s Story) bool {
 
 // News is one event of the feed.
 type News struct {
-	// What is the kind of event: accepted, hop, target, end, part, held, answered, switch, lost.
+	// What is the kind of event: accepted, hop, target, end, part, held, answered, switch, lost. It is empty for a sign of
+	// life.
 	What string
 	Data json.RawMessage
+}
+
+// Lost is the news of events that were not told, because there were more than the reader takes: {"events": <count>}.
+const Lost = "lost"
+
+// ParseQuery reads a query as the faces get it: by the names of its fields in lower case. Times are RFC 3339, or how long
+// ago: 15m. A name that is not known, or a value that cannot be read, is the fault invalid_request.
+func ParseQuery(fields map[string]string) (q Query, err error) {
+	texts := map[string]*string{"id": &q.ID, "request": &q.Request, "session": &q.Session, "run": &q.Run, "parent": &q.Parent,
+		"kind": (*string)(&q.Kind), "model": &q.Model, "tool": &q.Tool, "state": &q.State, "outcome": &q.Outcome, "before": &q.Before}
+	times := map[string]*time.Time{"since": &q.Since, "until": &q.Until}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value := fields[name]
+		switch {
+		case value == "":
+		case texts[name] != nil:
+			*texts[name] = value
+		case times[name] != nil:
+			if *times[name], err = when(value); err != nil {
+				return q, bad(name, "%q is neither a time like 2026-01-02T15:04:05Z nor a duration like 15m", value)
+			}
+		case name == "limit":
+			if q.Limit, err = strconv.Atoi(value); err != nil || q.Limit < 1 || q.Limit > MostRows {
+				return q, bad(name, "%q is not a number from 1 to %d", value, MostRows)
+			}
+		default:
+			known := slices.Concat(slices.Collect(maps.Keys(texts)), []string{"since", "until", "limit"})
+			slices.Sort(known)
+			return q, bad(name, "there is no such filter; known: %s", strings.Join(known, ", "))
+		}
+	}
+	return q, q.check()
+}
+
+// MostRows is how many calls a page has at most.
+const MostRows = 500
+
+func when(value string) (time.Time, error) {
+	if ago, err := time.ParseDuration(value); err == nil {
+		return time.Now().Add(-ago), nil
+	}
+	return time.Parse(time.RFC3339, value)
+}
+
+func bad(name, format string, args ...any) error {
+	return messages.NewFault(messages.InvalidRequest, name+": "+format, args...).At(name).From("entry")
+}
+
+// check refuses words that are not what a field can be.
+func (q Query) check() error {
+	if states := []string{Running, Queued, Held, Moved, Ended}; q.State != "" && !slices.Contains(states, q.State) {
+		return bad("state", "%q; known: %s", q.State, strings.Join(states, ", "))
+	}
+	if q.Kind != "" && !q.Kind.Valid() {
+		return bad("kind", "%q; known: model, tool, agent", string(q.Kind))
+	}
+	if q.Outcome != "" && q.Outcome != OK && q.Outcome != AnyFault && !messages.Code(q.Outcome).Known() {
+		return bad("outcome", "%q is neither ok, nor fault for any fault, nor the code of a fault", q.Outcome)
+	}
+	return nil
 }

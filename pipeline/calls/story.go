@@ -141,3 +141,16 @@ func (s Story) Row() Story {
 	s.Steps, s.Left = nil, 0
 	return s
 }
+
+// Told is a call with all parts of its story: the last part, which says how it stands, and those before it.
+type Told struct {
+	Object string `json:"object"` // shallot.call
+	Story
+	Before []Story `json:"before,omitempty"`
+}
+
+// Whole puts the parts of a story together. There is at least one.
+func Whole(parts []Story) Told {
+	n := len(parts) - 1
+	return Told{Object: "shallot.call", Story: parts[n], Before: parts[:n]}
+}

@@ -127,7 +127,7 @@ func codeOf(f *messages.Fault) string {
 	switch {
 	case f == nil:
 		return ""
-	case f.Code.Info().Status == 0:
+	case !f.Code.Known():
 		return other
 	}
 	return string(f.Code)

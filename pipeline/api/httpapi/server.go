@@ -92,6 +92,8 @@ type Deps struct {
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
+	Calls       CallLookup      // nil: calls cannot be looked up
+	Observer    RequestObserver // nil: nobody measures requests
 	Extra       []Surface
 	Log         *slog.Logger
 }

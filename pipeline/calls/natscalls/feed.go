@@ -19,7 +19,7 @@ const (
 )
 
 // Follow tells of every event until ctx ends or tell returns an error, and has single steps told as long as it runs. A
-// tenant binds it to the events of that tenant. It returns tell's error, or that of ctx.
+// tenant binds it to the events of that tenant. Every few seconds it tells of nothing, as a sign of life. It returns tell's error, or that of ctx.
 func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n calls.News) error) error {
 	in := make(chan *nats.Msg, feedBuffer)
 	sub, err := l.conn.ChanSubscribe(l.subjects.EventAll(), in)
@@ -42,11 +42,13 @@ func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n calls.Ne
 			}
 		case <-again.C:
 			_ = l.conn.Publish(interest(l.subjects), nil)
+			n := calls.News{}
 			if total, err := sub.Dropped(); err == nil && total > lost {
-				n := calls.News{What: "lost", Data: rawjson.Encode(map[string]int{"events": total - lost})}
-				if lost = total; tell(n) != nil {
-					return nil
-				}
+				n = calls.News{What: calls.Lost, Data: rawjson.Encode(map[string]int{"events": total - lost})}
+				lost = total
+			}
+			if err := tell(n); err != nil {
+				return err
 			}
 		case <-ctx.Done():
 			return ctx.Err()

@@ -31,7 +31,6 @@ func NewLookup(nc *nats.Conn, root string, kept bool) *Lookup {
 // Bounds of one page.
 const (
 	usualRows = 50
-	mostRows  = 500
 	mostRead  = 20_000 // stories that are looked through for one page
 	firstSpan = 256
 	widest    = 8192
@@ -39,7 +38,7 @@ const (
 
 // List returns a page of what matches.
 func (l *Lookup) List(ctx context.Context, q calls.Query) (calls.Page, error) {
-	limit := min(max(q.Limit, 0), mostRows)
+	limit := min(max(q.Limit, 0), calls.MostRows)
 	limit = cmp.Or(limit, usualRows)
 	page := calls.Page{Calls: []calls.Story{}}
 	before, err := cursor(q)
