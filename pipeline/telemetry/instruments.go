@@ -6,6 +6,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 func meterVersion(v string) metric.MeterOption { return metric.WithInstrumentationVersion(v) }
@@ -37,9 +39,13 @@ type instruments struct {
 }
 
 type (
-	kindOutcome   struct{ kind, outcome string }
-	stageRun      struct{ kind, stage, phase, verdict string }
-	stageHop      struct{ subject, stage string }
+	kindOutcome struct{ kind, outcome string }
+	stageRun    struct{ kind, stage, phase, verdict string }
+	stageHop    struct {
+		kind  messages.Kind
+		phase messages.Phase
+		stage string
+	}
 	stageCode     struct{ kind, stage, code string }
 	targetOutcome struct{ kind, class, outcome string }
 	modelRun      struct{ provider, request, response, fault string }
@@ -131,11 +137,11 @@ func (i *instruments) makeSeries(o Options) {
 	hop := func(operation, kind string) func(k stageHop) []attribute.KeyValue {
 		return func(k stageHop) []attribute.KeyValue {
 			return []attribute.KeyValue{messagingSystem.String("nats"), messagingOperation.String(operation), messagingType.String(kind),
-				messagingTemplate.String(k.subject), messagingGroup.String(k.stage)}
+				messagingTemplate.String(messages.Subjects{Root: o.Root}.Hop(k.kind, k.phase, k.stage)), messagingGroup.String(k.stage)}
 		}
 	}
-	i.hops = newSeries(stageHop{other, other}, hop("request", "send"))
-	i.processes = newSeries(stageHop{other, other}, hop("process", "process"))
+	i.hops = newSeries(stageHop{other, other, other}, hop("request", "send"))
+	i.processes = newSeries(stageHop{other, other, other}, hop("process", "process"))
 	i.targets = newSeries(targetOutcome{other, other, other}, func(k targetOutcome) []attribute.KeyValue {
 		return []attribute.KeyValue{str(kindKey, k.kind), str(classKey, k.class), str(outcomeKey, k.outcome)}
 	})

@@ -106,7 +106,7 @@ func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
 	kind := string(c.Kind)
 	m.stageTime.Record(background, p.Took.Seconds(), m.stages.of(stageRun{kind, p.Stage, string(p.Phase), verdict}))
 	if p.Member != "" && !p.Skipped {
-		hop := stageHop{messages.Subjects{Root: w.opts.Root}.Hop(c.Kind, p.Phase, p.Stage), p.Stage}
+		hop := stageHop{c.Kind, p.Phase, p.Stage}
 		m.askedTime.Record(background, p.Elapsed.Seconds(), m.hops.of(hop))
 		m.processTime.Record(background, p.Took.Seconds(), m.processes.of(hop))
 	}
@@ -186,11 +186,14 @@ func (m *instruments) model(c *messages.Call, f messages.TargetRun, fault string
 			m.genAIPer.Record(background, (took-first).Seconds()/float64(usage.Output-1), at)
 		}
 	}
-	for direction, n := range map[string]int64{"input": usage.Input, "output": usage.Output} {
-		if n > 0 {
-			m.genAIUsage.Record(background, float64(n), m.usages.of(modelTokens{run, direction}))
-			m.tokens.Add(background, n, m.usages.of(modelTokens{modelRun{provider: f.Provider}, direction}))
-		}
+	m.used(run, "input", usage.Input)
+	m.used(run, "output", usage.Output)
+}
+
+func (m *instruments) used(run modelRun, direction string, n int64) {
+	if n > 0 {
+		m.genAIUsage.Record(background, float64(n), m.usages.of(modelTokens{run, direction}))
+		m.tokens.Add(background, n, m.usages.of(modelTokens{modelRun{provider: run.provider}, direction}))
 	}
 }
 
