@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -77,6 +78,11 @@ func run(m *Telemetry, c *messages.Call, f *messages.Fault) {
 		c.Fail(f)
 	}
 	w.Left(c, pipeline.Ended)
+}
+
+func request(t testing.TB) *http.Request {
+	t.Helper()
+	return httptest.NewRequestWithContext(t.Context(), "POST", "/v1/tools", nil)
 }
 
 // What happens to calls is at /metrics, by the names of the conventions and by our own, and nothing of a call is.
