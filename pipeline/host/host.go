@@ -22,10 +22,10 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
-	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
@@ -80,7 +80,7 @@ type Options struct {
 // Host is a running process. Stop it with Stop.
 type Host struct {
 	Config    config.Config
-	Node      *bus.Node
+	Node      *spine.Node
 	Conn      *nats.Conn
 	Manager   *pipeline.Manager
 	Models    *model.Endpoint
@@ -162,16 +162,13 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.build(ctx, o, stores); err != nil {
 		return h, err
 	}
-	if err := h.provisionDurable(ctx, js); err != nil {
-		return h, err
-	}
 	callers := natsapi.New(natsapi.Options{
 		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
 	node.Callers = callers
-	if h.Node, err = bus.New(ctx, node); err != nil {
+	if h.Node, err = spine.New(ctx, node); err != nil {
 		return h, err
 	}
 	callers.Calls = recorded{h.Node, h}
@@ -318,26 +315,27 @@ func (h *Host) provider(name string) string {
 	return p.Name
 }
 
-func (h *Host) node(o Options) bus.Options {
+func (h *Host) node(o Options) spine.Options {
 	cfg := h.busConfig()
 	cfg.Drain = o.Drain
-	n := bus.Options{
+	n := spine.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
-		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault, Longest: h.longest,
+		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault,
+		Once: h.once, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: 256})
+			n.Targets = append(n.Targets, spine.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
-				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
+			n.Targets = append(n.Targets, spine.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
+				Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
 	return n
@@ -365,9 +363,9 @@ func (h *Host) classify(c *messages.Call) (string, error) {
 }
 
 // lateCaller is the node for stages, which are built before it.
-type lateCaller struct{ node atomic.Pointer[bus.Node] }
+type lateCaller struct{ node atomic.Pointer[spine.Node] }
 
-func (l *lateCaller) set(n *bus.Node) { l.node.Store(n) }
+func (l *lateCaller) set(n *spine.Node) { l.node.Store(n) }
 
 // Call implements pipeline.Caller.
 func (l *lateCaller) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {

@@ -128,7 +128,7 @@ func TestALineIsFairBetweenTenants(t *testing.T) {
 		order = append(order, r.spec.Call)
 	}
 	require.Equal(t, []string{"a1", "b1", "c1", "a2", "a3"}, order)
-	require.Zero(t, l.length)
+	require.Zero(t, l.length())
 }
 
 func TestFullClassesMakeALineAndDoNotStopOthers(t *testing.T) {

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -10,9 +11,11 @@ type Offered struct {
 	Work
 	Owner string
 	Class string
-	Seq   uint64
-	Once  bool
-	First uint64 // as in Target
+	// Tenant is the call's: a member's queue is in turn between them.
+	Tenant string
+	Seq    uint64
+	Once   bool
+	First  uint64 // as in Target
 	// Bound says that nobody goes on with the call if its owner dies.
 	Bound bool
 	Sent  time.Duration // by the owner's clock
@@ -40,9 +43,11 @@ type work struct {
 	step    workStep
 	created time.Duration // when the first creation was sent
 	again   time.Duration
+	kept    time.Duration // since when its outcome is
 	tries   int
 	nonce   uint64
 	rev     uint64
+	last    uint64 // the revision of the own last write of its record, once nothing follows; 0: none
 	op      uint64
 	state   State // of the outcome
 	proof   bool
@@ -50,6 +55,7 @@ type work struct {
 	slot    bool
 	cancel  bool // nobody wants it any more
 	index   int
+	place   place[*work] // in the queue
 }
 
 // Works holds the target work of a member: in its queues, running, and kept.
@@ -82,7 +88,7 @@ type slots struct {
 	class    string
 	slots    int
 	used     int
-	queue    []*work
+	queue    turns[*work]  // in turn between tenants
 	told     time.Duration // when free slots were last published
 	wasFull  bool          // since then nobody was told that there is room
 	refused  time.Duration // when an offer last found no room, or took the last
@@ -91,8 +97,14 @@ type slots struct {
 
 func (s *slots) free() int { return s.slots - s.used }
 
-// room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
-func (s *slots) room() int { return s.free() + s.capacity - len(s.queue) }
+// room is how many offers more of a class would be taken. The queue counts: what waits in it begins without a round
+// trip. There is none while twice the bound of outcomes is kept: neither their owners nor the bucket takes them.
+func (s *Works) room(c *slots) int {
+	if s.bytes > 2*s.cfg.KeepBytes {
+		return 0
+	}
+	return c.free() + c.capacity - c.queue.length
+}
 
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
@@ -101,7 +113,7 @@ func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops
 
 // Serve says how much work of a class the member does at once.
 func (s *Works) Serve(class string, n int) {
-	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity}
+	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity, queue: newTurns[*work]()}
 	s.classes[class] = c
 	s.named = append(s.named, c)
 }
@@ -120,13 +132,13 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	room := c.room()
+	room := s.room(c)
 	if room <= 1 { // whoever waits in line is to hear when there is room again
 		c.wasFull, c.refused = true, now
 	}
 	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
-			Free: 0, Waiting: int32(len(c.queue))})
+			Free: 0, Waiting: int32(c.queue.length)})
 	}
 	w := &work{offer: f, until: until, index: len(s.order)}
 	s.works[f.Work] = w
@@ -134,7 +146,8 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	s.hands.work(now, f.Owner, f.Work)
 	if c.free() <= 0 {
 		w.step = queued
-		c.queue = append(c.queue, w)
+		w.place.of = w
+		c.queue.join(f.Tenant, &w.place)
 		return out
 	}
 	return s.begin(now, c, w, out)
@@ -234,21 +247,38 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	return s.keep(now, has, out)
 }
 
-// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket.
+// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket; those that a record holds need
+// not be kept at all.
 func (s *Works) keep(now time.Duration, w *work, out []Effect) []Effect {
-	w.step, w.again, w.op, w.tries = kept, now, 0, 0
+	w.step, w.again, w.op, w.tries, w.kept = kept, now, 0, 0, now
 	s.bytes += w.bytes
 	out = append(out, s.outcome(w))
 	if s.bytes <= s.cfg.KeepBytes {
 		return out
 	}
-	oldest := w
+	var some []*work
+	over := s.bytes - s.cfg.KeepBytes
 	for _, o := range s.order {
-		if o.step == kept && o.op == 0 && o.bytes > 0 && o.again < oldest.again {
-			oldest = o
+		switch {
+		case o.step == spilling:
+			over -= o.bytes
+		case o.step == kept && o.bytes > 0:
+			some = append(some, o)
 		}
 	}
-	return s.store(now, oldest, spilling, Effect{Kind: PutOutcome, N: oldest.offer.N}, out)
+	slices.SortFunc(some, func(a, b *work) int { return cmp.Compare(a.kept, b.kept) })
+	for _, o := range some {
+		if over <= 0 {
+			break
+		}
+		over -= o.bytes
+		if o.last != 0 {
+			out = s.drop(now, o, out)
+		} else {
+			out = s.store(now, o, spilling, Effect{Kind: PutOutcome, N: o.offer.N}, out)
+		}
+	}
+	return out
 }
 
 // leaveSlot gives the slot to the next in the queue.
@@ -259,18 +289,18 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 	w.slot = false
 	c := s.classes[w.offer.Class]
 	c.used--
-	for c.free() > 0 && len(c.queue) > 0 {
-		next := c.queue[0]
-		c.queue = c.queue[1:]
+	for c.free() > 0 && c.queue.length > 0 {
+		next, _ := c.queue.next()
 		if now >= next.until || s.ownerGone(next) {
 			out = s.drop(now, next, out)
 			continue
 		}
 		out = s.begin(now, c, next, out)
 	}
-	if c.wasFull && c.room() > 0 {
+	// An offer may be on its way into the room that was told of before: as long as somebody may wait, each end is told.
+	if s.room(c) > 0 && (c.wasFull || c.refused > 0 && now-c.refused < time.Second) {
 		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
+		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(s.room(c))})
 	}
 	return out
 }
@@ -297,7 +327,7 @@ func (s *Works) Confirmed(now time.Duration, w Work, out []Effect) []Effect {
 	if has == nil || has.step != kept && has.step != spilling {
 		return out
 	}
-	return s.drop(now, has, out)
+	return s.drop(now, has, s.expire(has, out))
 }
 
 // Cancelled says that nobody wants the work any more. What must not run twice and has begun goes on into its record.
@@ -312,9 +342,9 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		s.unqueue(has)
 		return s.drop(now, has, out)
 	case active:
-		if !has.offer.Once {
+		out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
+		if !has.offer.Once { // else its record takes what comes of it
 			s.refused[w.Call] = refusal{at: now}
-			out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
 			return s.drop(now, has, out)
 		}
 	case before, creating, taken:
@@ -324,10 +354,7 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 }
 
 func (s *Works) unqueue(w *work) {
-	c := s.classes[w.offer.Class]
-	if i := slices.Index(c.queue, w); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
-	}
+	s.classes[w.offer.Class].queue.leave(&w.place)
 }
 
 // unstarted drops repeatable work that waits: this process was stopped or cut off, and its owner has asked others.

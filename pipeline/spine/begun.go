@@ -19,6 +19,7 @@ import (
 
 // begun keeps the records of work that must not run twice, and outcomes that their member could not keep.
 type begun struct {
+	js       jetstream.JetStream
 	records  jetstream.KeyValue
 	outcomes jetstream.KeyValue
 }
@@ -29,6 +30,8 @@ type begunLine struct {
 	By    string `json:"by,omitempty"` // the member, or the owner that gave the work up
 	Nonce uint64 `json:"nonce,omitempty"`
 	Last  bool   `json:"last,omitempty"`
+	// Until is the end of the call's time, in seconds since the Unix epoch: nothing begins after it.
+	Until int64 `json:"until,omitempty"`
 }
 
 var recordWords = map[protocol.State]string{protocol.Void: "void", protocol.Begun: "begun", protocol.NotRun: "not-run",
@@ -37,8 +40,12 @@ var recordWords = map[protocol.State]string{protocol.Void: "void", protocol.Begu
 // storeTime bounds one request to the server. One that was not answered may have been done.
 const storeTime = 3 * time.Second
 
+// claimTime bounds the creation of a record by the member that is to do the work. If its answer is lost there must be
+// time left to read what became of it: work begins within a second, or not at all.
+const claimTime = 400 * time.Millisecond
+
 func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
-	b := &begun{}
+	b := &begun{js: js}
 	var err error
 	if b.records, err = js.KeyValue(ctx, jet.BegunBucket); err == nil {
 		b.outcomes, err = js.KeyValue(ctx, jet.OutcomesBucket)
@@ -53,10 +60,14 @@ func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
 // found. payload is the outcome that goes into the record.
 func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payload []byte) (
 	st protocol.Stored, found []byte) {
-	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	limit := storeTime
+	if e.Kind == protocol.PutBegun && e.State == protocol.Begun {
+		limit = claimTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	key := messages.Key(tenant, e.Call, strconv.FormatUint(e.N, 10))
-	value := rawjson.Encode(begunLine{State: recordWords[e.State], By: e.By, Nonce: e.Nonce, Last: e.Last})
+	value := lineOf(e)
 	if payload != nil {
 		value = append(append(value, '\n'), payload...)
 	}
@@ -79,6 +90,29 @@ func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payloa
 		st.Record = protocol.Record{State: e.State, By: e.By, Nonce: e.Nonce, Last: e.Last, Rev: rev}
 	}
 	return st, nil
+}
+
+// mayHaveRun reports whether work of the tenant's call has begun, whatever came of it.
+func (b *begun) mayHaveRun(ctx context.Context, tenant, call string) (bool, error) {
+	for n := uint64(1); ; n++ {
+		st, _ := b.do(ctx, tenant, protocol.Effect{Kind: protocol.GetBegun, Call: call, N: n}, nil)
+		switch {
+		case st.Result == protocol.Missing:
+			return false, nil
+		case st.Result != protocol.OK:
+			return false, errors.New("the records of begun work cannot be read")
+		case st.Record.State != protocol.Void && st.Record.State != protocol.NotRun:
+			return true, nil
+		}
+	}
+}
+
+func lineOf(e protocol.Effect) []byte {
+	l := begunLine{State: recordWords[e.State], By: e.By, Nonce: e.Nonce, Last: e.Last}
+	if e.Until > 0 {
+		l.Until = int64(e.Until / time.Second)
+	}
+	return rawjson.Encode(l)
 }
 
 // written says what came of a write.

@@ -43,6 +43,18 @@ func (n *Node) bind(c *messages.Call) *pending {
 	return p
 }
 
+// whole fetches what members left behind claim checks of the call's end.
+func (n *Node) whole(o *owned) {
+	if len(o.call.Refs()) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), objectTime)
+	defer cancel()
+	if err := n.codec.fill(ctx, o.call); err != nil {
+		o.call.Fail(messages.AsFault(err, "bus"))
+	}
+}
+
 func (n *Node) runBound(o *owned) {
 	defer n.calls.release(o) // not before its end is told: whoever waits takes the end of its context for a lateness
 	out := n.onion.run(o, func(end *messages.Call) { o.waiter.end(end) })
@@ -51,6 +63,7 @@ func (n *Node) runBound(o *owned) {
 		o.leave(out)
 		return
 	}
+	n.whole(o)
 	n.opts.Manager.Fold(o.call.Kind, o.call.Slip)
 	o.waiter.end(o.call)
 	o.leave(out)

@@ -104,13 +104,22 @@ func (r *result) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error 
 	return nil
 }
 
-// encodeResult writes what came of a target's work on the call.
-func (e *codec) encodeResult(ctx context.Context, c *messages.Call) ([]byte, error) {
+// encodeResult writes what came of a target's work on the call. Large bodies become objects of this work alone, which
+// refs names: whoever runs the work deletes them when the call has ended.
+func (e *codec) encodeResult(ctx context.Context, c *messages.Call, w protocol.Work) (data []byte, refs []string, err error) {
 	out := &messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Accepted: c.Accepted, Deadline: c.Deadline,
 		Notes: c.Notes}
 	out.ReplyFrom(c)
 	out.Fault = c.Fault
-	return e.encode(ctx, out)
+	of := messages.Token(c.Tenant) + "/" + messages.Token(w.Call) + "." + strconv.FormatUint(w.N, 10) + "/"
+	data, err = e.within(out.Marshal, func(limit int) error {
+		return out.Spill(limit, func(raw []byte) (string, error) {
+			ref := of + digest(c.Tenant, raw)
+			refs = append(refs, ref)
+			return ref, e.put(ctx, ref, raw)
+		})
+	})
+	return data, refs, err
 }
 
 func (e *codec) decodeResult(ctx context.Context, data []byte) (*result, error) {
@@ -118,7 +127,9 @@ func (e *codec) decodeResult(ctx context.Context, data []byte) (*result, error) 
 	if err != nil {
 		return nil, messages.NewFault(messages.Internal, "the outcome of the target cannot be read: %v", err)
 	}
-	return &result{c}, e.fill(ctx, c)
+	err = e.fill(ctx, c)
+	c.Uncheck()
+	return &result{c}, err
 }
 
 // The terms of an offer are its first line: n, seq, once, bound, sent, until, first, as numbers between blanks.

@@ -30,7 +30,7 @@ func (n *Node) bury(from string, data []byte, why string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	m := &nats.Msg{Subject: n.subj.Dead("hop", from), Data: data, Header: nats.Header{
-		hdrReason: {headerValue(why)}, hdrDeadFrom: {from}}}
+		hdrReason: {headerValue(why)}, hdrDeadFrom: {from}, hdrMsgID: {"dead." + secret(8)}}}
 	for ctx.Err() == nil {
 		_, err := n.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(1))
 		if err == nil {

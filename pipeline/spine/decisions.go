@@ -49,6 +49,9 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 		if err != nil {
 			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
 		}
+		if p.Delayed {
+			return h.answered(ctx, tenant, id, mine)
+		}
 		if p.Decided != nil {
 			return h.second(ctx, p, wire, mine)
 		}
@@ -127,7 +130,7 @@ func (h *holds) heldCalls(ctx context.Context, tenant string) ([]Parked, error) 
 		if strings.Count(k, ".") != 1 {
 			continue // a piece of a large body
 		}
-		if p, _, _, err := h.read(ctx, k); err == nil && p.Decided == nil {
+		if p, _, _, err := h.read(ctx, k); err == nil && p.Decided == nil && !p.Delayed {
 			out = append(out, p)
 		}
 	}
@@ -153,7 +156,7 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 	}
 	p, _, _, err := h.read(ctx, key)
 	switch {
-	case errors.Is(err, pipeline.ErrNotFound), err == nil && p.Decided != nil:
+	case errors.Is(err, pipeline.ErrNotFound), err == nil && (p.Decided != nil || p.Delayed):
 		return p, none
 	case err != nil:
 		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,7 +36,10 @@ type durableOptions struct {
 	check    func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
 	fold     func(kind messages.Kind, s messages.Slip)
 	callers  Callers
-	entry    bool // runs stored calls
+	allowed  func(inbox string) bool // answers may go there
+	entry    bool                    // runs stored calls
+	// mayHaveRun reports whether work of the call that must not run twice has begun.
+	mayHaveRun func(ctx context.Context, tenant, call string) (bool, error)
 }
 
 // durables is the half of a node that stores calls: how they enter, who owns them, how they end.
@@ -62,6 +66,8 @@ type durables struct {
 	subs     []*nats.Subscription
 	pulls    string // what the reply subjects of pulls begin with
 	pullSub  *nats.Subscription
+	pulling  atomic.Bool // pullers are complete
+	unpulled atomic.Bool // it is pulled anew as soon as this process hears itself
 	outage   outage
 	loop     context.Context
 	end      context.CancelFunc
@@ -84,10 +90,10 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.queue = newQueue(r, o.decide, o.log)
 	d.poison = &poison{records: r, decide: o.decide, subj: d.subj, queue: d.queue, log: o.log}
 	d.queue.bury = d.poison.bury
-	d.queue.stored = d.put
+	d.queue.stored, d.queue.gone = d.put, d.gone
 	d.keys = &keys{records: r, decide: o.decide, store: buckets[jet.IdempotencyBucket], log: o.log}
 	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.", replies: d.subj.Control("reply", ""),
-		release: d.keys.release, fold: o.fold, callers: o.callers, log: o.log,
+		release: d.keys.release, fold: o.fold, callers: o.callers, allowed: o.allowed, log: o.log,
 		ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
 	d.who = &who{nc: o.nc, decide: o.decide, own: o.name, subject: d.subj.Who(), reply: o.inbox + ".w", log: o.log,
 		askers: map[string]string{}}
@@ -96,7 +102,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 		check: o.check, parking: map[string]parking{}}
 	d.held = &heldlist{holds: d.holds, cancelled: d.unwanted.has, at: map[string]time.Time{}}
 	d.stored = &storedCalls{decide: o.decide, codec: d.codec, queue: d.queue, ends: d.ends, calls: o.calls,
-		through: o.through, gone: d.gone, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
+		through: o.through, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
 	d.pullers, d.pulls = map[string]*puller{}, o.nc.NewInbox()
 	return d, nil
 }
@@ -112,7 +118,8 @@ func newDurable(ctx context.Context, n *Node) (*durables, error) {
 			n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(n.owns, now, out) })
 		},
 		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
-		fold: n.opts.Manager.Fold, callers: n.opts.Callers, entry: n.opts.Entry,
+		fold: n.opts.Manager.Fold, callers: n.opts.Callers, allowed: n.inboxAllowed,
+		mayHaveRun: n.begun.mayHaveRun, entry: n.opts.Entry,
 	})
 }
 
@@ -149,6 +156,7 @@ func (d *durables) start(ctx context.Context) error {
 	}
 	d.loops.Go(func() { every(d.loop, time.Second, d.tick) })
 	d.loops.Go(func() { every(d.loop, unanswered/4, func() { d.ask.sweep(time.Now()) }) })
+	d.pulling.Store(true)
 	d.pull()
 	return nil
 }
@@ -159,10 +167,29 @@ func (d *durables) up() {
 	d.pull()
 }
 
-// pull pulls anew: the server that a pull waited at may have forgotten it.
+// pull pulls anew: the server that a pull waited at may have forgotten it. It waits until a probe has come back since
+// the connection is there, for until then each delivery counts as old and is looked up before it runs.
 func (d *durables) pull() {
+	if !d.pulling.Load() {
+		return
+	}
+	ready := false
+	d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
+		ready = o.Hearing.Current()
+		return out
+	})
+	if d.unpulled.Store(!ready); !ready {
+		return
+	}
 	for _, p := range d.pullers {
 		p.again(time.Now())
+	}
+}
+
+// heardItself says that a probe has come back.
+func (d *durables) heardItself() {
+	if d.unpulled.Load() {
+		d.pull()
 	}
 }
 
@@ -184,6 +211,7 @@ func every(ctx context.Context, period time.Duration, do func()) {
 func (d *durables) tick() {
 	now := time.Now()
 	d.outage.tick(now)
+	d.heardItself()
 	for _, p := range d.pullers {
 		p.look(now)
 	}
@@ -192,7 +220,7 @@ func (d *durables) tick() {
 			d.loops.Go(func() { d.overdue(call, w) })
 		}
 	}
-	d.queue.sweep(func(call string) (has bool) {
+	d.queue.sweep(now, func(call string) (has bool) {
 		d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
 			has = o.Deliveries.Has(call)
 			return out
@@ -227,9 +255,7 @@ func (d *durables) pulled(m *nats.Msg) {
 	if p := d.pullers[baseOf(m.Subject)]; p != nil {
 		p.came(time.Now())
 	}
-	if !d.queue.arrived(m, d.outage.recent(time.Now())) {
-		d.gone(m)
-	}
+	d.queue.arrived(m, d.outage.recent(time.Now()))
 }
 
 // gone makes room for another call.
@@ -273,11 +299,11 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.PutResult:
 		d.ends.put(e)
 	case protocol.GetResult:
-		d.ends.fetch(e, d.key(e.Call))
+		d.fetch(e)
 	case protocol.PutKey:
 		d.keys.put(e)
 	case protocol.FreeKey:
-		d.keys.free(e.Group, e.Call)
+		d.keys.free(e.Group, e.Call, 0, func() {})
 	case protocol.PutHeld:
 		d.holds.put(e)
 	case protocol.GetHeld:
@@ -295,12 +321,14 @@ func (d *durables) carry(e protocol.Effect) {
 	case protocol.Run:
 		d.stored.begin(e)
 	case protocol.Wake:
-		d.stored.left(e.Call, e.Why)
+		if e.Why != protocol.Ended { // that is a work's record; the call goes on
+			d.stored.left(e.Call, e.Why)
+		}
 	case protocol.Answer:
-		d.ends.tell(e.Call, e.Yes)
+		d.ends.told(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
 	case protocol.Found:
-		d.ends.tell(e.Call, false)
+		d.ends.found(e.Call)
 	case protocol.Unsure:
 		d.ends.unsure(e.Call)
 	}
@@ -312,6 +340,15 @@ func (d *durables) key(call string) string {
 		return strings.TrimPrefix(m.Subject, baseOf(m.Subject)+".")
 	}
 	return d.ends.key(call)
+}
+
+// fetch reads the result of a call. If somebody waits here for it, they may have missed that it is parked.
+func (d *durables) fetch(e protocol.Effect) {
+	key := d.key(e.Call)
+	d.ends.fetch(e, key)
+	if d.ends.awaited(e.Call) {
+		d.holds.whether(key, func() { d.ends.held(e.Call, "") })
+	}
 }
 
 // cancel ends a stored call that its caller does not want any more, wherever it is.
@@ -367,6 +404,8 @@ func (d *durables) stop(ctx context.Context) {
 	for _, s := range d.subs {
 		_ = s.Unsubscribe()
 	}
-	d.end()
+	if d.end != nil {
+		d.end()
+	}
 	d.loops.Wait()
 }

@@ -117,6 +117,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 				p.own.Hearing.Probed(time.Duration(sent))
 				return out
 			})
+			p.durables.heardItself()
 		}
 	})
 	require.NoError(s.t, err)

@@ -1,12 +1,12 @@
 package spine
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -24,22 +24,16 @@ type ends struct {
 	codec   *codec
 	inbox   string // of calls that this process has accepted, with the last dot
 	replies string // where all inboxes lie, with the last dot
-	release func(c *messages.Call)
+	release func(c *messages.Call, then func())
 	fold    func(kind messages.Kind, s messages.Slip)
 	callers Callers
+	allowed func(inbox string) bool
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	ending  map[string]*ending
 	read    map[string]*reading
 	waiting map[string][]waiter
-}
-
-// waiter is somebody who waits in this process for the end of a stored call.
-type waiter struct {
-	*pending
-	tenant string
-	until  time.Time // then the end is looked for
 }
 
 // ending is a call whose end is to be stored.
@@ -68,6 +62,13 @@ func (s *ends) prepare(c *messages.Call) {
 	s.ending[c.ID] = e
 }
 
+// discard forgets an end that is not stored: the call was another owner's by then.
+func (s *ends) discard(call string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ending, call)
+}
+
 func (s *ends) get(call string) *ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +85,7 @@ func (s *ends) put(e protocol.Effect) {
 	case x.wire == nil:
 		go func() {
 			s.prepare(x.call)
-			if y := s.get(e.Call); y.wire != nil {
+			if y := s.get(e.Call); y != nil && y.wire != nil {
 				s.create(e, y)
 			} else {
 				s.decide.stored(e, protocol.Stored{Result: protocol.Unclear})
@@ -97,10 +98,6 @@ func (s *ends) put(e protocol.Effect) {
 
 func (s *ends) create(e protocol.Effect, x *ending) {
 	s.records.update(jet.ResultsBucket, messages.Key(x.call.Tenant, x.call.ID), x.wire, 0, func(f found) {
-		if f.result == protocol.OK {
-			s.fold(x.call.Kind, x.call.Slip)
-			s.release(x.call)
-		}
 		s.stored(e, f, x.wire)
 	})
 }
@@ -150,29 +147,50 @@ func (s *ends) keep(call string, data []byte) (done func()) {
 	}
 }
 
-// tell tells the stored end of a call to whoever waits for it, in this process and, if this process has ended it, where
-// it was accepted. inbox says that its caller's own inbox may still be answered.
-func (s *ends) tell(call string, inbox bool) {
+// told tells the end of a call that this process has ended: to whoever waits here, and where it was accepted. inbox says
+// that its caller's own inbox may still be answered.
+func (s *ends) told(call string, inbox bool) {
 	s.mu.Lock()
-	r, x, waiting := s.read[call], s.ending[call], s.waiting[call]
+	r, x := s.read[call], s.ending[call]
 	delete(s.ending, call)
 	s.mu.Unlock()
-	if r == nil || x == nil && len(waiting) == 0 {
+	if r == nil {
 		return
 	}
-	to := ""
-	if x != nil && !strings.HasPrefix(x.call.Return.Inbox, s.inbox) && strings.HasPrefix(x.call.Return.Inbox, s.replies) {
-		to = x.call.Return.Inbox
+	tell := func() {
+		if x != nil && !strings.HasPrefix(x.call.Return.Inbox, s.inbox) && strings.HasPrefix(x.call.Return.Inbox, s.replies) {
+			s.send(x.call.Return.Inbox, r.data, inbox)
+		}
+		s.found(call)
 	}
-	if to != "" {
-		s.send(to, r.data, inbox)
+	if x == nil || !bytes.Equal(r.data, x.wire) { // another owner's end: that one has freed the key
+		tell()
+		return
 	}
-	if len(waiting) > 0 {
-		s.open(r.data, func(c *messages.Call) { s.hand(call, c) })
-	}
+	s.fold(x.call.Kind, x.call.Slip)
+	done := s.keep(call, r.data)
+	s.release(x.call, func() { tell(); done() })
 }
 
-// open reads an end; in the background if its large bodies are to be fetched.
+// found tells the stored end of a call to whoever waits for it here. If this process is ending it too, that goes on: the
+// queue still has the call.
+func (s *ends) found(call string) {
+	s.mu.Lock()
+	r, n := s.read[call], len(s.waiting[call])
+	s.mu.Unlock()
+	if r == nil || n == 0 {
+		return
+	}
+	s.open(r.data, func(c *messages.Call) {
+		if c == nil {
+			s.await(call, false)
+			return
+		}
+		s.hand(call, c)
+	})
+}
+
+// open reads an end; in the background if its large bodies are to be fetched. then hears nil if they cannot be read now.
 func (s *ends) open(data []byte, then func(c *messages.Call)) {
 	c, err := messages.Unmarshal(data)
 	switch {
@@ -187,7 +205,7 @@ func (s *ends) open(data []byte, then func(c *messages.Call)) {
 			c, err := s.codec.open(ctx, data)
 			if err != nil {
 				s.log.Warn("the bodies of a stored end cannot be read; whoever waits reads it again", "err", err)
-				return
+				c = nil
 			}
 			then(c)
 		}()
@@ -202,14 +220,27 @@ func (s *ends) send(to string, data []byte, inbox bool) {
 			return
 		}
 		s.open(data, func(c *messages.Call) {
-			if c.Return.Caller != "" {
-				s.callers.Answer(c)
+			if c != nil {
+				s.answer(c)
 			}
 		})
 	})
 	if err != nil {
 		s.log.Debug("an end was not sent; whoever waits reads the record", "err", err)
 	}
+}
+
+// answer tells the end to a caller whose accepting process died. Who got a part of a stream from that process must not
+// take what follows for the rest.
+func (s *ends) answer(c *messages.Call) {
+	if c.Return.Caller == "" || !s.allowed(c.Return.Caller) {
+		return
+	}
+	if c.Stream && c.Flag(messages.NoteStreamEmitted) && c.Fault == nil {
+		c.Fail(messages.NewFault(messages.StreamCut,
+			"the process that streamed the reply died; call %s has the whole reply", c.ID).From("bus"))
+	}
+	s.callers.Answer(c)
 }
 
 // hand gives the end to those who wait in this process.
@@ -222,15 +253,8 @@ func (s *ends) hand(call string, c *messages.Call) {
 		p.end(c.Clone())
 	}
 	if len(waiting) > 0 {
-		s.forget(call)
+		s.known(call)
 	}
-}
-
-func (s *ends) forget(call string) {
-	s.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
-		o.Waits.Forget(call)
-		return out
-	})
 }
 
 // unsure tells whoever waits that the end could not be stored in time. What is stored later counts.
@@ -250,59 +274,6 @@ func (s *ends) unsure(call string) {
 	}
 }
 
-// wait adds somebody who waits for the call in this process.
-func (s *ends) wait(call string, w waiter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting[call] = append(s.waiting[call], w)
-}
-
-// late takes out those who wait for a call whose time is over.
-func (s *ends) late(now time.Time) map[string][]waiter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var late map[string][]waiter
-	for call, waiting := range s.waiting {
-		if !now.After(waiting[0].until) {
-			continue
-		}
-		if late == nil {
-			late = map[string][]waiter{}
-		}
-		late[call] = waiting
-		delete(s.waiting, call)
-	}
-	return late
-}
-
-// forgetIfNobody ends the reading of a result for which nobody waits any more.
-func (s *ends) forgetIfNobody(call string) {
-	s.mu.Lock()
-	n := len(s.waiting[call])
-	s.mu.Unlock()
-	if n == 0 {
-		s.forget(call)
-	}
-}
-
-// unwait takes them away again.
-func (s *ends) unwait(call string, p *pending) {
-	s.mu.Lock()
-	var kept []waiter
-	for _, q := range s.waiting[call] {
-		if q.pending != p {
-			kept = append(kept, q)
-		}
-	}
-	if s.waiting[call] = kept; len(kept) == 0 {
-		delete(s.waiting, call)
-	}
-	s.mu.Unlock()
-	if len(kept) == 0 {
-		s.forget(call)
-	}
-}
-
 // follower is who takes the parts of a streamed reply: whoever waits here, or a relay to where the call was accepted.
 func (s *ends) follower(o *owned) *pending {
 	if !o.call.Stream {
@@ -318,9 +289,7 @@ func (s *ends) follower(o *owned) *pending {
 		return nil
 	}
 	relay := newPending(o.id)
-	go func() { // until the call leaves this process
-		_, _ = relay.Wait(o.ctx, func(d pipeline.Delta) { s.pass(to, d) })
-	}()
+	relay.pass = func(d pipeline.Delta) { s.pass(to, d) } // at once, so that the end leaves after it
 	return relay
 }
 
@@ -340,7 +309,7 @@ func (s *ends) held(call, inbox string) {
 	for _, p := range waiting {
 		p.hold()
 	}
-	s.forget(call)
+	s.known(call)
 	if strings.HasPrefix(inbox, s.replies) && !strings.HasPrefix(inbox, s.inbox) {
 		_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {"1"}}})
 	}
@@ -357,7 +326,7 @@ func (s *ends) heard(m *nats.Msg) {
 		s.held(call, "")
 	case m.Header.Get(hdrEnd) != "":
 		s.open(m.Data, func(c *messages.Call) {
-			if c.ID == call {
+			if c != nil && c.ID == call {
 				s.hand(call, c)
 			}
 		})

@@ -64,6 +64,76 @@ func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 	})
 }
 
+// What a stage has taken it gives back although the call's time is over, wherever the stage runs; and the call was
+// answered before.
+func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		for name, elsewhere := range map[string]bool{"in the owner's process": false, "elsewhere": true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, cfg)
+				gate, back := make(chan struct{}), make(chan error, 1)
+				lends := pipeline.Stage{Name: "lends", Kind: messages.Model, Order: 30, Before: pass, Finally: true,
+					After: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+						<-gate
+						back <- ctx.Err()
+						return pipeline.Continue(), nil
+					}}
+				o := spine.Options{Manager: manager(t, lends), Hosts: nobody}
+				if elsewhere {
+					w.node(spine.Options{Manager: o.Manager, Hosts: only("lends")})
+				} else {
+					o.Hosts = nil
+				}
+				o.Entry, o.Targets = true, roles(pipeline.TargetFunc(until))
+				n := w.node(o)
+				r := chatRequest()
+				r.Deadline = time.Now().Add(300 * time.Millisecond)
+				c := wait(t, accept(t, n, r))
+				require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+				close(gate)
+				require.NoError(t, <-back, "it has time of its own")
+			})
+		}
+	})
+}
+
+// A worker's clock may be ahead of the owner's: what it says of the time ends the call all the same, and no phase
+// begins between the two.
+func TestAWorkerThatEndsEarlyForTheTimeBeginsNoOtherPhase(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg spine.Config) {
+		w := newWorld(t, cfg)
+		var optional atomic.Int32
+		seen := make(chan messages.Code, 1)
+		after := func(then func(c *messages.Call)) pipeline.Func {
+			return func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				then(c)
+				return pipeline.Continue(), nil
+			}
+		}
+		audit := pipeline.Stage{Name: "audit", Kind: messages.Model, Order: 1, Tier: pipeline.Mandatory, Before: pass,
+			After: after(func(c *messages.Call) { seen <- c.Fault.Code })}
+		other := pipeline.Stage{Name: "other", Kind: messages.Model, Order: 20, Before: pass,
+			After: after(func(*messages.Call) { optional.Add(1) })}
+		ahead := func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			until, _ := ctx.Deadline()
+			ctx, cancel := context.WithDeadline(ctx, until.Add(-50*time.Millisecond))
+			defer cancel()
+			<-ctx.Done()
+			return messages.NewFault(messages.DeadlineExceeded, "over").From("deadline")
+		}
+		n := w.node(spine.Options{Entry: true, Targets: roles(pipeline.TargetFunc(ahead)), Manager: manager(t, audit, other)})
+		r := chatRequest()
+		r.Deadline = time.Now().Add(300 * time.Millisecond)
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+		require.Equal(t, messages.DeadlineExceeded, <-seen)
+		require.Zero(t, optional.Load())
+	})
+}
+
 // A phase that does not listen to its context holds up nobody who waits.
 func TestAPhaseThatIgnoresTheDeadlineDoesNotKeepItsCaller(t *testing.T) {
 	t.Parallel()

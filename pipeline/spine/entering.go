@@ -99,7 +99,7 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 			d.ends.unwait(c.ID, p)
 			return p, nil
 		}
-		d.await(c.ID, false)
+		d.ends.await(c.ID, false)
 		return p, nil
 	}
 	d.ends.unwait(c.ID, p)
@@ -126,6 +126,7 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 // attach waits for the call that has the key. While it waits, the call as it was asked here is ready to be put into the
 // queue: whoever put it there first may have died before it arrived.
 func (d *durables) attach(ctx context.Context, c *messages.Call, call string) (pipeline.Pending, error) {
+	request := c.ID
 	c.ID = call
 	if c.Return.Inbox != "" {
 		c.Return.Inbox = d.ends.inbox + messages.Token(c.ID)
@@ -135,20 +136,22 @@ func (d *durables) attach(ctx context.Context, c *messages.Call, call string) (p
 		return nil, err
 	}
 	p := d.newWaiting(c, c.Return.Inbox != "")
-	p.leave = func() { d.ends.unwait(call, p) }
-	d.loops.Go(func() { // until the end is known or the call's time is over
+	until, left := context.WithDeadline(d.loop, c.Deadline.Add(overdueAfter))
+	p.leave = func() {
+		left()
+		d.ends.unwait(call, p)
+		d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
+			o.Accepts.Forget(request)
+			return out
+		})
+	}
+	d.loops.Go(func() { // while the end is not known and somebody wants it
 		defer done()
-		d.follow(c, p)
+		defer left()
+		d.follow(until, c, p)
 	})
-	d.await(call, true)
+	d.ends.await(call, true)
 	return p, nil
-}
-
-// await has the result record read now and then.
-func (d *durables) await(call string, now bool) {
-	d.decide(func(o *protocol.Owner, t time.Duration, out []protocol.Effect) []protocol.Effect {
-		return o.Waits.Wait(t, call, now, out)
-	})
 }
 
 // newWaiting is who waits for a stored call here.
@@ -190,13 +193,11 @@ func (d *durables) overdue(call string, w waiter) {
 			"ask for the result of call %s later", err, call).From("entry"))
 		w.end(end)
 	}
-	d.ends.forgetIfNobody(call)
+	d.ends.forget(call)
 }
 
-// follow watches the result record of a call that others have accepted, until its end is known here.
-func (d *durables) follow(c *messages.Call, p *pending) {
-	ctx, cancel := context.WithDeadline(d.loop, c.Deadline.Add(overdueAfter))
-	defer cancel()
+// follow watches the result record of a call that others have accepted, until its end is known here or ctx is over.
+func (d *durables) follow(ctx context.Context, c *messages.Call, p *pending) {
 	w, err := d.results.Watch(ctx, messages.Key(c.Tenant, c.ID))
 	if err != nil {
 		select { // the record is read every few seconds all the same
@@ -214,7 +215,7 @@ func (d *durables) follow(c *messages.Call, p *pending) {
 			return
 		case e := <-w.Updates():
 			if e != nil {
-				d.await(c.ID, true)
+				d.ends.await(c.ID, true)
 			}
 		}
 	}

@@ -47,8 +47,12 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
-	c.Cache, c.Explain, c.Stream, c.Trace = r.Cache, r.Explain, r.Stream, r.Trace
+	c.Models, c.Cache, c.Explain, c.Stream, c.Trace = r.Models, r.Cache, r.Explain, r.Stream, r.Trace
 	c.Notes = maps.Clone(r.Notes)
+	c.Return.Record = r.Submit || r.Keep
+	if !r.Submit {
+		c.Return.Caller = r.CallerInbox
+	}
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
@@ -126,8 +130,9 @@ func fingerprint(c *messages.Call) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Call implements pipeline.Caller for stages and agents that need a whole call of their own. It is bound to this
-// process, with a slip of its own.
+// Call implements pipeline.Caller for stages and agents that need a whole call of their own: a child of the call whose
+// phase asks for it. It has a slip of its own and is bound to this process; nothing of it is stored, whatever key it
+// has, because its stage remembers what must not be done again. It ends with ctx, its parent's time, at the latest.
 func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	parent := c.Parent
 	if parent == "" {
@@ -137,9 +142,13 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 	if text, ok := c.RequestText(); ok {
 		body = []byte(text)
 	}
+	deadline := c.Deadline
+	if until, ok := ctx.Deadline(); ok && (deadline.IsZero() || until.Before(deadline)) {
+		deadline = until
+	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Session: c.Session, Run: c.Run,
-		User: c.User, Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: c.IdempotencyKey, Deadline: c.Deadline,
+		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
+		User: c.User, Agent: c.Agent, RequestID: c.RequestID, Deadline: deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})
 	if err != nil {

@@ -52,10 +52,14 @@ type parking struct {
 // questionShare is the part of a NATS message that a question may take: its record holds the call and the decision too.
 const questionShare = 4
 
-// hold parks a call. It returns when the record is stored, or when the call is another owner's.
+// hold parks a call that a stage holds, or that waits long for another attempt. It returns when the record is stored,
+// or when the call is another owner's.
 func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
-	c := o.call
+	c, delayed := o.call, next.Where != pipeline.ToHold
 	name, phase := c.Slip.Stage()
+	if o.run.last > 0 {
+		c.Note(messages.NoteWorks, o.run.last)
+	}
 	most := h.nc.MaxPayload() / questionShare
 	tooLarge := messages.NewFault(messages.TooLarge, "stage %s asks a question of %d bytes, which does not fit into its "+
 		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question), most)
@@ -65,10 +69,14 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	now := time.Now().UTC()
 	p := Parked{Call: c.ID, Tenant: c.Tenant, Kind: c.Kind, Tool: c.Tool, Stage: name, Phase: phase, Question: next.Question,
 		Since: now, Expires: now.Add(next.Expires), Left: max(time.Until(c.Deadline), 0), Generation: c.Generation,
-		Ran: c.Flag(messages.NoteExecutorReached)}
+		Ran: c.Flag(messages.NoteExecutorReached), Delayed: delayed}
 	inbox := c.Return.Inbox
-	kept := c.Clone() // whoever waits is told that it is held, and asks for its end later
-	kept.Return, kept.Stream = messages.Return{Record: true}, false
+	kept := c.Clone()
+	if delayed {
+		p.Expires = now.Add(min(next.Delay, p.Left))
+	} else { // whoever waits is told that it is held, and asks for its end later
+		kept.Return, kept.Stream = messages.Return{Record: true}, false
+	}
 	wire, err := h.shelve(o.ctx, kept)
 	if err != nil {
 		return 0, err
@@ -89,7 +97,7 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 		return own.Deliveries.Park(t, c.ID, out)
 	})
 	out, err := parkedOr(o)
-	if out != parked {
+	if out != parked || delayed {
 		return out, err
 	}
 	if err := h.keys.keep(context.WithoutCancel(o.ctx), c, true); err != nil {
@@ -159,6 +167,18 @@ func (h *holds) get(e protocol.Effect, key string) {
 			}
 		}
 		h.decide.stored(e, st)
+	})
+}
+
+// whether calls then if a call is parked and nobody has decided yet.
+func (h *holds) whether(key string, then func()) {
+	h.records.get(jet.ApprovalsBucket, key, func(f found) {
+		if f.result != protocol.OK {
+			return
+		}
+		if p, _, err := readParked(f.data); err == nil && p.Decided == nil {
+			then()
+		}
 	})
 }
 

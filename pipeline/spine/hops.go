@@ -60,7 +60,10 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 			h.n.log.Warn("the program of the stage does not run; the call skips it", "call", o.id, "stage", name)
 			return o.skip(), nil
 		}
-		if err := wait(ctx, absentWait(try)); err != nil {
+		switch err := wait(ctx, absentWait(try)); {
+		case errors.Is(err, context.Canceled):
+			return next, err
+		case err != nil:
 			return next, messages.NewFault(messages.StageAbsent,
 				"%s; the call waited for it before its %s until its deadline",
 				pipeline.AbsentText(name, gone.Subject), phase).From(name)
@@ -80,8 +83,9 @@ func (h *hops) stage(c *messages.Call, name string) pipeline.Stage {
 		return s.Stage
 	}
 	stop := c.Slip.Stops[c.Slip.At]
-	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, FailClosed: true,
-		Reads: []string{messages.RequestBody, messages.ReplyBody, pipeline.ReadKept, pipeline.ReadCall}}
+	s := pipeline.Stage{Name: name, Kind: c.Kind, Order: stop.Order, Keep: stop.Keep, Finally: stop.Finally,
+		FailClosed: true,
+		Reads:      []string{messages.RequestBody, messages.ReplyBody, pipeline.ReadKept, pipeline.ReadCall}}
 	if stop.Mandatory {
 		s.Tier = pipeline.Mandatory
 	}
@@ -128,7 +132,7 @@ func (h *hops) ask(ctx context.Context, o *owned, s pipeline.Stage) (
 	n := h.sent(o, s, data)
 	answer, err := h.await(ctx, o, n)
 	if err != nil {
-		h.forget(n)
+		h.forget(n, !errors.Is(err, context.DeadlineExceeded)) // members know the deadline
 		return next, r, nil, err
 	}
 	a, err := h.read(ctx, o.call, answer)
@@ -212,11 +216,17 @@ func (h *hops) answered(n uint64, member string, data []byte) {
 	}
 }
 
-func (h *hops) forget(n uint64) {
+// forget closes a question, and tells whoever may work on it that nobody waits for the answer.
+func (h *hops) forget(n uint64, tell bool) {
 	h.owner.Lock()
-	defer h.owner.Unlock()
 	delete(h.open, n)
-	h.asks.Forget(n)
+	members := h.asks.Forget(n)
+	h.owner.Unlock()
+	for _, m := range members {
+		if tell {
+			h.n.publish(h.n.subj.Process(m, dropVerb), h.n.replies.question(n, ""), nil)
+		}
+	}
 }
 
 // await waits for the answer to question n.

@@ -60,27 +60,51 @@ func (k *keys) put(e protocol.Effect) {
 	})
 }
 
-// free deletes the record of a key if it still names the call.
-func (k *keys) free(key, call string) {
+// free deletes the record of a key if it still names the call. Without an answer it is tried again so often; of a call
+// that has not ended it must not be: by then somebody with the same key may have put it into the queue. then is called
+// when it is done, or has failed for the first time.
+func (k *keys) free(key, call string, tries int, then func()) {
+	again := func(f found) {
+		then()
+		if tries > 0 {
+			time.AfterFunc(unanswered, func() { k.free(key, call, tries-1, func() {}) })
+			return
+		}
+		k.log.Warn("the idempotency key of a call was not freed", "call", call, "why", f.why)
+	}
 	k.records.get(jet.IdempotencyBucket, key, func(f found) {
 		var was keyRecord
-		if f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call {
+		switch {
+		case f.result == protocol.Unclear:
+			again(f)
+			return
+		case f.result != protocol.OK || json.Unmarshal(f.data, &was) != nil || was.Call != call:
+			then()
 			return
 		}
 		k.records.remove(jet.IdempotencyBucket, key, f.rev, func(f found) {
-			if f.result != protocol.OK {
-				k.log.Warn("the idempotency key of a failed call was not freed", "call", call, "why", f.why)
+			if f.result == protocol.Unclear || f.result == protocol.No {
+				again(f)
+				return
 			}
+			then()
 		})
 	})
 }
 
-// release frees the key of a call that ended in a fault which may be tried again as it is: its caller is told to, and
-// must not be given the same fault for a day. An unknown outcome keeps its key.
-func (k *keys) release(c *messages.Call) {
-	if c.IdempotencyKey != "" && c.Fault != nil && c.Fault.Retryable() {
-		k.free(keyOf(c), c.ID)
+// release frees the key of a call that ended in a fault which may be tried again as it is, or in something that stands in
+// for a tool's own result: its caller tries again, and must not be given the same for a day. An unknown outcome keeps its
+// key, and so does the reply of a standby model, which is a reply and is not bought twice.
+//
+// then is called when that is done or failed: a caller who hears the end finds the key free.
+func (k *keys) release(c *messages.Call, then func()) {
+	_, degraded := c.Notes[messages.NoteDegraded]
+	again := c.Fault != nil && c.Fault.Retryable() || c.Fault == nil && degraded && c.Kind == messages.Tool
+	if c.IdempotencyKey == "" || !again {
+		then()
+		return
 	}
+	k.free(keyOf(c), c.ID, repeats, then)
 }
 
 // keep lets the key of a call outlast its hold, or end in its time again.
@@ -114,13 +138,13 @@ func (k *keys) keep(ctx context.Context, c *messages.Call, held bool) error {
 
 // since says when the key of a call was first used, and for which call.
 func (k *keys) mismatch(ctx context.Context, c *messages.Call) *messages.Fault {
-	since := ""
+	since, call := "", ""
 	if e, err := k.store.Get(ctx, keyOf(c)); err == nil {
 		var was keyRecord
 		if json.Unmarshal(e.Value, &was) == nil && was.Call != "" {
-			since = fmt.Sprintf(" %s ago (call %s)", time.Since(was.Since).Round(time.Second), was.Call)
+			since, call = fmt.Sprintf(" %s ago", time.Since(was.Since).Round(time.Second)), fmt.Sprintf(" (call %s)", was.Call)
 		}
 	}
-	return messages.NewFault(messages.IdempotencyMismatch, "the idempotency key was used%s for another request; "+
-		"use a new key for a new request", since).At("Idempotency-Key").From("entry")
+	return messages.NewFault(messages.IdempotencyMismatch, "the idempotency key was used%s for another request%s; "+
+		"use a new key for a new request", since, call).At("Idempotency-Key").From("entry")
 }

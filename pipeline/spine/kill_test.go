@@ -44,11 +44,28 @@ func loadFixture(ledger, name string) pipelinetest.Fixture {
 		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "key", key))
 		return nil
 	})
+	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		switch word, _ := rawjson.FieldString(c.Request(), "stage"); word {
+		case "die":
+			os.Exit(9)
+		case "hold": // for as long as somebody waits; the next one who is asked passes it on
+			if note(ledger, "hold "+name) == nil && held(ledger) == 1 {
+				<-ctx.Done()
+			}
+		}
+		return pipeline.Continue(), nil
+	}
 	stage := func(kind messages.Kind) pipeline.Stage {
-		return pipeline.Stage{Name: "outer", Kind: kind, Order: 10, Before: pass, After: pass}
+		return pipeline.Stage{Name: "outer", Kind: kind, Order: 10, Before: before, After: pass, Reads: []string{"request"}}
 	}
 	return pipelinetest.Fixture{Name: "load", Kind: messages.Model, Target: target,
 		Stages: []pipeline.Stage{stage(messages.Model), stage(messages.Tool)}}
+}
+
+// held counts how often the stage was asked to hold.
+func held(ledger string) int {
+	raw, _ := os.ReadFile(ledger)
+	return strings.Count(string(raw), "hold ")
 }
 
 // note appends one line; a short append is not torn.
@@ -76,7 +93,7 @@ type install struct {
 func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *install {
 	t.Helper()
 	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger")}
-	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger}
+	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger, AckWait: 3 * time.Second}
 	nc := dial(t, url)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
@@ -156,6 +173,29 @@ func TestOneFrozenStageWorkerOfTwoStopsNobody(t *testing.T) {
 	t.Logf("50 calls, one after the other, took %s", time.Since(begin))
 	require.Less(t, time.Since(begin), time.Second)
 	x.procs["stage-a"].signal(syscall.SIGCONT)
+}
+
+// What a worker has in hand when it freezes, or is killed, another one is asked, although the first had shown it.
+func TestAQuestionInTheHandsOfALostWorkerIsAskedOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, sig := range map[string]syscall.Signal{"frozen": syscall.SIGSTOP, "killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := launchServer(t)
+			x := newInstall(t, srv, srv.url, "stage-a", "target")
+			body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "stage", "hold"), "takes", "0s")
+			r := pipeline.Request{Kind: messages.Model, Body: body, Deadline: time.Now().Add(40 * time.Second)}
+			p := accept(t, x.owner, r)
+			require.Eventually(t, func() bool { return held(x.ledger) == 1 }, 10*time.Second, 5*time.Millisecond)
+			x.launch("stage-b")
+			x.procs["stage-a"].signal(sig)
+			begin := time.Now()
+			require.Nil(t, wait(t, p).Fault)
+			t.Logf("it took %s", time.Since(begin))
+			require.Less(t, time.Since(begin), 10*time.Second)
+			require.Equal(t, 2, held(x.ledger))
+		})
+	}
 }
 
 // Work that may run again goes on at another worker when its own is killed.

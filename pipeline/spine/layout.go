@@ -3,6 +3,7 @@ package spine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -54,12 +55,16 @@ func Provision(ctx context.Context, js jetstream.JetStream, c Config) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	for {
+	for begin := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, objectTime)
 		err := jet.Provision(try, js, newLayout(c), c.Verify)
 		cancel()
-		if err == nil || ctx.Err() != nil || !passing(err) {
+		switch {
+		case err == nil || !passing(err):
 			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w; that was tried for %s: see whether enough servers of the cluster are up for %d replicas",
+				err, time.Since(begin).Round(time.Second), c.Replicas)
 		}
 		_ = wait(ctx, 250*time.Millisecond)
 	}

@@ -47,7 +47,7 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 		}
 		p, err := d.holds.find(ctx, tenant, id)
 		switch {
-		case err == nil && p.Decided == nil:
+		case err == nil && p.Decided == nil && !p.Delayed:
 			return nil, time.Time{}, pipeline.ErrHeld
 		case err == nil: // it goes on
 			return nil, time.Time{}, nil
@@ -59,7 +59,7 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 		return nil, time.Time{}, nil
 	}
 	return nil, time.Time{}, messages.NewFault(messages.NotFound,
-		"no call %s; results are kept %s after a call's end", id, d.cfg.ResultTTL).From("entry")
+		"no call %s; results are kept %s after a call's end, for submitted calls and calls with an idempotency key", id, d.cfg.ResultTTL).From("entry")
 }
 
 func unread(why error) *messages.Fault {
@@ -106,9 +106,16 @@ func (d *durables) expire(ctx context.Context, f found) (*messages.Call, time.Ti
 	if !c.Past(time.Now().Add(-overdueAfter)) {
 		return nil, time.Time{}, nil
 	}
+	fault := messages.NewFault(messages.DeadlineExceeded, "the call's time was over; it was last seen in the entry queue").From("deadline")
+	began, err := d.opts.mayHaveRun(ctx, c.Tenant, c.ID) // no work begins after the deadline
+	if err != nil {
+		return nil, time.Time{}, unread(err)
+	}
+	if began {
+		fault = unknownFault(c)
+	}
 	c.Slip.At, c.Slip.Back = -1, true
-	c.Fail(d.doubt(ctx, c, messages.NewFault(messages.DeadlineExceeded,
-		"the call's time was over; it was last seen in the entry queue").From("deadline")))
+	c.Fail(d.doubt(ctx, c, fault))
 	wire, err := d.codec.encode(ctx, c)
 	if err != nil {
 		return nil, time.Time{}, messages.AsFault(err, "entry")
@@ -117,10 +124,16 @@ func (d *durables) expire(ctx context.Context, f found) (*messages.Call, time.Ti
 	switch {
 	case err == nil:
 		d.opts.fold(c.Kind, c.Slip)
-		d.keys.release(c)
+		d.keys.release(c, func() {})
 		return c, time.Now(), nil
 	case errors.Is(err, pipeline.ErrExists), errors.Is(err, jet.ErrNoAnswer):
 		return d.ended(ctx, c.Tenant, c.ID)
 	}
 	return nil, time.Time{}, unread(err)
 }
+
+// Results is where the ends of calls are kept; see [Node.ResultTTL].
+func (n *Node) Results() pipeline.Store { return n.durable.results }
+
+// ResultTTL is how long a record in Results lasts after it was last written.
+func (n *Node) ResultTTL() time.Duration { return n.cfg.ResultTTL }

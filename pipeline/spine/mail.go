@@ -3,6 +3,7 @@ package spine
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -15,6 +16,9 @@ type letter struct {
 	local  *result      // of an outcome that came without a message
 	record protocol.Record
 	member string // who did the work
+	// ahead and expected are of a refusal: how many are before the call in line, and how long it would wait.
+	ahead    int
+	expected time.Duration
 }
 
 // mailbox holds the letters of one call until its goroutine reads them. The zero value is not ready: news is to be

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,7 @@ type member struct {
 	m        *protocol.Member
 	owners   map[string]string // where each owner hears, by its name
 	jobs     map[protocol.Work]*job
+	open     map[question]context.CancelCauseFunc // questions in hand
 	classes  map[string]*class
 	pools    []*pool
 	alone    chan struct{} // one slot: questions of which others died run one at a time
@@ -31,7 +34,8 @@ type member struct {
 
 func (n *Node) makeMember() {
 	m := &member{n: n, m: protocol.NewMember(n.opts.Name, n.protocolConfig()), owners: map[string]string{},
-		jobs: map[protocol.Work]*job{}, classes: map[string]*class{}, alone: make(chan struct{}, 1)}
+		jobs: map[protocol.Work]*job{}, open: map[question]context.CancelCauseFunc{}, classes: map[string]*class{},
+		alone: make(chan struct{}, 1)}
 	m.machine = &machine{clock: n.clock, beat: m.m.Beat, carry: m.carry}
 	m.addClasses()
 	n.member = m
@@ -118,16 +122,61 @@ func (s *served) asked(m *nats.Msg) {
 		s.m.n.garbage(m, "a question without a reply subject of an owner")
 		return
 	}
+	q := question{owner, n}
 	s.m.Lock()
 	fresh := s.m.m.Question(s.m.clock.now(), owner, n, 0)
+	var ctx context.Context
+	if fresh {
+		ctx, s.m.open[q] = context.WithCancelCause(context.Background())
+	}
 	s.m.Unlock()
 	if !fresh {
 		return
 	}
 	s.m.busy.Add(1)
-	if !s.pool.do(func() { defer s.m.busy.Done(); s.work(m, owner, n) }) {
+	if !s.pool.do(func() { defer s.m.busy.Done(); s.work(ctx, m, q) }) {
 		s.m.busy.Done()
 	}
+}
+
+// question names a question to a member.
+type question struct {
+	owner string
+	n     uint64
+}
+
+// dropVerb is what a member hears of a question whose answer nobody waits for: its owner's reply subject says which.
+const dropVerb = "drop"
+
+// drop ends the work on a question, and keeps it from beginning.
+func (m *member) drop(q question) {
+	m.Lock()
+	cancel := m.open[q]
+	m.Unlock()
+	if cancel != nil {
+		cancel(pipeline.ErrCancelled)
+	}
+}
+
+// dropAll drops the questions of an owner that is gone.
+func (m *member) dropAll(owner string) {
+	m.Lock()
+	defer m.Unlock()
+	for q, cancel := range m.open {
+		if q.owner == owner {
+			cancel(pipeline.ErrCancelled)
+		}
+	}
+}
+
+// answered says that a question is in hand no more.
+func (m *member) answered(q question) {
+	m.Lock()
+	cancel := m.open[q]
+	delete(m.open, q)
+	m.m.Answered(q.owner, q.n)
+	m.Unlock()
+	cancel(nil)
 }
 
 // learn reads whose question it is, and where its owner hears.
@@ -153,21 +202,26 @@ func (m *member) learn(reply string) (owner string, n uint64, ok bool) {
 }
 
 // work answers one question.
-func (s *served) work(m *nats.Msg, owner string, n uint64) {
-	defer func() {
-		s.m.Lock()
-		s.m.m.Answered(owner, n)
-		s.m.Unlock()
-	}()
+func (s *served) work(ctx context.Context, m *nats.Msg, q question) {
+	defer s.m.answered(q)
 	if m.Header.Get(hdrAlone) != "" {
-		s.m.alone <- struct{}{}
+		select {
+		case s.m.alone <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 		defer func() { <-s.m.alone }()
 	}
+	if ctx.Err() != nil {
+		return
+	}
 	in := message.NewMessage(m.Header.Get(hdrCall), m.Data)
-	in.Metadata[metaOwner], in.Metadata[metaSubject] = owner, m.Subject
+	in.SetContext(ctx)
+	in.Metadata[metaOwner], in.Metadata[metaSubject] = q.owner, m.Subject
 	in.Metadata[hdrCall] = m.Header.Get(hdrCall)
-	out, err := s.handle(in)
+	out, err := s.guarded(in)
 	switch {
+	case ctx.Err() != nil: // dropped; an owner that is there all the same asks again
 	case errors.Is(err, errLate):
 		s.m.n.stats.late.Add(1)
 	case err != nil:
@@ -176,6 +230,22 @@ func (s *served) work(m *nats.Msg, owner string, n uint64) {
 		s.m.n.send(&nats.Msg{Subject: m.Reply + "." + s.m.n.opts.Name, Data: out[0].Payload,
 			Header: nats.Header{hdrWire: {wireVersion}}})
 	}
+}
+
+// guarded runs the handler. What panics here is not the stage, whose panics are errors, but what is around it. The call
+// hears of it as of any error of the stage: a process that died of the question would be asked again, and the next one.
+func (s *served) guarded(in *message.Message) (out []*message.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a := &messages.Answer{Member: s.m.n.opts.Name,
+				Error: &messages.Thrown{Text: fmt.Sprintf("panic: %v", p), Stack: string(debug.Stack())}}
+			var data []byte
+			if data, err = a.Marshal(); err == nil {
+				out = []*message.Message{message.NewMessage(in.UUID, data)}
+			}
+		}
+	}()
+	return s.handle(in)
 }
 
 // Metadata of the messages that handlers get, beside the headers of the question.
@@ -248,6 +318,8 @@ func (m *member) carry(e *protocol.Effect) {
 		m.n.ping(e, m.n.replies.root)
 	case protocol.Probe:
 		m.n.publish(m.n.replies.root+".probe."+strconv.FormatInt(int64(e.At), 10), "", nil)
+	case protocol.DropQuestions:
+		m.dropAll(e.To)
 	case protocol.List:
 		m.show(e.To)
 	case protocol.Start:
@@ -257,6 +329,9 @@ func (m *member) carry(e *protocol.Effect) {
 	case protocol.PutBegun, protocol.SetBegun, protocol.GetBegun, protocol.PutOutcome:
 		stored := *e
 		m.n.tasks.Go(func() { m.store(stored) })
+	case protocol.Expire:
+		stored := *e
+		m.n.tasks.Go(func() { m.n.expire(stored) })
 	default:
 		m.tell(e)
 	}

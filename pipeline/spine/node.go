@@ -122,7 +122,7 @@ func secret(n int) string {
 
 // protocolConfig is what the protocol needs of the configuration.
 func (n *Node) protocolConfig() protocol.Config {
-	return protocol.Config{AckWait: n.cfg.AckWait, MemberTimeout: n.cfg.MemberTimeout, MaxQueueWait: n.cfg.MaxQueueWait,
+	return protocol.Config{AckWait: n.cfg.AckWait, HopPatience: n.cfg.HopPatience, MemberTimeout: n.cfg.MemberTimeout, MaxQueueWait: n.cfg.MaxQueueWait,
 		QueueCapacity: n.cfg.QueueCapacity, KeepBytes: n.cfg.KeepBytes}
 }
 
@@ -147,6 +147,10 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	n.loops.Go(func() { n.watchConnection(n.loop) })
 	n.loops.Go(func() { n.tick(n.loop) })
+	if n.opts.Entry {
+		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.sweepBegun(n.loop) }) })
+	}
+	n.sweepStages(n.loop)
 	if err := n.serveControl(); err != nil {
 		return err
 	}

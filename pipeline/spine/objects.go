@@ -46,10 +46,23 @@ func (e *codec) fetch(ctx context.Context, ref string) (raw []byte, err error) {
 // another's.
 func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, error) {
 	ref := messages.Token(tenant) + "/" + digest(tenant, raw)
-	if _, ok := e.cache.get(ref); ok {
+	if e.cache.stored(ref) {
 		return ref, nil
 	}
 	return ref, e.put(ctx, ref, raw)
+}
+
+// remove deletes objects that nobody asks for any more. What it cannot delete goes with its age.
+func (e *codec) remove(ctx context.Context, refs []string) error {
+	var all error
+	for _, ref := range refs {
+		e.cache.drop(ref)
+		err := patiently(ctx, func(ctx context.Context) error { return e.objects.Delete(ctx, ref) })
+		if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+			all = errors.Join(all, fmt.Errorf("delete %s: %w", ref, err))
+		}
+	}
+	return all
 }
 
 func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
@@ -60,6 +73,7 @@ func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
 		return fmt.Errorf("put %s: %w", ref, err)
 	}
 	e.cache.put(ref, raw)
+	e.cache.note(ref, time.Now())
 	return nil
 }
 
@@ -80,11 +94,43 @@ type bodyCache struct {
 }
 
 type cachedBody struct {
-	raw []byte
-	at  *list.Element
+	raw    []byte
+	at     *list.Element
+	stored time.Time // by this process; zero: it was only read
 }
 
 const bodyCacheBytes = 64 << 20
+
+// storedAnew is the age from which on a body that this process has stored is stored again: objects live an hour longer
+// than the records that name them.
+const storedAnew = 30 * time.Minute
+
+// stored reports whether this process has stored the body lately.
+func (b *bodyCache) stored(ref string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, ok := b.items[ref]
+	return ok && time.Since(i.stored) < storedAnew
+}
+
+// note notes when a body was stored, as long as it is kept.
+func (b *bodyCache) note(ref string, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i, ok := b.items[ref]; ok {
+		i.stored = at
+	}
+}
+
+func (b *bodyCache) drop(ref string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i, ok := b.items[ref]; ok {
+		b.size -= len(i.raw)
+		b.order.Remove(i.at)
+		delete(b.items, ref)
+	}
+}
 
 func (b *bodyCache) get(ref string) ([]byte, bool) {
 	b.mu.Lock()

@@ -16,7 +16,9 @@ type onion struct {
 	hops    *hops
 	targets *targets
 	hold    func(o *owned, next pipeline.Next) (outcome, error)
-	doubt   func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
+	// longDelay is how long a stored call may wait in this process for another attempt.
+	longDelay time.Duration
+	doubt     func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
 }
 
 // finallyTime is how long the stages that must see every call may take after its time is over.
@@ -36,8 +38,16 @@ var errStopping = errors.New("the process stops")
 func (x *onion) run(o *owned, told func(end *messages.Call)) outcome {
 	next, err := x.through(o.ctx, o, begin(o.call))
 	if err != nil {
+		if errors.Is(context.Cause(o.ctx), errElsewhere) {
+			return yielded
+		}
 		if gone, ok := errors.AsType[left](err); ok {
 			return gone.outcome
+		}
+		if o.ctx.Err() != nil && !o.call.Slip.Back {
+			if known := x.targets.settle(o); known != nil {
+				err = known
+			}
 		}
 		x.cutShort(o, err, told)
 	}
@@ -60,6 +70,11 @@ func begin(c *messages.Call) pipeline.Next {
 // over, or it is left.
 func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipeline.Next, error) {
 	for next.Where != pipeline.ToReply {
+		if o.durable && next.Delay > x.longDelay {
+			if out, err := x.hold(o, next); err == nil {
+				return next, left{out}
+			} // it cannot be parked, so it waits here
+		}
 		if err := wait(ctx, next.Delay); err != nil {
 			return next, err
 		}
@@ -72,11 +87,25 @@ func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipe
 		default:
 			next, err = x.hops.run(ctx, o)
 		}
+		if err == nil {
+			err = overElsewhere(ctx, o.call)
+		}
 		if err != nil {
 			return next, err
 		}
 	}
 	return next, nil
+}
+
+// overElsewhere waits for the call's deadline where whoever ran its last phase or its target says that the time is
+// over: their clock may be ahead of this one, and no other phase may begin between the two.
+func overElsewhere(ctx context.Context, c *messages.Call) error {
+	until, ok := ctx.Deadline()
+	if f := c.Fault; !ok || f == nil || f.Code != messages.DeadlineExceeded || f.Origin != "deadline" ||
+		time.Until(until) > lateGrace {
+		return nil
+	}
+	return wait(ctx, 2*lateGrace)
 }
 
 // wait is the owner's timer. It looks at the context also where there is nothing to wait for.
@@ -103,7 +132,8 @@ func (x *onion) park(o *owned, next pipeline.Next) (pipeline.Next, error) {
 }
 
 // cutShort ends a call whose context is over: whoever waits is told at once, then the call goes outward. After its
-// deadline only the stages run that must see every call; after a cancel all those do that the call has passed.
+// deadline only the stages run that must see every call, and those that give something back; after a cancel all those
+// do that the call has passed.
 func (x *onion) cutShort(o *owned, err error, told func(end *messages.Call)) {
 	c := o.call
 	f, ok := errors.AsType[*messages.Fault](err)
@@ -121,7 +151,7 @@ func (x *onion) cutShort(o *owned, err error, told func(end *messages.Call)) {
 	for i := range c.Slip.Stops {
 		stop := &c.Slip.Stops[i]
 		stop.Keep = false // nothing is tried again
-		stop.After = stop.After && (stop.Mandatory || !errors.Is(o.ctx.Err(), context.DeadlineExceeded))
+		stop.After = stop.After && (stop.Mandatory || stop.Finally || !errors.Is(o.ctx.Err(), context.DeadlineExceeded))
 	}
 	if _, err := x.through(ctx, o, turnHere(c, f)); err != nil {
 		c.Fail(f)

@@ -19,10 +19,13 @@ type Config struct {
 	Root          string        // subject root; shallot
 	Fusion        bool          // stages and targets of the owner's process run without a hop
 	AckWait       time.Duration // of stored calls; 15 s
+	MarkTTL       time.Duration // how long a process counts as there after its last mark; 10 s
+	HopPatience   time.Duration // how long a question may stay without a sign; 250 ms
 	MemberTimeout time.Duration // how long work that is shown no more is waited for; 10 s
 	MaxQueueWait  time.Duration // longest expected wait in line for a target; 30 s
 	QueueCapacity int           // target work that a member queues beyond its slots; 16
 	KeepBytes     int           // of outcomes that a member keeps in memory; 64 MiB
+	LongDelay     time.Duration // longer delays park a stored call, so that no process holds it; 1 min
 	Running       int           // durable calls that a process runs at once; 256
 	EntryMaxMsgs  int64         // 100,000
 	EntryMaxBytes int64         // 4 GiB
@@ -52,7 +55,10 @@ func (c Config) withDefaults() Config {
 		c.Root = "shallot"
 	}
 	def(&c.AckWait, 15*time.Second)
+	def(&c.MarkTTL, 10*time.Second)
+	def(&c.MaxQueueWait, 30*time.Second)
 	def(&c.ResultTTL, 24*time.Hour)
+	def(&c.LongDelay, time.Minute)
 	def(&c.Drain, 8*time.Second)
 	count(&c.Running, 256)
 	count(&c.ClaimCheck, 64<<10)

@@ -19,8 +19,8 @@ func (n *Node) makeOwner() {
 	n.onion = &onion{
 		hops:    &hops{owner: n.owner, asks: &n.owns.Asks, open: map[uint64]*owned{}, n: n, elsewhere: map[string]bool{}},
 		targets: &targets{owner: n.owner, runs: &n.owns.Runs, n: n},
-		hold:    n.holdCall,
-		doubt:   n.doubt,
+		hold:    n.holdCall, longDelay: n.cfg.LongDelay,
+		doubt: n.doubt,
 	}
 }
 
@@ -38,6 +38,9 @@ func (n *Node) carry(e *protocol.Effect) {
 	case protocol.GetBegun, protocol.PutBegun, protocol.GetOutcome, protocol.SetBegun:
 		stored := *e // e is only valid during the call
 		n.tasks.Go(func() { n.ownerStore(stored) })
+	case protocol.Expire:
+		stored := *e
+		n.tasks.Go(func() { n.expire(stored) })
 	case protocol.Wake:
 		n.wake(e)
 		n.durable.carry(*e)
@@ -51,7 +54,7 @@ func (n *Node) carry(e *protocol.Effect) {
 // wake tells the goroutine of a call, if there is one.
 func (n *Node) wake(e *protocol.Effect) {
 	if o := n.calls.get(e.Call); o != nil {
-		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record})
+		o.mail.post(letter{why: e.Why, n: e.N, record: e.Record, ahead: int(e.Waiting), expected: e.At})
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Parked is a call that waits for somebody's answer: line 1 of its record; the call itself follows.
+// Parked is a call that waits for somebody's answer, or for a time: line 1 of its record; the call itself follows.
 type Parked struct {
 	Call     string          `json:"call"`
 	Tenant   string          `json:"tenant"`
@@ -22,6 +22,8 @@ type Parked struct {
 	Expires    time.Time     `json:"expires"`
 	Left       time.Duration `json:"left"`
 	Generation uint64        `json:"generation"`
+	// Delayed says that it waits for Expires alone, to be tried again then. Nobody is asked, and its clock runs on.
+	Delayed bool `json:"delayed,omitempty"`
 	// Ran says that the call had been at its target before it was held.
 	Ran     bool     `json:"ran,omitempty"`
 	Decided *Decided `json:"decided,omitempty"`

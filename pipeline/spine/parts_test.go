@@ -36,15 +36,16 @@ import (
 type partSpec struct {
 	URL     string
 	Name    string
-	Fixture string // of the suite, or "load" for the kill tests
-	Stage   string // the stage that it hosts
-	Target  bool   // it serves the targets
-	Entry   bool   // it has the entry role
-	Ledger  string // where the target of the kill tests writes what was bought
+	Fixture string        // of the suite, or "load" for the kill tests
+	Stage   string        // the stage that it hosts
+	Target  bool          // it serves the targets
+	Entry   bool          // it has the entry role
+	Ledger  string        // where the target of the kill tests writes what was bought
+	AckWait time.Duration // of stored calls
 }
 
 func (p partSpec) config() spine.Config {
-	return classes(spine.Config{Drain: 5 * time.Second, MemberTimeout: 3 * time.Second})
+	return classes(spine.Config{Drain: 5 * time.Second, MemberTimeout: 3 * time.Second, AckWait: p.AckWait})
 }
 
 func (p partSpec) fixture() pipelinetest.Fixture {

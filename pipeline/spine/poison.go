@@ -52,7 +52,7 @@ func (p *poison) bury(m *nats.Msg, why string, then func(f found)) {
 		kind = "none"
 	}
 	p.log.Warn("dead letter", "reason", why, "subject", m.Subject, "call", m.Header.Get(hdrCall))
-	p.records.publish(&nats.Msg{Subject: p.subj.Dead(kind, "none"), Header: h, Data: m.Data}, func(f found) {
+	p.records.insist(&nats.Msg{Subject: p.subj.Dead(kind, "none"), Header: h, Data: m.Data}, func(f found) {
 		if f.result != protocol.OK {
 			p.log.Error("a dead letter could not be stored", "reason", why, "call", m.Header.Get(hdrCall), "why", f.why)
 		}

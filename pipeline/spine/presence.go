@@ -50,7 +50,6 @@ type mark struct {
 
 const (
 	markEvery = 3 * time.Second
-	markLives = 10 * time.Second
 )
 
 func newPresence(ctx context.Context, n *Node) (*presence, error) {
@@ -99,7 +98,7 @@ func (p *presence) refresh(ctx context.Context) error {
 	defer cancel()
 	put := func(bucket string) error {
 		m := &nats.Msg{Subject: "$KV." + bucket + "." + p.n.opts.Name, Data: p.mark}
-		_, err := p.n.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(markLives), jetstream.WithRetryAttempts(1))
+		_, err := p.n.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(p.n.cfg.MarkTTL), jetstream.WithRetryAttempts(1))
 		return err
 	}
 	if p.serving {
@@ -268,6 +267,12 @@ func (n *Node) hearProcess() error {
 	subject := n.subj.Process(n.opts.Name, "*")
 	_, err := n.subs.hear(subject, func(m *nats.Msg) {
 		verb := last(m.Subject)
+		if verb == dropVerb {
+			if owner, k, ok := n.member.learn(m.Reply); ok {
+				n.member.drop(question{owner, k})
+			}
+			return
+		}
 		if verb != "ping" {
 			n.member.heard(verb, m)
 			return

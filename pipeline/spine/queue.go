@@ -20,6 +20,7 @@ type workqueue struct {
 	log     *slog.Logger
 	bury    func(m *nats.Msg, why string, then func(f found)) // makes a dead letter
 	stored  func(e protocol.Effect)                           // a call was put into the queue
+	gone    func(m *nats.Msg)                                 // the call that came with m takes no room any more
 
 	mu      sync.Mutex
 	letters map[string]*copied     // what can be put into the queue, by message id
@@ -38,6 +39,7 @@ type delivered struct {
 	m          *nats.Msg
 	generation uint64
 	seq        uint64 // in the stream
+	at         time.Time
 }
 
 func newQueue(r records, d decide, log *slog.Logger) *workqueue {
@@ -159,25 +161,34 @@ func (q *workqueue) mark(e protocol.Effect) {
 	}
 }
 
+// drop lets go of a message that is acknowledged.
 func (q *workqueue) drop(call string, seq uint64) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	kept := q.tokens[call][:0]
+	var kept []delivered
+	var last *nats.Msg
 	for _, t := range q.tokens[call] {
-		if t.seq != seq {
+		if last = t.m; t.seq != seq {
 			kept = append(kept, t)
 		}
 	}
 	if q.tokens[call] = kept; len(kept) == 0 {
 		delete(q.tokens, call)
 	}
+	q.mu.Unlock()
+	if last != nil && len(kept) == 0 {
+		q.gone(last)
+	}
 }
 
 // forget lets go of the messages of a call that another process goes on with.
 func (q *workqueue) forget(call string) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	held := q.tokens[call]
 	delete(q.tokens, call)
+	q.mu.Unlock()
+	if len(held) > 0 {
+		q.gone(held[0].m)
+	}
 }
 
 // held is the message with the highest generation of a call that is held here.
@@ -195,13 +206,14 @@ func (q *workqueue) held(call string) *nats.Msg {
 }
 
 // arrived takes a message of the queue. What cannot be read becomes a dead letter: no message kills the process, and
-// none is dropped in silence. It reports whether the call is new here. old says that the
-// message may have waited in this process for long, so that the call may be another owner's.
-func (q *workqueue) arrived(m *nats.Msg, old bool) bool {
+// none is dropped in silence. The call takes room until gone hears of it. old says that the message may
+// have waited in this process for long, so that the call may be another owner's.
+func (q *workqueue) arrived(m *nats.Msg, old bool) {
 	meta, err := m.Metadata()
 	if err != nil {
 		q.log.Warn("a message came that is not from the work queue; it is ignored", "subject", m.Subject)
-		return false
+		q.gone(m)
+		return
 	}
 	d, why := readLetter(m)
 	if why != "" {
@@ -210,19 +222,19 @@ func (q *workqueue) arrived(m *nats.Msg, old bool) bool {
 				_ = m.Ack()
 			}
 		})
-		return false
+		q.gone(m)
+		return
 	}
 	d.Count, d.Old = meta.NumDelivered, old
 	q.mu.Lock()
 	held := q.tokens[d.Call]
-	fresh := len(held) == 0
-	at := len(held)
+	at, fresh := len(held), len(held) == 0
 	for i, t := range held {
 		if t.seq == meta.Sequence.Stream {
 			at = i
 		}
 	}
-	t := delivered{m: m, generation: d.Generation, seq: meta.Sequence.Stream}
+	t := delivered{m: m, generation: d.Generation, seq: meta.Sequence.Stream, at: time.Now()}
 	if at < len(held) {
 		held[at] = t
 	} else {
@@ -230,18 +242,23 @@ func (q *workqueue) arrived(m *nats.Msg, old bool) bool {
 	}
 	q.tokens[d.Call] = held
 	q.mu.Unlock()
+	if !fresh {
+		q.gone(m) // it has room already
+	}
 	q.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return o.Deliveries.Delivered(now, d, out)
 	})
-	return fresh
 }
 
-// sweep lets go of messages whose calls have left this process without a word.
-func (q *workqueue) sweep(has func(call string) bool) {
+// sweep lets go of messages whose calls have left this process without a word. What has just come is not yet known to
+// the protocol.
+func (q *workqueue) sweep(now time.Time, has func(call string) bool) {
 	q.mu.Lock()
 	var calls []string
-	for call := range q.tokens {
-		calls = append(calls, call)
+	for call, held := range q.tokens {
+		if now.Sub(held[len(held)-1].at) > time.Second {
+			calls = append(calls, call)
+		}
 	}
 	q.mu.Unlock()
 	for _, call := range calls {

@@ -53,6 +53,22 @@ func (r records) publish(m *nats.Msg, then func(f found)) {
 	}
 }
 
+// repeats is how often something is tried again that no protocol looks after: for half a minute.
+const repeats = 15
+
+// insist stores a message, and again until the server says that it has it: it needs a message id.
+func (r records) insist(m *nats.Msg, then func(f found)) { r.try(m, repeats, then) }
+
+func (r records) try(m *nats.Msg, tries int, then func(f found)) {
+	r.publish(m, func(f found) {
+		if f.result == protocol.OK || tries == 0 {
+			then(f)
+			return
+		}
+		time.AfterFunc(unanswered, func() { r.try(m, tries-1, then) })
+	})
+}
+
 func notSent(err error) found {
 	if errors.Is(err, errNotSent) || errors.Is(err, nats.ErrMaxPayload) {
 		return found{result: protocol.No, why: err.Error()}

@@ -155,6 +155,7 @@ func (r *replies) word(m *nats.Msg, word, args string) bool {
 			n.member.m.Hearing.Probed(time.Duration(number(t[0])))
 			return out
 		})
+		n.durable.heardItself()
 	default:
 		return false
 	}

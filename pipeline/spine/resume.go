@@ -35,6 +35,14 @@ func (p Parked) ran() string {
 	return "it was not run"
 }
 
+func withdrawn(p Parked) *messages.Fault {
+	what := "waited for an answer at stage " + p.Stage + "; " + p.ran()
+	if p.Delayed {
+		what = "waited for another attempt"
+	}
+	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call %s", what).From("caller")
+}
+
 func expired(p Parked) *messages.Fault {
 	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; %s",
 		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339),
@@ -50,7 +58,9 @@ func (h *holds) settle(ctx context.Context, p *Parked, rev uint64, wire []byte, 
 	if err != nil {
 		return err
 	}
-	h.tell("answered", *p)
+	if !p.Delayed {
+		h.tell("answered", *p)
+	}
 	if err := h.resume(ctx, *p, wire); err != nil {
 		h.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 	}
@@ -67,14 +77,20 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	if err := h.unshelve(ctx, c); err != nil {
 		return err
 	}
-	c.Deadline = time.Now().UTC().Add(p.Left)
-	if err := h.keys.keep(ctx, c, false); err != nil {
-		return err
-	}
-	if p.Decided.Fault != nil {
+	switch {
+	case p.Delayed && p.Decided.Fault != nil:
+		turnHere(c, p.Decided.Fault)
+	case p.Delayed: // it goes on where it is, as if it had waited in its process
+	case p.Decided.Fault != nil:
 		pipeline.FailHold(c, p.Decided.Fault)
-	} else {
+	default:
 		c.Note(messages.NoteAnswer, p.Decided.Answer)
+	}
+	if !p.Delayed {
+		c.Deadline = time.Now().UTC().Add(p.Left)
+		if err := h.keys.keep(ctx, c, false); err != nil {
+			return err
+		}
 	}
 	c.Generation = p.Generation + 1
 	data, err := c.Marshal()
@@ -114,7 +130,7 @@ func decidedKey(id string) string { return messages.Key(id, "decided") }
 
 // ended clears the record of a hold away whose call has ended. What was decided is remembered as long as the result.
 func (h *holds) ended(ctx context.Context, p Parked, rev uint64) error {
-	if p.Decided != nil {
+	if p.Decided != nil && !p.Delayed {
 		if _, err := h.results.Put(ctx, decidedKey(p.Call), rawjson.Encode(p), 0, pipeline.Always()); err != nil {
 			return err
 		}
@@ -145,9 +161,9 @@ func (h *holds) lookAfter(ctx context.Context, key string, cancelled func(id str
 	case p.Decided != nil:
 		return time.Now().Add(soon), h.resume(ctx, p, wire)
 	case cancelled(p.Call):
-		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the caller",
-			Fault: messages.NewFault(messages.Cancelled, "the caller cancelled while the call waited for an answer at stage %s; %s",
-				p.Stage, p.ran()).From("caller")})
+		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the caller", Fault: withdrawn(p)})
+	case p.Delayed && !time.Now().Before(p.Expires):
+		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the clock"})
 	case !time.Now().Before(p.Expires):
 		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "nobody", Fault: expired(p)})
 	}

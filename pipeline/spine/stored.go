@@ -26,7 +26,6 @@ type storedCalls struct {
 	ends    *ends
 	calls   *running
 	through func(o *owned, told func(end *messages.Call)) outcome
-	gone    func(m *nats.Msg) // the call that came with m takes no room any more
 	unasked func(id string) bool
 	log     *slog.Logger
 
@@ -120,23 +119,34 @@ func (s *storedCalls) open(m *nats.Msg) (*messages.Call, error) {
 	return c, err
 }
 
-// own makes the call one that runs here; nil if it has left again already.
+// own makes the call one that runs here; nil if it has left again already. If it ran here before, and what it left
+// behind still runs, that is waited for: nobody else will run the call.
 func (s *storedCalls) own(c *messages.Call, r *mine, fresh bool) *owned {
+	for {
+		o, off := s.tryOwn(c, r, fresh)
+		if o != nil || off {
+			return o
+		}
+		_ = wait(context.Background(), 20*time.Millisecond)
+	}
+}
+
+func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, off bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.off {
-		return nil
+		return nil, true
 	}
-	o := s.calls.own(c, true, fresh)
+	o = s.calls.own(c, true, fresh)
 	if o == nil {
-		return nil
+		return nil, false
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
 	if s.unasked(c.ID) {
 		o.cancel(pipeline.ErrCancelled)
 	}
-	return o
+	return o, false
 }
 
 // undeliverable ends a call that kills its owners. Only its headers are read: the body may be what kills.
@@ -170,7 +180,11 @@ func fromHeaders(m *nats.Msg) *messages.Call {
 func (s *storedCalls) end(c *messages.Call) {
 	s.ends.prepare(c)
 	s.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
-		return o.Deliveries.End(now, c.ID, at(c.Deadline), out)
+		out = o.Deliveries.End(now, c.ID, at(c.Deadline), out)
+		if !o.Deliveries.Ending(c.ID) {
+			s.ends.discard(c.ID)
+		}
+		return out
 	})
 }
 
@@ -192,7 +206,6 @@ func (s *storedCalls) left(call string, why protocol.Why) {
 	if r.o != nil && why != protocol.Ended {
 		r.o.cancel(errElsewhere)
 	}
-	s.gone(r.m)
 }
 
 // drain hands back whatever comes from now on.

@@ -37,17 +37,29 @@ type target struct {
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
 type offer struct {
-	call  *messages.Call
-	data  []byte
-	trace string
-	bound bool
-	first uint64
+	call   *messages.Call
+	data   []byte
+	trace  string
+	bound  bool
+	first  uint64
+	tenant string
 }
 
 func (t *target) set(f offer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.offer, t.payload = f, nil
+}
+
+// write keeps the wire form of the offer, if it is still the one that is out.
+func (t *target) write(f offer) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.offer.call != f.call {
+		return false
+	}
+	t.offer.data = f.data
+	return true
 }
 
 func (t *target) get() offer {
@@ -77,26 +89,45 @@ const voidLimit = 2 * time.Second
 
 // run has the call's target run, and turns the call round. An error is why it did not.
 func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
-	class, err := t.classify(ctx, o.call)
+	class, err := t.classify(context.WithoutCancel(ctx), o.call)
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil
 	}
 	o.run.class = class
+	if o.run.last == 0 {
+		o.call.Noted(messages.NoteWorks, &o.run.last) // the call was parked after its target had run
+	}
 	once := t.n.opts.Once(o.call)
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1, Class: groupOf(o.call.Kind, class),
-		Tenant: o.tenant, Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
+		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
 	if o.run.proved {
 		work.First = o.run.offer.first
 	}
-	f := offer{trace: o.call.Trace.Parent, bound: !o.durable, first: work.First}
+	f := offer{tenant: o.tenant, trace: o.call.Trace.Parent, bound: !o.durable, first: work.First}
 	if t.n.targetHere(work.Class) {
 		f.call = o.call.Clone()
-	} else if f.data, err = t.n.codec.encode(ctx, o.call); err != nil {
+	} else if f.data, err = t.n.codec.encode(context.WithoutCancel(ctx), o.call); err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 	}
 	o.run.set(f)
-	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return t.runs.Start(now, work, out) })
+	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+		o.ask.data = nil // the last stage has answered; its question need not live as long as the work
+		return t.runs.Start(now, work, out)
+	})
 	return t.await(ctx, o, work)
+}
+
+// settle finds out what an owner before this one may have begun of a call whose time is over, or whose caller left,
+// before it is at its target. The error is the fault that the call ends in then; nil: there is no more to say.
+func (t *targets) settle(o *owned) error {
+	if o.fresh || !t.n.opts.Once(o.call) {
+		return nil
+	}
+	if began, err := t.n.begun.mayHaveRun(t.n.loop, o.tenant, o.id); err == nil && !began {
+		return nil
+	}
+	_, err := t.run(o.ctx, o)
+	return err
 }
 
 // await waits until it is known what came of the work.
@@ -119,7 +150,7 @@ func (t *targets) await(ctx context.Context, o *owned, work protocol.Target) (pi
 			waits, cancel = context.WithTimeout(context.WithoutCancel(ctx), voidLimit)
 			defer cancel()
 		default:
-			return pipeline.Next{}, unknownFault(o)
+			return pipeline.Next{}, unknownFault(o.call)
 		}
 	}
 }
@@ -154,16 +185,16 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 		return next, err, true
 	case protocol.NotExecuted:
 		if over == 0 {
-			return pipeline.TurnBack(o.call, overloadedFault(o, work.Class)), nil, true
+			return pipeline.TurnBack(o.call, t.refusal(o, work, l)), nil, true
 		}
 		return next, t.absentFault(ctx, o, work, notExecuted(ctx, o)), true
 	case protocol.Overloaded:
-		return pipeline.TurnBack(o.call, overloadedFault(o, work.Class)), nil, true
+		return pipeline.TurnBack(o.call, t.refusal(o, work, l)), nil, true
 	case protocol.Unknown:
 		if over == 0 {
-			return pipeline.TurnBack(o.call, unknownFault(o)), nil, true
+			return pipeline.TurnBack(o.call, unknownFault(o.call)), nil, true
 		}
-		return next, unknownFault(o), true
+		return next, unknownFault(o.call), true
 	case protocol.StreamCut:
 		return pipeline.TurnBack(o.call, messages.NewFault(messages.StreamCut,
 			"the worker that streamed the reply was lost after a part of it was sent").From(messages.TargetOrigin)), nil, true
@@ -240,6 +271,11 @@ func (t *targets) offer(e *protocol.Effect, kind messages.Kind, class string) {
 		return
 	}
 	f := o.run.get()
+	if f.data == nil { // it was to run here
+		stored := *e // e is only valid during the call
+		t.n.tasks.Go(func() { t.offerAbroad(stored, o, f, kind, class) })
+		return
+	}
 	reply := strings.Join([]string{t.n.replies.root, "offer", e.Call, strconv.FormatUint(e.N, 10), strconv.FormatUint(e.Seq, 10)}, ".")
 	m := &nats.Msg{Subject: t.n.subj.Work(kind, class), Reply: reply, Header: nats.Header{hdrWire: {wireVersion}, hdrCall: {e.Call},
 		hdrTenant: {messages.Token(o.tenant)}}}
@@ -254,6 +290,20 @@ func (t *targets) offer(e *protocol.Effect, kind messages.Kind, class string) {
 	t.n.send(m)
 }
 
+// offerAbroad offers work to another process that was to run in this one: this one is full.
+func (t *targets) offerAbroad(e protocol.Effect, o *owned, f offer, kind messages.Kind, class string) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(o.ctx), wall(e.Until))
+	defer cancel()
+	data, err := t.n.codec.encode(ctx, f.call.Clone())
+	if err != nil {
+		t.n.log.Warn("a call could not be written for another process; that is tried again", "call", e.Call, "err", err)
+		return
+	}
+	if f.data = data; o.run.write(f) {
+		t.offer(&e, kind, class)
+	}
+}
+
 // sendHere does without NATS what the member of this process would hear.
 func (t *targets) sendHere(e *protocol.Effect) {
 	w, member := protocol.Work{Call: e.Call, N: e.N}, t.n.member
@@ -261,7 +311,7 @@ func (t *targets) sendHere(e *protocol.Effect) {
 	case protocol.Offer:
 		if o := t.n.calls.get(e.Call); o != nil {
 			f := o.run.get()
-			member.offered(offered(t.n.opts.Name, e, f), input{call: f.call, tenant: o.tenant})
+			member.offered(offered(t.n.opts.Name, e, f), input{call: f.call.Clone(), tenant: o.tenant})
 		}
 	case protocol.WhoHas:
 		member.whoHas(w, t.n.opts.Name, "", e.Seq)
@@ -274,7 +324,7 @@ func (t *targets) sendHere(e *protocol.Effect) {
 
 // offered is an offer as the member reads it.
 func offered(owner string, e *protocol.Effect, f offer) protocol.Offered {
-	return protocol.Offered{Work: protocol.Work{Call: e.Call, N: e.N}, First: f.first, Owner: owner, Class: e.Group,
+	return protocol.Offered{Work: protocol.Work{Call: e.Call, N: e.N}, First: f.first, Owner: owner, Class: e.Group, Tenant: f.tenant,
 		Seq: e.Seq, Once: e.Once, Bound: f.bound, Sent: e.At, Until: e.Until}
 }
 
@@ -287,23 +337,45 @@ func notExecuted(ctx context.Context, o *owned) error {
 	return f
 }
 
-func unknownFault(o *owned) *messages.Fault {
+func unknownFault(c *messages.Call) *messages.Fault {
 	return messages.NewFault(messages.OutcomeUnknown, "the %s of call %s began, and it is not known what came of it; "+
-		"find out before it is called again", o.call.Kind, o.id).From(messages.TargetOrigin)
+		"find out before it is called again", c.Kind, c.ID).From(messages.TargetOrigin)
 }
 
-func overloadedFault(o *owned, class string) *messages.Fault {
-	_, name, _ := cutGroup(class)
-	return messages.NewFault(messages.Overloaded, "the workers of %s are busy for longer than the call may wait; "+
-		"the %s was not executed", name, o.call.Kind).From(messages.TargetOrigin)
+// refusal is what the caller hears of work that was not taken, or not taken in time: which line is too long, how long it
+// is, and when to come again.
+func (t *targets) refusal(o *owned, work protocol.Target, l letter) *messages.Fault {
+	_, name, _ := cutGroup(work.Class)
+	f := messages.NewFault(messages.TargetAbsent, "no worker serves the class %s; the call waited %s for one and was not executed; "+
+		"start one with: worker --serve %s", name, rough(l.expected), name)
+	if t.served(work.Class) {
+		f = messages.NewFault(messages.Overloaded, "the workers of %s are full: %d calls are before this one in their line, which "+
+			"takes about %s, and calls wait at most %s (bus.max-queue-wait) and no longer than their own time; the %s was not executed",
+			name, l.ahead, rough(l.expected), t.n.cfg.MaxQueueWait, o.call.Kind)
+	}
+	f.RetryAfter = max(time.Second, l.expected-min(t.n.cfg.MaxQueueWait, time.Until(o.call.Deadline))).Round(time.Second)
+	f.Unsent = true
+	return f.From(messages.TargetOrigin)
+}
+
+// rough is a time as people say it.
+func rough(d time.Duration) time.Duration {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Second)
+}
+
+// served reports whether a process is known that does work of the class.
+func (t *targets) served(class string) bool {
+	t.owner.Lock()
+	defer t.owner.Unlock()
+	return t.n.member.serves(class) || len(t.n.owns.Presence.Members(class)) > 0
 }
 
 // absentFault is err, or that nobody serves the class, where the call waited for somebody until its time was over.
 func (t *targets) absentFault(ctx context.Context, o *owned, work protocol.Target, err error) error {
-	t.owner.Lock()
-	served := len(t.n.owns.Presence.Members(work.Class)) > 0
-	t.owner.Unlock()
-	if served || t.n.member.serves(work.Class) || reason(ctx) != protocol.Deadline {
+	if t.served(work.Class) || reason(ctx) != protocol.Deadline {
 		return err
 	}
 	_, name, _ := cutGroup(work.Class)

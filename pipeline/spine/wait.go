@@ -18,10 +18,13 @@ type pending struct {
 	late func() *messages.Call
 	// leave is called once, when the caller left before the end.
 	leave func()
+	// pass takes the pieces of the reply at once where who follows the call waits in another process; nil: they wait here.
+	pass func(d pipeline.Delta)
 
 	mu     sync.Mutex
 	deltas []pipeline.Delta
 	bytes  int
+	last   pipeline.Delta // the newest that came, without its chunk
 	final  *messages.Call
 	left   bool
 	parked bool
@@ -32,11 +35,16 @@ type pending struct {
 var _ pipeline.Pending = (*pending)(nil)
 
 const (
-	// deltaBytes bounds what is kept for a reader that is slower than its model. What is over is dropped: the reader
-	// sees a gap then, and gets the rest from the final reply.
-	deltaBytes = 8 << 20
+	// deltaBytes bounds what is kept for a reader that is slower than its model: some seconds of a fast one, so that a
+	// thousand such readers fit into a small process. What is over is dropped: the reader sees a gap then, and gets the
+	// rest from the final reply. deltaCost is what a piece takes beside its bytes.
+	deltaBytes = 128 << 10
+	deltaCost  = 300
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
+	// tailGrace is how long an end waits for the pieces of the reply that it counts. Those are lost that did not come
+	// until then: the reader sees a gap, and gets the rest from the final reply.
+	tailGrace = 250 * time.Millisecond
 )
 
 func newPending(id string) *pending {
@@ -48,18 +56,33 @@ func (p *pending) ID() string { return p.id }
 
 // addDelta takes a piece of the reply, and reports whether somebody will read it.
 func (p *pending) addDelta(d pipeline.Delta) bool {
+	if p.pass != nil {
+		p.pass(d)
+		return true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.left || p.parked || p.final != nil || p.bytes > deltaBytes {
+	if p.left || p.parked || p.final != nil && !p.lacks() {
 		return false
 	}
-	p.bytes += len(d.Chunk)
+	p.last = pipeline.Delta{Source: d.Source, N: d.N}
+	if p.bytes > deltaBytes {
+		return false
+	}
+	p.bytes += len(d.Chunk) + deltaCost
 	p.deltas = append(p.deltas, d)
 	select {
 	case p.news <- struct{}{}:
 	default:
 	}
 	return true
+}
+
+// lacks reports whether pieces of the reply that the end counts have not come yet. Who got none of them follows another
+// way, or not at all.
+func (p *pending) lacks() bool {
+	sent := 0
+	return p.final != nil && p.last.N > 0 && p.final.Noted(messages.NoteStreamEmitted, &sent) && p.last.N < sent
 }
 
 // end sets the end; false if there was one. Nobody may change c any more.
@@ -103,23 +126,41 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 			}
 		}
 	}
-	over := p.over
-	var grace <-chan time.Time
+	over, done := p.over, p.done
+	var grace, tail <-chan time.Time
 	for {
 		select {
-		case <-p.done:
+		case <-done:
 			show()
-			return p.result()
+			if !p.incomplete() {
+				return p.result()
+			}
+			over, done, tail = nil, nil, time.After(tailGrace)
 		case <-p.news:
 			show()
+			if tail != nil && !p.incomplete() {
+				return p.result()
+			}
+		case <-tail:
+			show()
+			return p.result()
 		case <-over:
 			over, grace = nil, time.After(lateGrace)
 		case <-grace:
 			p.end(p.late())
 		case <-ctx.Done():
+			if tail != nil {
+				return p.result()
+			}
 			return nil, ctx.Err()
 		}
 	}
+}
+
+func (p *pending) incomplete() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.parked && p.lacks()
 }
 
 func (p *pending) result() (*messages.Call, error) {

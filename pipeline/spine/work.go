@@ -36,6 +36,7 @@ type job struct {
 	// out and data are the outcome, the second as it travels.
 	out  *result
 	data []byte
+	refs []string // objects with its large bodies, which are this process's to delete
 }
 
 // input is the call of a job: the call itself where its owner is this process and calls are fused, its wire form else.
@@ -116,8 +117,8 @@ func (m *member) offer(c *class, msg *nats.Msg) {
 		return
 	}
 	f.Call, f.Owner, f.Class = msg.Header.Get(hdrCall), strings.Clone(owner), c.group
-	tenant, _ := messages.Untoken(msg.Header.Get(hdrTenant))
-	m.offered(f, input{data: wire, tenant: tenant})
+	f.Tenant, _ = messages.Untoken(msg.Header.Get(hdrTenant))
+	m.offered(f, input{data: wire, tenant: f.Tenant})
 }
 
 func (m *member) offered(f protocol.Offered, in input) {
@@ -145,9 +146,24 @@ func (m *member) whoHas(w protocol.Work, owner, _ string, seq uint64) {
 	})
 }
 
+// confirmed hears that the call has ended: nobody asks for the outcome any more.
 func (m *member) confirmed(w protocol.Work) {
+	var refs []string
 	m.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+		if j := m.jobs[w]; j != nil {
+			refs = j.refs
+		}
 		return m.m.Works.Confirmed(now, w, out)
+	})
+	if len(refs) == 0 {
+		return
+	}
+	m.n.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.n.loop), objectTime)
+		defer cancel()
+		if err := m.n.codec.remove(ctx, refs); err != nil {
+			m.n.log.Debug("the large bodies of an outcome were not deleted; they go by age", "call", w.Call, "err", err)
+		}
 	})
 }
 
@@ -189,21 +205,21 @@ func (m *member) runJob(ctx context.Context, j *job) {
 		j.class.shared <- struct{}{}
 		defer func() { <-j.class.shared }()
 	}
-	c, data := m.perform(ctx, j)
+	c, data, refs := m.perform(ctx, j)
 	st := protocol.Done
 	if c.Fault != nil && c.Fault.Unsent {
 		st = protocol.NotRun
 	}
 	m.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
-		j.out, j.data = &result{c}, data
+		j.out, j.data, j.refs = &result{c}, data, refs
 		j.in = input{tenant: c.Tenant}
 		return m.m.Works.Ended(now, j.work, st, len(data), out)
 	})
 }
 
 // perform runs the target on the job's call, and returns the call as the target left it. data is the outcome as it
-// travels, if it has to.
-func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []byte) {
+// travels, if it has to, with refs to objects that hold its large bodies.
+func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []byte, refs []string) {
 	c = j.in.call
 	var err error
 	if c == nil {
@@ -227,13 +243,13 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 	}
 	m.n.stats.step(j.class.endpoint, time.Since(begin), failed)
 	if j.in.call != nil && !m.n.opts.Once(c) {
-		return c, nil
+		return c, nil, nil
 	}
-	if data, err = m.n.codec.encodeResult(context.WithoutCancel(ctx), c); err != nil {
+	if data, refs, err = m.n.codec.encodeResult(context.WithoutCancel(ctx), c, j.work); err != nil {
 		c.Fail(messages.AsFault(err, "bus"))
 		data, _ = c.Marshal()
 	}
-	return c, data
+	return c, data, refs
 }
 
 // emitter sends the pieces of a streamed reply to the call's owner, numbered.
@@ -250,7 +266,7 @@ func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
 		for _, piece := range chat.SplitChunk(chunk, m.n.codec.payload-8<<10) {
 			count++
 			if _, text := chat.ToolChunkText(piece); text || c.Kind != messages.Tool { // a tool's sign of life shows nothing
-				c.Note(messages.NoteStreamEmitted, true)
+				c.Note(messages.NoteStreamEmitted, count)
 			}
 			m.emit(j, owner, root, pipeline.Delta{N: count, Chunk: piece, Marks: marks})
 		}

@@ -51,6 +51,9 @@ func TimeoutFault(tool string, limit time.Duration) *messages.Fault {
 	return messages.NewFault(messages.ToolTimeout, "%s", TimeoutText(tool, limit)).From(messages.TargetOrigin)
 }
 
+// DoNotRepeat is in every text of [UnknownOutcome].
+const DoNotRepeat = "Do not repeat it"
+
 // UnknownOutcome is the fault of a tool that may or may not have done its work. check names a read tool; may be empty.
 func UnknownOutcome(tool, why, check string) *messages.Fault {
 	look := "look up what it was to change before anything else is done"
@@ -58,7 +61,7 @@ func UnknownOutcome(tool, why, check string) *messages.Fault {
 		look = "check with the tool '" + check + "'"
 	}
 	return messages.NewFault(messages.OutcomeUnknown,
-		"%s. The outcome is unknown: '%s' may have been carried out. Do not repeat it; %s.", strings.TrimSuffix(why, "."), tool, look).
+		"%s. The outcome is unknown: '%s' may have been carried out. "+DoNotRepeat+"; %s.", strings.TrimSuffix(why, "."), tool, look).
 		From(messages.TargetOrigin)
 }
 

@@ -3,8 +3,6 @@ package toolbox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,14 +23,13 @@ import (
 // Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
 // time. The call's request is the arguments, its reply the result.
 //
-// It may be called again for one call after a crash: a tool that may run twice does; any other gives the stored result,
-// or the fault outcome_unknown, and is never run again.
+// A tool that may not run twice runs once for a call; asked for another attempt, Do ends in the fault outcome_unknown.
+// That nobody asks again after a crash is for its caller to see to; see [Target.Once].
 type Target struct {
 	Tools     tool.Tools
 	Rules     tool.Rules
 	Executors Executors
 	Pool      *Pool
-	Runs      *RunRecords
 	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
 	Approvals *approval.Policies
@@ -45,9 +42,6 @@ type Target struct {
 }
 
 var _ pipeline.Target = (*Target)(nil)
-
-// recordGrace is how long a record may still be written after the call's own time is over.
-const recordGrace = 5 * time.Second
 
 // Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
 // stream_cut, but for an unknown outcome and the end of the call's own time.
@@ -79,12 +73,8 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	switch {
-	case a.e.Unguarded:
+	if a.e.Unguarded {
 		return a.ended(a.reply(a.run(ctx)))
-	case t.Runs == nil || t.Runs.Store == nil:
-		r, err := a.run(ctx)
-		return a.ended(a.reply(r, a.proven(r, err)))
 	}
 	return a.ended(a.guarded(ctx))
 }
@@ -235,50 +225,20 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 	r.Metadata = meta
 }
 
-// guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
-// is the caller's until run takes it over.
+// guarded runs a tool that may not run twice. That a second process does not run it for the same attempt is the bus's
+// promise; that a second attempt of the call does not is kept here. The slot is the caller's until run takes it over.
 func (a *attempt) guarded(ctx context.Context) error {
-	free := func() { <-a.t.Pool.slots; <-a.t.Pool.admitted }
-	sum := sha256.Sum256(a.args)
-	n := runRecord{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
-	key := runKey(a.c)
-	rev, old, err := a.t.Runs.begin(ctx, key, n)
-	if err != nil {
-		free()
-		f := messages.NewFault(messages.StoreUnavailable, "'%s' was not run: its intent record could not be written: %v", a.d.Name, err).From(messages.TargetOrigin)
-		f.Unsent = true
-		return f
+	if a.c.Flag(messages.NoteToolStarted) {
+		<-a.t.Pool.slots
+		<-a.t.Pool.admitted
+		return tool.UnknownOutcome(a.d.Name,
+			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name), a.e.Check)
 	}
 	a.c.Note(messages.NoteToolStarted, true)
-	if old != nil {
-		free()
-		return a.before(*old, n.Fingerprint)
-	}
 	r, err := a.run(ctx)
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
-	defer cancel()
 	err = a.proven(r, err)
-	var f *messages.Fault
-	switch {
-	case err == nil:
-		n.Result = &storedResult{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
-	case errors.As(err, &f) && tool.NotExecuted(f):
+	if f, ok := errors.AsType[*messages.Fault](err); ok && tool.NotExecuted(f) {
 		a.c.Unnote(messages.NoteToolStarted)
-		if err := a.t.Runs.forget(late, key); err != nil {
-			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
-		}
-		return f
-	case errors.As(err, &f) && f.Code == messages.Cancelled:
-		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
-	default:
-		n.Fault = f
-	}
-	if err := a.t.Runs.end(late, key, rev, n); err != nil {
-		// The caller still gets the result; a redelivery would find the record open and say that it cannot know.
-		a.log().ErrorContext(ctx, "result not stored in the intent record", "err", err)
-	}
-	if f != nil {
-		return f
 	}
 	return a.reply(r, err)
 }
@@ -301,26 +261,6 @@ func (a *attempt) proven(r Result, err error) error {
 		return f
 	}
 	return tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
-}
-
-// before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
-// them - is no run of this one, and its result no answer.
-func (a *attempt) before(old runRecord, fingerprint string) error {
-	switch {
-	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
-		return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
-			a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
-	case old.State == "done" && old.Result != nil:
-		r := old.Result
-		if r.Streamed {
-			a.out.chunk(string(r.Content)) // what the caller saw of the first run is its beginning
-			a.out.end()
-		}
-		return a.reply(Result{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, streamed: r.Streamed}, nil)
-	case old.State == "done" && old.Fault != nil:
-		return old.Fault
-	}
-	return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
 }
 
 // reply writes a result into the call.

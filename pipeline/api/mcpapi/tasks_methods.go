@@ -75,7 +75,7 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 
 // endOfTask shows a task whose call has ended, with what tools/call would have answered.
 func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.Result, error) {
-	if c.Fault != nil && c.Fault.Code == messages.Cancelled {
+	if f := c.Fault; f != nil && (f.Code == messages.Cancelled || t.Cancelled && f.Code == messages.OutcomeUnknown) {
 		v := t.view(statusCancelled)
 		v.StatusMessage = c.Fault.Message
 		return v, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/stages"
@@ -74,7 +74,7 @@ func oneProcess(t *testing.T) site {
 }
 
 func twoNodes(t *testing.T) site {
-	w, s, nodes := newWorld(t, bus.Config{}), site{}, []*bus.Node{}
+	w, s, nodes := newWorld(t, spine.Config{}), site{}, []*spine.Node{}
 	for range 2 {
 		m := registry(t, stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }})
 		n := w.node(t, m, says1)

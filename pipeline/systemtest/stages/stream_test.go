@@ -19,8 +19,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/model"
+	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -71,7 +71,7 @@ func upstream(t *testing.T) string {
 // caller sees, which is what the final reply says (S0-TODO-7, S4-PII-1, contracts 8 and 21).
 func TestStreamsThroughStages(t *testing.T) {
 	t.Parallel()
-	w, manager := newWorld(t, bus.Config{}), &pipeline.Manager{}
+	w, manager := newWorld(t, spine.Config{}), &pipeline.Manager{}
 	d := stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }}
 	for _, s := range build(t, row{id: "stream", with: []made{{"todo-list", ""}, {"pii", "rules: [{type: email, strategy: REPLACE}, {type: credit_card}]\napply-to-output: true"}}}, "", d) {
 		require.NoError(t, manager.Register(s, true))
@@ -128,9 +128,9 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 	t.Parallel()
 	t.Run("TD-13 S0-TODO-5 concurrent calls of one session", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, bus.Config{})
+		w := newWorld(t, spine.Config{})
 		d := stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }}
-		var nodes []*bus.Node
+		var nodes []*spine.Node
 		for range 2 {
 			m := &pipeline.Manager{}
 			require.NoError(t, m.Register(build(t, row{with: []made{{"todo-list", ""}}}, "", d)[0], true))

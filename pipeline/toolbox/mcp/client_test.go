@@ -179,7 +179,7 @@ func TestMCPErrors(t *testing.T) {
 	d, err := reg.Get(t.Context(), "errs")
 	require.NoError(t, err)
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	for code, want := range map[int]struct {
 		code, once messages.Code
 		unsent     bool

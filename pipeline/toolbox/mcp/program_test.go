@@ -130,7 +130,7 @@ func TestMCPProgramDiesInMidCall(t *testing.T) {
 	d, err := reg.Get(t.Context(), "die")
 	require.NoError(t, err)
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	c := call(d.Name, `{}`)
 	for range 2 { // delivered twice
 		require.Equal(t, messages.OutcomeUnknown, faultOf(t, target.Do(t.Context(), c.Clone(), noEmit)).Code, "it may have run")
