@@ -100,8 +100,8 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	return n, err
 }
 
-// newName names a process, new in each life.
-func newName() string {
+// NewName names a process, new in each life.
+func NewName() string {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Map(func(r rune) rune {

@@ -208,7 +208,7 @@ func (o Options) withDefaults() Options {
 		o.Version = "0.0.0"
 	}
 	if o.Name == "" {
-		o.Name = newName()
+		o.Name = NewName()
 	}
 	return o
 }

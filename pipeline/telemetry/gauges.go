@@ -37,8 +37,8 @@ func observe(read func() []point) metric.Int64Callback {
 	}
 }
 
-// Process is what a process is asked when somebody reads the metrics. Functions that are nil are not asked. They must
-// answer from memory: they are called at each scrape.
+// Process is what a process is asked when somebody reads the metrics. Functions that are nil are not asked. All
+// are asked at each scrape.
 type Process struct {
 	// Stages returns which stages are on.
 	Stages func() []StageState
@@ -63,10 +63,8 @@ type StageState struct {
 
 // QueueState is how full a queue of stored calls is.
 type QueueState struct {
-	Queue           string
-	Waiting, Taken  int64 // not yet pulled; pulled and not ended
-	PullsThatWait   int64
-	OldestSinceSecs float64
+	Queue          string
+	Waiting, Taken int64 // not yet pulled; pulled and not ended
 }
 
 // ClassState is the room for target work of one class in this process, and who waits for it here.

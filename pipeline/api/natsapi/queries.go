@@ -14,6 +14,8 @@ import (
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
 type Verb struct {
 	Name string // tokens with dots: todo.get
+	// Operators says that callers may not use it where the server that we run ourselves knows them.
+	Operators bool
 	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
 	Serve func(ctx context.Context, q Query) (any, error)
 }
