@@ -15,7 +15,6 @@ type edit struct {
 	set    []byte
 	add    [][]byte
 	remove bool
-	was    []byte // what is replaced or removed; edits that travel do not say
 }
 
 // Bounds of a list of edits: each one copies the body.
@@ -30,7 +29,7 @@ func editsOf(was, now []byte) []edit {
 	if len(now) < editFrom || len(was) == 0 {
 		return nil
 	}
-	d := differ{budget: len(now) / editPortion, most: mostEdits}
+	d := differ{budget: len(now) / editPortion}
 	if !d.value(was, now, "") {
 		return nil
 	}
@@ -51,13 +50,12 @@ func editsOf(was, now []byte) []edit {
 type differ struct {
 	edits  []edit
 	budget int
-	most   int
 }
 
 func (d *differ) add(e edit, size int) bool {
 	d.edits = append(d.edits, e)
 	d.budget -= size + len(e.at)
-	return d.budget >= 0 && len(d.edits) <= d.most
+	return d.budget >= 0 && len(d.edits) <= mostEdits
 }
 
 func (d *differ) value(was, now []byte, at string) bool {
@@ -67,9 +65,9 @@ func (d *differ) value(was, now []byte, at string) bool {
 	case was[0] == '{' && now[0] == '{':
 		return d.object(members(was), members(now), at)
 	case was[0] == '[' && now[0] == '[':
-		return d.list(was, members(now), now, at)
+		return d.list(members(was), members(now), now, at)
 	}
-	return d.add(edit{at: at, set: now, was: was}, len(now))
+	return d.add(edit{at: at, set: now}, len(now))
 }
 
 // object compares field by field, in order: fields that only was has are removed, fields that only now has are added at
@@ -84,7 +82,7 @@ func (d *differ) object(was, now []member, at string) bool {
 				return false
 			}
 			n++
-		case !d.add(edit{at: path, remove: true, was: m.raw}, 0):
+		case !d.add(edit{at: path, remove: true}, 0):
 			return false
 		}
 	}
@@ -96,10 +94,9 @@ func (d *differ) object(was, now []member, at string) bool {
 	return true
 }
 
-func (d *differ) list(old []byte, now []member, whole []byte, at string) bool {
-	was := members(old)
+func (d *differ) list(was, now []member, whole []byte, at string) bool {
 	if len(now) < len(was) {
-		return d.add(edit{at: at, set: whole, was: old}, len(whole))
+		return d.add(edit{at: at, set: whole}, len(whole))
 	}
 	for i, m := range was {
 		if !d.value(m.raw, now[i].raw, at+"/"+strconv.Itoa(i)) {

@@ -51,7 +51,7 @@ func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
 			continue
 		}
 		c := s.CachedInfo()
-		said := []any{"what", what, "stream", name, "for", c.Config.MaxAge, "or_until_they_have_bytes", c.Config.MaxBytes,
+		said := []any{"what", what, "stream", name, "for", c.Config.MaxAge.String(), "or_until_they_have_bytes", c.Config.MaxBytes,
 			"now", c.State.Msgs}
 		if c.State.Msgs > 0 && c.Config.MaxBytes > 0 {
 			said = append(said, "room_for_about", c.Config.MaxBytes/max(1, int64(c.State.Bytes/c.State.Msgs)))

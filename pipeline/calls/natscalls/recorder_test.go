@@ -84,7 +84,7 @@ func TestTextsAreKeptOnlyBehindTheStageThatTakesPersonalDataOut(t *testing.T) {
 			seen = append(seen, s.Stage+" "+string(s.Phase)+" "+ch.At+" "+string(ch.Value))
 		}
 	}
-	require.Equal(t, []string{"outer before /messages ", "outer before /step ", `pii before /step "pii"`, `inner before /step "inner"`,
+	require.Equal(t, []string{"outer before /messages/0 ", "outer before /step ", `pii before /step "pii"`, `inner before /step "inner"`,
 		`inner after /a "inner"`, "pii after /a ", "outer after /a "}, seen)
 }
 
