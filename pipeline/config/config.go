@@ -116,21 +116,23 @@ type Provider struct {
 
 // ModelTimeouts bounds one request to a provider.
 type ModelTimeouts struct {
-	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
-	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
-	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
-	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
+	Connect        time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
+	FirstByte      time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
+	FirstToken     time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
+	Idle           time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
+	FirstTokenHold time.Duration `yaml:"first-token-hold" doc:"Of a stream: how long thoughts wait for the first word where a stage filters texts; elsewhere they are shown as they come." min:"1ms"`
+	Attempt        time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
+	Total          time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
 }
 
 // ProviderTimeouts bounds requests to one provider; a 0 means the value of ModelTimeouts.
 type ProviderTimeouts struct {
-	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
-	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
-	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
+	Connect        time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
+	FirstByte      time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
+	FirstToken     time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
+	Idle           time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
+	FirstTokenHold time.Duration `yaml:"first-token-hold" doc:"Of a stream: how long thoughts wait for the first word where a stage filters texts." min:"0s"`
+	Attempt        time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
 }
 
 // HTTP holds the gateway's listeners.
@@ -222,7 +224,7 @@ func Default() Config {
 		},
 		Models: Models{Timeouts: ModelTimeouts{
 			Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,
-			Attempt: 5 * time.Minute, Total: 10 * time.Minute,
+			FirstTokenHold: 5 * time.Second, Attempt: 5 * time.Minute, Total: 10 * time.Minute,
 		}},
 		HTTP: HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
 		NATS: NATS{

@@ -8,7 +8,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -28,7 +28,7 @@ func (h *Host) Approval(ctx context.Context, tenant, call string) (api.Approval,
 	return approvalOf(p), err
 }
 
-// Decide carries a decision to a call that waits; see [spine.Node.Decide]. by says whose it is.
+// Decide carries a decision to a call that waits; see [bus.Node.Decide]. by says whose it is.
 func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.RawMessage, by string) error {
 	_, err := h.Node.Decide(ctx, tenant, call, decision, by)
 	word, _ := rawjson.FieldString(decision, "decision")
@@ -36,12 +36,12 @@ func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.Ra
 	return err
 }
 
-func approvalOf(p spine.Parked) api.Approval {
+func approvalOf(p bus.Parked) api.Approval {
 	return api.Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires, Question: p.Question}
 }
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
-func (h *Host) checkAnswer(ctx context.Context, p spine.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
 	if _, ours := rawjson.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != tool.ApprovalStage || !ours {
 		return answer, nil
 	}

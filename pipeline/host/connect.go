@@ -16,7 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/model"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -104,9 +104,9 @@ func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker
 	}
 }
 
-func (h *Host) busConfig() spine.Config {
+func (h *Host) busConfig() bus.Config {
 	b := h.Config.Bus
-	c := spine.Config{
+	c := bus.Config{
 		Root: b.Root, Fusion: b.Fusion, MarkTTL: b.MarkTTL, HopPatience: b.HopPatience, MemberTimeout: b.MemberTimeout,
 		AckWait: b.AckWait, MaxQueueWait: b.MaxQueueWait, QueueCapacity: h.Config.Tool.Executor.QueueCapacity,
 		EntryMaxMsgs: b.QueueMaxMsgs, EntryMaxBytes: int64(b.QueueMaxBytes), ClaimCheck: int(b.ClaimCheck),
@@ -144,7 +144,7 @@ func (h *Host) toolClasses() []string {
 func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[string]pipeline.Store, error) {
 	limit, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := spine.Provision(limit, js, h.busConfig()); err != nil {
+	if err := bus.Provision(limit, js, h.busConfig()); err != nil {
 		return nil, err
 	}
 	out := map[string]pipeline.Store{}

@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // deed is the audit record of a control action: who did what, to what, from where, and what came of it. It does not
@@ -42,7 +42,7 @@ func (h *Host) recordDeed(ctx context.Context, d deed, err error) {
 
 // recorded is the node as the faces see it: whatever changes how it works leaves a record.
 type recorded struct {
-	*spine.Node
+	*bus.Node
 	h *Host
 }
 

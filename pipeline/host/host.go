@@ -22,10 +22,10 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 	"github.com/shallot-nats/shallot/pipeline/telemetry"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -81,7 +81,7 @@ type Options struct {
 // Host is a running process. Stop it with Stop.
 type Host struct {
 	Config    config.Config
-	Node      *spine.Node
+	Node      *bus.Node
 	Conn      *nats.Conn
 	Manager   *pipeline.Manager
 	Models    *model.Endpoint
@@ -154,7 +154,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
-	name := spine.NewName()
+	name := bus.NewName()
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
@@ -179,7 +179,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	node := h.node(o)
 	node.Name, node.Callers = name, callers
 	h.observe(&node)
-	if h.Node, err = spine.New(ctx, node); err != nil {
+	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
 	callers.Calls = recorded{h.Node, h}
@@ -331,10 +331,10 @@ func (h *Host) provider(name string) string {
 	return p.Name
 }
 
-func (h *Host) node(o Options) spine.Options {
+func (h *Host) node(o Options) bus.Options {
 	cfg := h.busConfig()
 	cfg.Drain = o.Drain
-	n := spine.Options{
+	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
@@ -345,12 +345,12 @@ func (h *Host) node(o Options) spine.Options {
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, spine.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, spine.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
 				Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
@@ -379,9 +379,9 @@ func (h *Host) classify(c *messages.Call) (string, error) {
 }
 
 // lateCaller is the node for stages, which are built before it.
-type lateCaller struct{ node atomic.Pointer[spine.Node] }
+type lateCaller struct{ node atomic.Pointer[bus.Node] }
 
-func (l *lateCaller) set(n *spine.Node) { l.node.Store(n) }
+func (l *lateCaller) set(n *bus.Node) { l.node.Store(n) }
 
 // Call implements pipeline.Caller.
 func (l *lateCaller) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {

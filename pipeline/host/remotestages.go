@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // remoteStage makes the stage of an entry of the key stages. Its program is asked by the process that hosts the stage.
@@ -22,7 +22,7 @@ func (h *Host) remoteStage(s config.RemoteStage) pipeline.Stage {
 	for _, p := range s.Phases {
 		spec.Phases = append(spec.Phases, messages.Phase(p))
 	}
-	return remotestage.Stage(spec, spine.Requester{Conn: h.Conn, Root: root}, h.log)
+	return remotestage.Stage(spec, bus.Requester{Conn: h.Conn, Root: root}, h.log)
 }
 
 var tiers = map[string]pipeline.Tier{"mandatory": pipeline.Mandatory, "fixed": pipeline.Fixed, "optional": pipeline.Optional}

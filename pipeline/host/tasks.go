@@ -8,7 +8,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Peek looks at a call without waiting for its end; see [spine.Node.Peek].
+// Peek looks at a call without waiting for its end; see [bus.Node.Peek].
 func (h *Host) Peek(ctx context.Context, tenant, call string) (*messages.Call, time.Time, error) {
 	return h.Node.Peek(ctx, tenant, call)
 }

@@ -9,8 +9,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/telemetry"
 )
 
@@ -43,7 +42,7 @@ func (h *Host) serverOf(provider string) (host string, port int) {
 }
 
 // observe has a node tell what happens to its calls.
-func (h *Host) observe(n *spine.Options) {
+func (h *Host) observe(n *bus.Options) {
 	all := pipeline.Observers{h.seen.recorder}
 	if o := h.telemetry.Observer(); o != nil {
 		all = pipeline.Observers{o, h.seen.recorder} // the story names the trace
@@ -65,7 +64,7 @@ const queuesTime = time.Second
 
 // measure has the metrics of this process read from what it knows.
 func (h *Host) measure() error {
-	count := func(of func(c spine.Counters) int64) func() int64 {
+	count := func(of func(c bus.Counters) int64) func() int64 {
 		return func() int64 { return of(h.Node.Counters()) }
 	}
 	return h.telemetry.Watch(telemetry.Process{
@@ -92,11 +91,11 @@ func (h *Host) measure() error {
 		},
 		Connected: h.Conn.IsConnected, Reconnects: func() int64 { return int64(h.Conn.Stats().Reconnects) },
 		Lost:       h.seen.recorder.Lost,
-		Approvals:  count(func(c spine.Counters) int64 { return c.Parked }),
-		Dead:       count(func(c spine.Counters) int64 { return c.Dead }),
-		Late:       count(func(c spine.Counters) int64 { return c.Late }),
-		HandedBack: count(func(c spine.Counters) int64 { return c.HandedBack }),
-		Refused:    count(func(c spine.Counters) int64 { return c.Refused }),
+		Approvals:  count(func(c bus.Counters) int64 { return c.Parked }),
+		Dead:       count(func(c bus.Counters) int64 { return c.Dead }),
+		Late:       count(func(c bus.Counters) int64 { return c.Late }),
+		HandedBack: count(func(c bus.Counters) int64 { return c.HandedBack }),
+		Refused:    count(func(c bus.Counters) int64 { return c.Refused }),
 	})
 }
 
@@ -108,13 +107,8 @@ func plain(token string) string {
 	return token
 }
 
-// Requests measures HTTP requests; nil where nothing is measured.
-func (h *Host) Requests() httpapi.RequestObserver {
-	if !h.telemetry.On() {
-		return nil
-	}
-	return h.telemetry
-}
+// Telemetry measures what this process does.
+func (h *Host) Telemetry() *telemetry.Telemetry { return h.telemetry }
 
 // Metrics serves /metrics; nil where that is off.
 func (h *Host) Metrics() http.Handler { return h.telemetry.Page() }

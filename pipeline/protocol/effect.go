@@ -43,7 +43,7 @@ const (
 	GetBegun                    // read record N, from the leader
 	GetOutcome                  // read the spilled outcome of work Call, N
 	PutOutcome                  // spill the kept outcome of work Call, N
-	Expire                      // the own write of record N of Call at Rev was the last: it may go some time after Until; Group is the tenant
+	Expire                      // record N of Call may go some time after Until; Rev is the own last write, Group the tenant
 	DeadLetter                  // Call; Why
 )
 

@@ -10,7 +10,8 @@ import (
 
 // target starts work of a tenant in class k and returns what follows.
 func (b *bench) target(call, tenant string) []Effect {
-	return b.Runs.Start(b.now, Target{Work: Work{call, 1}, Class: "k", Tenant: tenant, Until: b.now + time.Minute, Fresh: true}, nil)
+	t := Target{Work: Work{call, 1}, Class: "k", Tenant: tenant, Until: b.now + time.Minute, Fresh: true}
+	return b.Runs.Start(b.now, t, nil)
 }
 
 // busy answers the call's first offer with Busy.
@@ -152,4 +153,25 @@ func TestALongLineIsNotOfferedToAMemberThatHasRoomForOne(t *testing.T) {
 	require.Len(t, b.Runs.Free(b.now, "k", "m", 1, nil), 1)
 	require.Empty(t, b.pass(900*ms, Offer))
 	require.Len(t, b.pass(400*ms, Offer), 1, "one tries whether there is room, in case nobody says so")
+}
+
+func TestPartsOfOtherCallsStandBeforeAllThatBeginSomethingNew(t *testing.T) {
+	t.Parallel()
+	l := newLine("k")
+	named := func(name string, child bool) *run {
+		return &run{spec: Target{Work: Work{Call: name}, Tenant: name[:1], Child: child}}
+	}
+	for _, name := range []string{"a1", "b1", "a2"} {
+		l.join(named(name, false))
+	}
+	l.join(named("a3", true))
+	back := named("a4", true)
+	l.join(back)
+	l.leave(back)
+	l.join(back)
+	var order []string
+	for r := l.next(); r != nil; r = l.next() {
+		order = append(order, r.spec.Call)
+	}
+	require.Equal(t, []string{"a3", "a4", "a1", "b1", "a2"}, order)
 }

@@ -189,7 +189,7 @@ func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
 	return append(out, r.wake(Overloaded))
 }
 
-// wake tells the call what came of its work.
+// wake tells the call what came of its work. Of a refusal Waiting is how many are before it, and At the wait expected.
 func (r *run) wake(why Why) Effect {
 	return Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: why, Waiting: int32(r.ahead), At: r.expected}
 }
@@ -276,8 +276,8 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 		out = append(out, Effect{Kind: Confirm, Call: call, To: g.member, N: g.n})
 	}
 	if w := r.wrote; w.Rev != 0 {
-		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By, Nonce: w.Nonce,
-			Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
+		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By,
+			Nonce: w.Nonce, Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
 	}
 	s.recent.add(now, Work{Call: call})
 	s.forget(r)

@@ -71,8 +71,8 @@ func (s *Works) expire(w *work, out []Effect) []Effect {
 	if w.last == 0 {
 		return out
 	}
-	return append(out, Effect{Kind: Expire, Call: w.offer.Call, N: w.offer.N, Group: w.offer.Tenant, State: w.state, By: s.own,
-		Nonce: w.nonce, Rev: w.last, Until: w.until})
+	return append(out, Effect{Kind: Expire, Call: w.offer.Call, N: w.offer.N, Group: w.offer.Tenant, State: w.state,
+		By: s.own, Nonce: w.nonce, Rev: w.last, Until: w.until})
 }
 
 func (s *Works) byOp(e Effect) *work {

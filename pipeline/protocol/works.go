@@ -70,6 +70,7 @@ type Works struct {
 	order    []*work
 	classes  map[string]*slots
 	named    []*slots
+	pools    map[string]*shared
 	refused  map[string]refusal // by call
 	recent   recent             // confirmed work
 	bytes    int                // of kept outcomes
@@ -84,38 +85,9 @@ type refusal struct {
 	at    time.Duration
 }
 
-type slots struct {
-	class    string
-	slots    int
-	used     int
-	queue    turns[*work]  // in turn between tenants
-	told     time.Duration // when free slots were last published
-	wasFull  bool          // since then nobody was told that there is room
-	refused  time.Duration // when an offer last found no room, or took the last
-	capacity int
-}
-
-func (s *slots) free() int { return s.slots - s.used }
-
-// room is how many offers more of a class would be taken. The queue counts: what waits in it begins without a round
-// trip. There is none while twice the bound of outcomes is kept: neither their owners nor the bucket takes them.
-func (s *Works) room(c *slots) int {
-	if s.bytes > 2*s.cfg.KeepBytes {
-		return 0
-	}
-	return c.free() + c.capacity - c.queue.length
-}
-
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
 		works: map[Work]*work{}, classes: map[string]*slots{}, refused: map[string]refusal{}}
-}
-
-// Serve says how much work of a class the member does at once.
-func (s *Works) Serve(class string, n int) {
-	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity, queue: newTurns[*work]()}
-	s.classes[class] = c
-	s.named = append(s.named, c)
 }
 
 // Holds reports whether the work is in hand or its outcome kept.
@@ -195,6 +167,7 @@ func (s *Works) outcome(w *work) Effect {
 func (s *Works) begin(now time.Duration, c *slots, w *work, out []Effect) []Effect {
 	w.slot = true
 	c.used++
+	c.with.used++
 	switch {
 	case !w.offer.Once:
 		return s.start(w, out)
@@ -281,30 +254,6 @@ func (s *Works) keep(now time.Duration, w *work, out []Effect) []Effect {
 	return out
 }
 
-// leaveSlot gives the slot to the next in the queue.
-func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
-	if !w.slot {
-		return out
-	}
-	w.slot = false
-	c := s.classes[w.offer.Class]
-	c.used--
-	for c.free() > 0 && c.queue.length > 0 {
-		next, _ := c.queue.next()
-		if now >= next.until || s.ownerGone(next) {
-			out = s.drop(now, next, out)
-			continue
-		}
-		out = s.begin(now, c, next, out)
-	}
-	// An offer may be on its way into the room that was told of before: as long as somebody may wait, each end is told.
-	if s.room(c) > 0 && (c.wasFull || c.refused > 0 && now-c.refused < time.Second) {
-		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(s.room(c))})
-	}
-	return out
-}
-
 // drop forgets work: it did not begin, or its outcome is needed no more.
 func (s *Works) drop(now time.Duration, w *work, out []Effect) []Effect {
 	if w.step == kept || w.step == spilling {
@@ -351,10 +300,6 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		has.cancel = true
 	}
 	return out
-}
-
-func (s *Works) unqueue(w *work) {
-	s.classes[w.offer.Class].queue.leave(&w.place)
 }
 
 // unstarted drops repeatable work that waits: this process was stopped or cut off, and its owner has asked others.

@@ -189,3 +189,33 @@ func TestAClaimWhoseAnswerIsLostIsReadInTimeToBegin(t *testing.T) {
 	own := Record{State: Begun, By: "m", Nonce: put.Nonce, Rev: 1}
 	require.Len(t, only(m.Works.Stored(now+500*ms, get[0], Stored{Result: OK, Record: own}, nil), Start), 1)
 }
+
+func TestClassesThatShareSlotsTakeTurnsAndBeginNothingWithoutOne(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	m := NewMember("m", Config{QueueCapacity: 3})
+	m.Works.ServeWith("a", 1, "both")
+	m.Works.ServeWith("b", 1, "both")
+	for _, e := range only(m.Up(now, nil), Probe) {
+		m.Hearing.Probed(e.At)
+	}
+	offered := func(call string) []Effect {
+		f := offer(call, now)
+		f.Class, f.Once = call[:1], true
+		return m.Works.Offered(now, f, nil)
+	}
+	begun := only(offered("a1"), PutBegun)
+	require.Len(t, begun, 1)
+	for _, call := range []string{"a2", "a3", "b1", "b2"} {
+		require.Empty(t, offered(call), "no record says that it has begun before it has a slot")
+	}
+	var order []string
+	for range 4 {
+		require.Len(t, only(m.Works.Stored(now, begun[0], Stored{Result: OK, Record: Record{Rev: 1}}, nil), Start), 1)
+		out := m.Works.Ended(now, Work{begun[0].Call, 1}, Done, 1, nil)
+		begun = only(out, PutBegun)
+		require.Len(t, begun, 1)
+		order = append(order, begun[0].Call)
+	}
+	require.Equal(t, []string{"a2", "b1", "a3", "b2"}, order)
+}

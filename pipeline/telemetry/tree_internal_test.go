@@ -18,9 +18,9 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 )
 
 // traced is a Telemetry whose spans stay here.
@@ -34,25 +34,25 @@ func traced(t *testing.T, prompts bool, sampler sdktrace.Sampler) (*Telemetry, *
 }
 
 // installation is an owner, a process with the stages, and one with the target.
-func installation(t *testing.T, m *Telemetry, target pipeline.TargetFunc, stages ...pipeline.Stage) *spine.Node {
+func installation(t *testing.T, m *Telemetry, target pipeline.TargetFunc, stages ...pipeline.Stage) *bus.Node {
 	t.Helper()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
-	cfg := spine.Config{ModelClasses: []string{"openai"}, ToolClasses: []string{"go"}}
-	start := func(o spine.Options) *spine.Node {
+	cfg := bus.Config{ModelClasses: []string{"openai"}, ToolClasses: []string{"go"}}
+	start := func(o bus.Options) *bus.Node {
 		nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), InProcess: srv, Direct: true})
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
-		require.NoError(t, spine.Provision(t.Context(), js, cfg))
+		require.NoError(t, bus.Provision(t.Context(), js, cfg))
 		o.Config, o.Conn, o.Manager = cfg, nc, &pipeline.Manager{}
 		for _, s := range stages {
 			require.NoError(t, o.Manager.Register(m.Stage(s), true))
 		}
 		o.Classify = func(*messages.Call) (string, error) { return "openai", nil }
-		n, err := spine.New(t.Context(), o)
+		n, err := bus.New(t.Context(), o)
 		require.NoError(t, err)
 		require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
 		t.Cleanup(func() {
@@ -63,9 +63,9 @@ func installation(t *testing.T, m *Telemetry, target pipeline.TargetFunc, stages
 		return n
 	}
 	nobody := func(pipeline.Stage) bool { return false }
-	owner := start(spine.Options{Entry: true, Hosts: nobody, Observer: m.Observer(), Root: m.Root()})
-	start(spine.Options{})
-	start(spine.Options{Hosts: nobody, Targets: []spine.TargetRole{
+	owner := start(bus.Options{Entry: true, Hosts: nobody, Observer: m.Observer(), Root: m.Root()})
+	start(bus.Options{})
+	start(bus.Options{Hosts: nobody, Targets: []bus.TargetRole{
 		{Kind: messages.Model, Class: "openai", Target: m.Target(messages.Model, "openai", target)}}})
 	return owner
 }
@@ -94,7 +94,7 @@ func failsOnce(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	return nil
 }
 
-func ended(t *testing.T, n *spine.Node, r pipeline.Request) *messages.Call {
+func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 	t.Helper()
 	r.Kind, r.Deadline = messages.Model, time.Now().Add(20*time.Second)
 	r.Body = []byte(`{"model":"gpt-4o","temperature":0.5,"max_tokens":9,"messages":[{"role":"user","content":"` + secret + `"}]}`)

@@ -286,8 +286,6 @@ func TestDemoTools(t *testing.T) {
 		require.NoError(t, target.Do(t.Context(), x, noEmit))
 		require.Equal(t, c.want, string(x.Reply()))
 	}
-	require.Error(t, toolbox.PoolConfig{CorePool: 65, MaxPool: 64}.Validate(), "S2-TIME-4: keys are checked")
-	require.NoError(t, toolbox.DefaultPool().Validate())
 }
 
 // documents are rules under which tools that declare nothing may run twice.

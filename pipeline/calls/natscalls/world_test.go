@@ -11,11 +11,11 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/calls"
 	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
-	"github.com/shallot-nats/shallot/pipeline/spine"
 )
 
 // world is an embedded server with the stream of stories.
@@ -69,18 +69,18 @@ func (w *world) recorder(o calls.Options) *calls.Recorder {
 func (w *world) lookup() *natscalls.Lookup { return natscalls.NewLookup(w.conn(), "", true) }
 
 // nodes starts a node of the bus for each part of an installation; the first owns the calls and is returned.
-func (w *world) nodes(target pipeline.TargetFunc, stages ...pipeline.Stage) *spine.Node {
+func (w *world) nodes(target pipeline.TargetFunc, stages ...pipeline.Stage) *bus.Node {
 	w.t.Helper()
-	cfg := spine.Config{ModelClasses: []string{"openai"}, ToolClasses: []string{"go"}}
-	require.NoError(w.t, spine.Provision(w.t.Context(), w.js, cfg))
-	start := func(o spine.Options) *spine.Node {
+	cfg := bus.Config{ModelClasses: []string{"openai"}, ToolClasses: []string{"go"}}
+	require.NoError(w.t, bus.Provision(w.t.Context(), w.js, cfg))
+	start := func(o bus.Options) *bus.Node {
 		o.Config, o.Conn = cfg, w.conn()
 		o.Manager = &pipeline.Manager{}
 		for _, s := range stages {
 			require.NoError(w.t, o.Manager.Register(s, true))
 		}
 		o.Classify = func(*messages.Call) (string, error) { return "openai", nil }
-		n, err := spine.New(w.t.Context(), o)
+		n, err := bus.New(w.t.Context(), o)
 		require.NoError(w.t, err)
 		require.NoError(w.t, n.Start(context.WithoutCancel(w.t.Context())))
 		w.t.Cleanup(func() {
@@ -91,15 +91,15 @@ func (w *world) nodes(target pipeline.TargetFunc, stages ...pipeline.Stage) *spi
 		return n
 	}
 	nobody := func(pipeline.Stage) bool { return false }
-	owner := start(spine.Options{Name: "owner", Entry: true, Hosts: nobody, Observer: w.recorder(calls.Options{Name: "owner"})})
-	start(spine.Options{Name: "staff"})
-	start(spine.Options{Name: "models", Hosts: nobody, Targets: []spine.TargetRole{
+	owner := start(bus.Options{Name: "owner", Entry: true, Hosts: nobody, Observer: w.recorder(calls.Options{Name: "owner"})})
+	start(bus.Options{Name: "staff"})
+	start(bus.Options{Name: "models", Hosts: nobody, Targets: []bus.TargetRole{
 		{Kind: messages.Model, Class: "openai", Target: target}}})
 	return owner
 }
 
 // call runs a call to its end.
-func (w *world) call(n *spine.Node, r pipeline.Request) *messages.Call {
+func (w *world) call(n *bus.Node, r pipeline.Request) *messages.Call {
 	w.t.Helper()
 	r.Kind = messages.Model
 	if r.Deadline.IsZero() {

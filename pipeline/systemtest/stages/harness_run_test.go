@@ -20,11 +20,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/stages"
 )
 
-func newWorld(t testing.TB, cfg spine.Config) *world {
+func newWorld(t testing.TB, cfg bus.Config) *world {
 	t.Helper()
 	cfg.ModelClasses, cfg.ToolClasses = []string{"default"}, []string{"default"}
 	dir, err := os.MkdirTemp("", "shallot-stages-")
@@ -35,7 +35,7 @@ func newWorld(t testing.TB, cfg spine.Config) *world {
 	t.Cleanup(func() { srv.Stop(); _ = os.RemoveAll(dir) })
 	w.js, err = jetstream.New(w.conn(t))
 	require.NoError(t, err)
-	require.NoError(t, spine.Provision(t.Context(), w.js, w.cfg))
+	require.NoError(t, bus.Provision(t.Context(), w.js, w.cfg))
 	for name, bucket := range map[string]string{"cache": jet.CacheBucket, "retry": jet.RetryBucket, "todo": jet.TodoBucket, "limits": jet.LimitsBucket} {
 		b, err := jet.OpenBucket(t.Context(), w.js, bucket)
 		require.NoError(t, err)
@@ -52,13 +52,13 @@ func (w *world) conn(t testing.TB) *nats.Conn {
 	return nc
 }
 
-func (w *world) node(t testing.TB, m *pipeline.Manager, target pipeline.Target) *spine.Node {
+func (w *world) node(t testing.TB, m *pipeline.Manager, target pipeline.Target) *bus.Node {
 	t.Helper()
-	return w.start(t, spine.Options{Manager: m, Entry: true, Targets: []spine.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
+	return w.start(t, bus.Options{Manager: m, Entry: true, Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
 }
 
 // start starts a node on a connection of its own, if it has none; it is stopped when the test is over.
-func (w *world) start(t testing.TB, o spine.Options) *spine.Node {
+func (w *world) start(t testing.TB, o bus.Options) *bus.Node {
 	t.Helper()
 	o.Config = w.cfg
 	if o.Conn == nil {
@@ -66,7 +66,7 @@ func (w *world) start(t testing.TB, o spine.Options) *spine.Node {
 	}
 	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
 	o.Callers = callers
-	n, err := spine.New(t.Context(), o)
+	n, err := bus.New(t.Context(), o)
 	require.NoError(t, err)
 	callers.Calls = n
 	require.NoError(t, n.Start(context.WithoutCancel(t.Context())))
@@ -83,7 +83,7 @@ func (w *world) start(t testing.TB, o spine.Options) *spine.Node {
 
 // late is the node for the summaries of stages, which are built before it. A summary passes no stage of another row.
 type late struct {
-	node *spine.Node
+	node *bus.Node
 	skip []string
 }
 
@@ -97,7 +97,7 @@ func (l *late) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 
 // onBus runs all rows on one node.
 func onBus(t *testing.T, rows []row, fused bool) {
-	w, m, caller, manager := newWorld(t, spine.Config{Fusion: fused}), &scripted{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
+	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &scripted{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
 	d := stages.Deps{Caller: caller, Store: func(name string) pipeline.Store { return w.stores[name] }}
 	names := map[string][]string{}
 	for i, r := range rows {

@@ -20,7 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -288,7 +288,7 @@ func memories() func(string) pipeline.Store {
 // world is an embedded server.
 type world struct {
 	srv    *embed.Server
-	cfg    spine.Config
+	cfg    bus.Config
 	js     jetstream.JetStream
 	stores map[string]pipeline.Store
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/spine"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // TestRedeliveredStagesCountOnce: phases that run again because the lease of their call came back are one invocation.
@@ -18,7 +18,7 @@ import (
 func TestRedeliveredStagesCountOnce(t *testing.T) {
 	t.Parallel()
 	for name, phase := range map[string]messages.Phase{"before": messages.Before, "after": messages.After} {
-		t.Run("ST-6 a worker dies in "+name, func(t *testing.T) {
+		t.Run("a worker dies in "+name+" (ST-6)", func(t *testing.T) {
 			t.Parallel()
 			redelivered(t, phase)
 		})
@@ -42,8 +42,8 @@ func redelivered(t *testing.T, dies messages.Phase) {
 		}
 	}
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
-	w := newWorld(t, spine.Config{AckWait: time.Second})
-	node := func(o spine.Options) *spine.Node {
+	w := newWorld(t, bus.Config{AckWait: time.Second})
+	node := func(o bus.Options) *bus.Node {
 		o.Manager = &pipeline.Manager{}
 		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "outer", Kind: messages.Model, Order: 10, Before: pass, After: pass}, true))
 		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 20, Before: phase(0, messages.Before), After: phase(1, messages.After)}, true))
@@ -52,9 +52,9 @@ func redelivered(t *testing.T, dies messages.Phase) {
 	only := func(name string) func(pipeline.Stage) bool {
 		return func(s pipeline.Stage) bool { return s.Name == name }
 	}
-	gate := node(spine.Options{Entry: true, Hosts: only("outer"), Targets: []spine.TargetRole{{Kind: messages.Model, Class: "default", Target: says1}}})
+	gate := node(bus.Options{Entry: true, Hosts: only("outer"), Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: says1}}})
 	dying := w.conn(t)
-	node(spine.Options{Conn: dying, Hosts: only("inner")})
+	node(bus.Options{Conn: dying, Hosts: only("inner")})
 	var all []pipeline.Pending
 	for range calls {
 		p, err := gate.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Body: request(user("hi")), Deadline: time.Now().Add(30 * time.Second)})
@@ -67,7 +67,7 @@ func redelivered(t *testing.T, dies messages.Phase) {
 	dying.Close() // as a kill: nothing is acknowledged or handed over
 	dead.Store(true)
 	close(block)
-	node(spine.Options{Hosts: only("inner")})
+	node(bus.Options{Hosts: only("inner")})
 	for _, p := range all {
 		c, err := p.Wait(t.Context(), nil)
 		require.NoError(t, err)
