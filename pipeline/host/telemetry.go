@@ -25,7 +25,7 @@ func (h *Host) startTelemetry(ctx context.Context, o Options, name string) (err 
 // serverOf is where a provider is reached; without a port in its address that of the scheme.
 func (h *Host) serverOf(provider string) (host string, port int) {
 	for _, p := range h.Table.Providers() {
-		if p.Name != provider {
+		if p.Name != provider || p.Client != nil { // the latter is in this process
 			continue
 		}
 		u, err := url.Parse(p.BaseURL)

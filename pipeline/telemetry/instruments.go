@@ -33,6 +33,7 @@ type instruments struct {
 	targets    *series[targetOutcome]
 	models     *series[modelRun]
 	usages     *series[modelTokens]
+	counted    *series[modelTokens]
 	tools      *series[toolRun]
 	https      *series[httpRun]
 	modelNames names
@@ -157,6 +158,9 @@ func (i *instruments) makeSeries(o Options) {
 	i.models = newSeries(modelRun{other, other, other, other}, model)
 	i.usages = newSeries(modelTokens{modelRun{other, other, other, other}, other}, func(k modelTokens) []attribute.KeyValue {
 		return append(model(k.modelRun), genAITokenType.String(k.direction))
+	})
+	i.counted = newSeries(modelTokens{modelRun{provider: other}, other}, func(k modelTokens) []attribute.KeyValue {
+		return []attribute.KeyValue{genAIProvider.String(k.provider), genAITokenType.String(k.direction)}
 	})
 	i.tools = newSeries(toolRun{other, other, other}, func(k toolRun) []attribute.KeyValue {
 		out := []attribute.KeyValue{mcpMethod.String(k.method)}

@@ -193,7 +193,7 @@ func (m *instruments) model(c *messages.Call, f messages.TargetRun, fault string
 func (m *instruments) used(run modelRun, direction string, n int64) {
 	if n > 0 {
 		m.genAIUsage.Record(background, float64(n), m.usages.of(modelTokens{run, direction}))
-		m.tokens.Add(background, n, m.usages.of(modelTokens{modelRun{provider: run.provider}, direction}))
+		m.tokens.Add(background, n, m.counted.of(modelTokens{modelRun{provider: run.provider}, direction}))
 	}
 }
 

@@ -191,7 +191,7 @@ func (i *installation) serve(log *slog.Logger) {
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
 		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h,
 		Models: func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
-		Calls: i.host.Calls(),
+		Calls:  i.host.Calls(),
 		Todo: &httpapi.TodoLists{
 			Load: func(ctx context.Context, tenant, session string) (any, error) {
 				return h.LoadTodo(ctx, tenant, session)
