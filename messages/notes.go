@@ -40,6 +40,12 @@ const (
 	// NoteDropped lists what the provider's wire could not say of the request; it becomes the header Shallot-Dropped.
 	// Writer: the model endpoint. Readers: callers.
 	NoteDropped = "wire.dropped"
+	// NoteTargetRun says of the last run of the target how long it took and who was asked; see [TargetRun]. It is there
+	// until the call is back with its owner. Writers: the model endpoint, the bus. Reader: the bus.
+	NoteTargetRun = "target.run"
+	// NoteTargetSpan is the trace context of the target's last run, where it is traced: the next run links to it. Writer
+	// and reader: whoever traces.
+	NoteTargetSpan = "target.span"
 	// NoteJumpTo says where the run that a model call belongs to goes on: model, tool or end. Writers: pipeline.Step for a
 	// stage that jumps, call-limit. Reader: the agent loop.
 	NoteJumpTo = "jump_to"

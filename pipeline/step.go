@@ -110,6 +110,7 @@ type Report struct {
 	Stage    string
 	Phase    messages.Phase
 	Attempt  int
+	Member   string // who ran it; empty for this process
 	Verdict  Verdict
 	Err      error
 	Took     time.Duration

@@ -60,10 +60,12 @@ func (n *Node) runBound(o *owned) {
 	out := n.onion.run(o, func(end *messages.Call) { o.waiter.end(end) })
 	if out != ended {
 		o.waiter.hold() // it is a stored call from now on
+		o.leave(out)
 		return
 	}
 	n.whole(o)
 	n.opts.Manager.Fold(o.call.Kind, o.call.Slip)
 	o.waiter.end(o.call)
+	o.leave(out)
 	n.onion.targets.ended(o.id)
 }

@@ -57,7 +57,11 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	if c.Trace.Parent == "" {
+	switch {
+	case c.Trace.Parent != "":
+	case n.opts.Root != nil:
+		c.Trace = n.opts.Root(c.Kind)
+	default:
 		c.Trace.Parent = newTrace()
 	}
 	c.Deadline = c.Accepted.Add(n.maxTime(r))

@@ -137,8 +137,10 @@ type Options struct {
 	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
 	// fault, or another one where it knows that the target was reached all the same. Nil keeps every fault.
 	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
-	// Observe is told of each phase that ran for a call of this owner; it must be quick. Nil: nobody listens.
-	Observe func(c *messages.Call, r pipeline.Report)
+	// Observer is told of the calls that this process owns. Nil: nobody listens.
+	Observer pipeline.Observer
+	// Root makes a trace for a call whose caller has none; nil: one that nobody records.
+	Root func(kind messages.Kind) messages.Trace
 	// Middleware is put around the handlers of stages and targets, the first outermost.
 	Middleware []message.HandlerMiddleware
 	// Callers are those who ask by plain NATS requests; nil: there are none.
@@ -209,7 +211,7 @@ func (o Options) withDefaults() Options {
 		o.Version = "0.0.0"
 	}
 	if o.Name == "" {
-		o.Name = newName()
+		o.Name = NewName()
 	}
 	return o
 }

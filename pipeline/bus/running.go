@@ -5,12 +5,14 @@ import (
 	"sync"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // running holds the calls that this process runs, by id.
 type running struct {
-	mu    sync.Mutex
-	calls map[string]*owned
+	observer pipeline.Observer // nil: nobody listens
+	mu       sync.Mutex
+	calls    map[string]*owned
 }
 
 // own makes a call one that this process runs; release is to be called at its end. There is one of an id at a time:
@@ -23,17 +25,25 @@ func (r *running) own(c *messages.Call, isDurable, fresh bool) *owned {
 	if !c.Deadline.IsZero() {
 		o.ctx, o.stop = context.WithDeadline(o.ctx, c.Deadline)
 	}
+	if !r.add(o) {
+		o.stop()
+		return nil
+	}
+	o.seen.watch = watchOf(r.observer, c, pipeline.Ownership{Durable: isDurable, Again: !fresh || c.Generation > 0})
+	return o
+}
+
+func (r *running) add(o *owned) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.calls[o.id] != nil {
-		o.stop()
-		return nil
+		return false
 	}
 	if r.calls == nil {
 		r.calls = map[string]*owned{}
 	}
 	r.calls[o.id] = o
-	return o
+	return true
 }
 
 func (r *running) release(o *owned) {

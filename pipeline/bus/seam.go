@@ -24,6 +24,7 @@ type owned struct {
 	mail   mailbox
 	ask    asked
 	run    target
+	seen   sight
 }
 
 // outcome is how a run through the onion came to its end.

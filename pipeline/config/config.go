@@ -22,7 +22,7 @@ type Config struct {
 	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
 	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
 	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
-	Explain   Explain       `yaml:"explain" doc:"Explanations of finished calls."`
+	Explain   Explain       `yaml:"explain" doc:"The stories of calls, by which one can be looked up."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
 
@@ -205,14 +205,18 @@ type Slots struct {
 	Model int `yaml:"model" doc:"Calls of models, for each provider." min:"1" max:"100000"`
 }
 
-// Explain configures the explanations of finished calls.
+// Explain configures the stories of calls, by which one can be looked up.
 type Explain struct {
-	Keep   time.Duration `yaml:"keep" doc:"How long they are kept; 0: not at all." min:"0s"`
-	Bodies bool          `yaml:"bodies" doc:"Keep bodies too."`
+	Keep     time.Duration `yaml:"keep" doc:"How long they are kept; 0: not at all." min:"0s"`
+	MaxBytes Size          `yaml:"max-bytes" doc:"Bytes of all that are kept; above, the oldest go. A story has one to three KiB." min:"1MiB"`
+	Sample   float64       `yaml:"sample" doc:"Share of the calls without a fault whose stories are kept, 0 to 1; those with a fault always are." min:"0" max:"1"`
+	Changes  bool          `yaml:"changes" doc:"Keep what stages changed: where, and how many bytes."`
+	Bodies   bool          `yaml:"bodies" doc:"Keep the texts of what stages changed too; where the stage pii is on, only what it has passed."`
 }
 
-// Telemetry configures traces.
+// Telemetry configures metrics and traces. Where they go to is said by the variables OTEL_* of OpenTelemetry.
 type Telemetry struct {
+	Metrics bool `yaml:"metrics" doc:"Serve /metrics for Prometheus with the control surfaces."`
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
@@ -243,7 +247,8 @@ func Default() Config {
 			QueueMaxMsgs: 100_000, QueueMaxBytes: 4 * GiB, ClaimCheck: 64 * KiB, LameDuck: 5 * time.Second,
 			Slots: Slots{Model: 1024}, ResultTTL: 24 * time.Hour,
 		},
-		Texts:   "en",
-		Explain: Explain{Keep: time.Hour},
+		Texts:     "en",
+		Explain:   Explain{Keep: time.Hour, MaxBytes: 256 * MiB, Sample: 1, Changes: true},
+		Telemetry: Telemetry{Metrics: true},
 	}
 }

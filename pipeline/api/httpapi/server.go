@@ -95,6 +95,8 @@ type Deps struct {
 	Keys        *KeyStore
 	Todo        *TodoLists
 	Agents      api.AgentService // nil: this gateway runs none
+	Calls       CallLookup       // nil: calls cannot be looked up
+	Observer    RequestObserver  // nil: nobody measures requests
 	Extra       []Surface
 	Log         *slog.Logger
 }
