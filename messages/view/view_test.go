@@ -68,6 +68,17 @@ func TestTurnsOfTheMessagesWire(t *testing.T) {
 	require.Equal(t, string(call.Raw), string(call.WithArguments("no object").Raw))
 }
 
+func TestEcho(t *testing.T) {
+	t.Parallel()
+	request := []byte(`{"instructions":"mine","metadata":{"a": "b"},"input":"x"}`)
+	right := `{"id":"r","instructions":"mine","metadata":{"a":"b"},"user":null,"output":[]}`
+	require.Equal(t, right, string(view.Echo(request, []byte(right))))
+	require.Equal(t, right, string(view.Echo(request, []byte(`{"id":"r","instructions":"mine and more","metadata":{`+
+		`"a":"[REDACTED]"},"user":"u","output":[]}`))))
+	require.Equal(t, `{"instructions":null,"metadata":{}}`, string(view.Echo([]byte(`{"input":"x"}`),
+		[]byte(`{"instructions":"a list","metadata":{}}`))))
+}
+
 func TestUsageOfEachWire(t *testing.T) {
 	t.Parallel()
 	want := view.Usage{Input: 20, CacheRead: 8, CacheWrite: 3, Output: 5, Reasoning: 2, Total: 25}
