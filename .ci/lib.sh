@@ -1,4 +1,4 @@
-# Helpers of the CI scripts; sourced, not run. Everything that is started here is ended by its own process id.
+# Helpers of the CI scripts, to be sourced. Each process that is started here is ended by its own process id.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 gateway_pid=
@@ -16,7 +16,7 @@ finish() {
   exit "$status"
 }
 
-# step NAME SECONDS COMMAND...: runs a part within its own time and says how long it took.
+# step NAME SECONDS COMMAND...: runs a part within its time limit and says how long it took.
 step() {
   local name=$1 limit=$2 begin=$SECONDS status=0
   shift 2
@@ -31,13 +31,13 @@ step() {
   return "$status"
 }
 
-# busy PORT: something listens there on the loopback address.
+# busy PORT: succeeds if something listens there on the loopback address.
 busy() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 free_port() {
   local p
   for _ in {1..50}; do
-    p=$((20000 + RANDOM % 12000)) # below the range that the kernel takes for outgoing connections
+    p=$((20000 + RANDOM % 12000)) # below the range that the kernel uses for outgoing connections
     if ! busy "$p"; then
       echo "$p"
       return
@@ -47,7 +47,7 @@ free_port() {
   return 1
 }
 
-# start_gateway URL COMMAND...: starts it in a process group of its own and waits until URL/readyz says yes.
+# start_gateway URL COMMAND...: starts a gateway in its own process group and waits until URL/readyz succeeds.
 start_gateway() {
   local url=$1
   shift
@@ -73,7 +73,7 @@ stop_gateway() {
   gateway_pid=
 }
 
-# background NAME COMMAND...: runs it until the script ends, its output in $work/NAME.log, its id in ${pids[NAME]}.
+# background NAME COMMAND...: runs a command until the script ends; output in $work/NAME.log, id in ${pids[NAME]}.
 background() {
   timeout --kill-after=10 900 "${@:2}" </dev/null >"$work/$1.log" 2>&1 &
   background_pids+=($!)
@@ -90,7 +90,7 @@ stop_background() {
   background_pids=()
 }
 
-# own_ports: a gateway that is started after this meets no other one and leaves nothing in the tree. Sets $url.
+# own_ports: gateways started after this use free ports and leave nothing in the tree. Sets $url.
 own_ports() {
   local http admin nats
   http=$(free_port) admin=$(free_port) nats=$(free_port)
@@ -99,7 +99,7 @@ own_ports() {
   export SHALLOT_NATS__EMBEDDED__PORT=$nats SHALLOT_NATS__EMBEDDED__DATA=$work/data
 }
 
-# have TOOL...: the first of the tools that is here; nothing and status 1 if none is.
+# have TOOL...: prints the first of the tools that is installed; status 1 if none is.
 have() {
   local t
   for t in "$@"; do
@@ -110,7 +110,7 @@ have() {
   return 1
 }
 
-# missing WHAT: says loudly that a part did not run. It is no failure: contracts 25.
+# missing WHAT: says loudly that a part did not run. It is not a failure: the gate needs nothing but Go.
 missing() {
   echo "**********************************************************************" >&2
   echo "** NOT RUN: $1" >&2

@@ -173,6 +173,16 @@ func (c *Call) Fill(ref string, raw []byte) {
 	}
 }
 
+// Uncheck lets go of the claim checks whose bytes are here: who stored them will delete them. If the call goes on, these
+// bodies are stored anew.
+func (c *Call) Uncheck() {
+	for i := range c.bodies.lines {
+		if l := &c.bodies.lines[i]; l.raw != nil {
+			l.ref = ""
+		}
+	}
+}
+
 // Spill replaces each body of more than limit bytes by a claim check. store is called once for each such body and
 // returns the reference; the same bytes may be stored under the same reference again.
 func (c *Call) Spill(limit int, store func(raw []byte) (ref string, err error)) error {

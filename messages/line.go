@@ -227,6 +227,7 @@ func (w *writer) stop(s *Stop) {
 	w.flag("before", s.Before)
 	w.flag("after", s.After)
 	w.flag("mandatory", s.Mandatory)
+	w.flag("finally", s.Finally)
 	w.flag("keep", s.Keep)
 	w.flag("durable", s.Durable)
 	w.flag("skippable", s.Skippable)
@@ -256,6 +257,8 @@ func (r *reader) stop() (s Stop) {
 			s.After = r.flag()
 		case "mandatory":
 			s.Mandatory = r.flag()
+		case "finally":
+			s.Finally = r.flag()
 		case "keep":
 			s.Keep = r.flag()
 		case "durable":

@@ -59,13 +59,18 @@ const (
 	// NoteStreamShown is true once a part of this result was sent to the caller: nothing may run again for it, and no
 	// other result may replace it. Writer: the tool target. Readers: pipeline.Step, tool-retry, tool-fallback.
 	NoteStreamShown = "stream.shown"
-	// NoteStreamEmitted is true once a chunk was sent to the caller. Writer and reader: the bus.
+	// NoteStreamEmitted counts the chunks that the last run of the target sent to the caller; it is absent where none of
+	// them showed anything. Writer and reader: the bus.
 	NoteStreamEmitted = "stream.emitted"
 	// NoteStreamTail holds the raw chunks that end a stream: finish reasons and usage. Writer: the model endpoint.
 	// Readers: stream.Follower, remote stages.
 	NoteStreamTail = "stream.tail"
 
 	// Parked calls and the bus.
+
+	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
+	// Writer and reader: the bus.
+	NoteWorks = "bus.works"
 
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).

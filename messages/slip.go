@@ -49,6 +49,7 @@ type Stop struct {
 	Before    bool   `json:"before,omitempty"`
 	After     bool   `json:"after,omitempty"`
 	Mandatory bool   `json:"mandatory,omitempty"`
+	Finally   bool   `json:"finally,omitempty"` // its after runs also when the call's time is over
 	Keep      bool   `json:"keep,omitempty"`    // may say Again: the request is kept when it is passed
 	Durable   bool   `json:"durable,omitempty"` // its hops are stored checkpoints
 	Skippable bool   `json:"skippable,omitempty"`

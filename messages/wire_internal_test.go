@@ -195,7 +195,7 @@ func drawSlip(t *rapid.T) (s Slip) {
 	flag := func() bool { return rapid.Bool().Draw(t, "flag") }
 	for range rapid.IntRange(0, 4).Draw(t, "stops") {
 		stop := Stop{Name: drawText(t, "stage"), Order: rapid.IntRange(-1, 100).Draw(t, "order"), Before: flag(),
-			After: flag(), Mandatory: flag(),
+			After: flag(), Mandatory: flag(), Finally: flag(),
 			Keep: flag(), Durable: flag(), Skippable: flag(), Filter: flag(), Rewrites: flag()}
 		if flag() {
 			stop.Tally = Tally{Count: 1, Nanos: rapid.Int64().Draw(t, "ns"), Errors: 2, Err: drawText(t, "err")}

@@ -79,7 +79,7 @@ var arrows = []arrow{
 		"pipeline/texts"}},
 	{[]string{"pipeline/model"}, []string{"messages", "pipeline!", "pipeline/stream"}},
 	{[]string{"pipeline/toolbox"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
-	{[]string{"pipeline/bus", "pipeline/spine"}, []string{"messages", "pipeline!", "pipeline/stream",
+	{[]string{"pipeline/bus"}, []string{"messages", "pipeline!", "pipeline/stream",
 		"pipeline/protocol", "pipeline/bus/jet"}},
 	{[]string{"pipeline/api/httpapi", "pipeline/api/mcpapi", "pipeline/api/natsapi", "pipeline/api"},
 		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/api!",
@@ -88,7 +88,7 @@ var arrows = []arrow{
 }
 
 // knowNATS are the rooms that may import NATS and watermill. Nothing that a row of arrows puts below them can reach it.
-var knowNATS = []string{"pipeline/bus", "pipeline/spine", "pipeline/api/natsapi", "pipeline/toolbox/natstool",
+var knowNATS = []string{"pipeline/bus", "pipeline/api/natsapi", "pipeline/toolbox/natstool",
 	"pipeline/host", "pipeline/cli", "pipeline/systemtest", "examples", ".ci"}
 
 // knowNoTransport are the rooms that reach neither NATS nor watermill nor net/http, over any number of imports.
@@ -145,7 +145,7 @@ func TestImportsRunOneWay(t *testing.T) {
 // sameRoom lets the parts of one room know each other; the faces are siblings that do not.
 func sameRoom(a, b string) bool {
 	for _, room := range []string{"messages", "stages", "pipeline/tool", "pipeline/toolbox", "pipeline/bus",
-		"pipeline/spine", "pipeline/remotestage"} {
+		"pipeline/remotestage"} {
 		if inside(a, room) && inside(b, room) {
 			return true
 		}

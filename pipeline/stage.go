@@ -88,6 +88,9 @@ type Stage struct {
 	Blind bool
 	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded.
 	FailClosed bool
+	// Finally says that After gives something back that others wait for: it runs also for a call whose time is over, like
+	// the afters of mandatory stages, within 10 s and when the caller has been answered already.
+	Finally bool
 	// Durable makes the stage's hops stored checkpoints.
 	Durable bool
 	// SkipAbsent lets a call go on without the stage when no process serves it; otherwise the call waits until its
@@ -166,8 +169,8 @@ func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == ki
 func (s Stage) Stop() messages.Stop {
 	return messages.Stop{
 		Name: s.Name, Order: s.Order, Before: s.Before != nil, After: s.After != nil,
-		Mandatory: s.Tier == Mandatory, Keep: s.Keep, Durable: s.Durable, Skippable: s.SkipAbsent && s.Tier == Optional,
-		Filter: s.Filter != nil, Rewrites: s.rewrites(),
+		Mandatory: s.Tier == Mandatory, Finally: s.Finally, Keep: s.Keep, Durable: s.Durable,
+		Skippable: s.SkipAbsent && s.Tier == Optional, Filter: s.Filter != nil, Rewrites: s.rewrites(),
 	}
 }
 

@@ -103,6 +103,9 @@ func GuardTools(s Stage, serves func(tool string) bool) Stage {
 		!slices.ContainsFunc(s.Writes, func(f string) bool { return f == "request" || within(f, "request.tools") }) {
 		return s
 	}
+	if !slices.ContainsFunc(s.Reads, func(f string) bool { return within(f, "request") }) {
+		s.Reads = append(slices.Clone(s.Reads), "request.tools") // the check does
+	}
 	run := s.Before
 	s.Before = func(ctx context.Context, c *messages.Call) (Verdict, error) {
 		was := c.Request()

@@ -76,7 +76,7 @@ func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	s := &concurrency{cfg: *cfg, tools: tools, store: d.Store, waiting: make(chan struct{}, maxWaiting)}
-	return pipeline.Stage{Before: s.before, After: s.after, Blind: true, Reads: []string{"tool"}}, nil
+	return pipeline.Stage{Before: s.before, After: s.after, Finally: true, Blind: true, Reads: []string{"tool"}}, nil
 }
 
 func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

@@ -83,7 +83,8 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 		bound: quota.NewStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
-		Before: t.before, After: t.after, Reads: []string{"tool", "request", "reply"}, Writes: []string{"reply"},
+		Before: t.before, After: t.after, Finally: true,
+		Reads: []string{"tool", "request", "reply"}, Writes: []string{"reply"},
 		Details: t.details, Sweep: t.sweep, SweepEvery: cfg.Sweep,
 	}, nil
 }

@@ -98,7 +98,7 @@ func newToolChain(t testing.TB, d stages.Deps, configs map[string]string, tools 
 	c := &toolChain{toolSet: set, Deps: d}
 	c.Target = &toolbox.Target{
 		Tools: set, Rules: tool.DefaultRules(), Executors: toolbox.Executors{tool.ExecGo: set.funcs},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: d.Store("intents")},
+		Pool: toolbox.NewPool(toolbox.DefaultPool()),
 	}
 	for _, spec := range stages.All() {
 		if spec.Kind != messages.Tool || configs[spec.Name] == "off" {

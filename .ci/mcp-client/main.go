@@ -1,6 +1,6 @@
-// Command mcp-client lets the conformance suite test the gateway as a client of MCP servers. The suite serves a scenario
-// and gives its URL as the last argument; this command starts "gateway mcp" (MCP_CI_BIN/gateway) with that server behind
-// it, and calls the server's tools, prompts and resources through the whole chain.
+// Command mcp-client lets the conformance suite test the gateway as a client of MCP servers. The suite serves a
+// scenario and gives its URL as the last argument. This command starts "gateway mcp" (MCP_CI_BIN/gateway), connected to
+// that server, and calls the server's tools, prompts and resources through the whole chain.
 package main
 
 import (
@@ -67,9 +67,9 @@ func run(ctx context.Context, url string) error {
 	return nil
 }
 
-// offered waits until the server's tools, and what comes after them, are listed.
+// offered waits until the server's tools are listed, and its prompts and resources, which are listed after them.
 func offered(ctx context.Context, s *mcp.ClientSession) ([]*mcp.Tool, error) {
-	if os.Getenv("MCP_CONFORMANCE_SCENARIO") == "request-metadata" { // it has no tools: what is listed at start is all
+	if os.Getenv("MCP_CONFORMANCE_SCENARIO") == "request-metadata" { // without tools, the first list is complete
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 4*time.Second)
 		defer cancel()
@@ -85,7 +85,7 @@ func offered(ctx context.Context, s *mcp.ClientSession) ([]*mcp.Tool, error) {
 				tools = append(tools, t)
 			}
 		}
-		if len(tools) > 0 && len(tools) == last { // none came in a second; prompts and resources come after them
+		if len(tools) > 0 && len(tools) == last { // none came within a second
 			return tools, nil
 		}
 		pause := 100 * time.Millisecond
@@ -105,10 +105,10 @@ type call struct {
 	Arguments map[string]any `json:"arguments"`
 }
 
-// prefix stands before the names of the server's tools.
+// prefix begins the names of the server's tools.
 const prefix = "up_"
 
-// calls are what the scenario asks for, or one of every tool.
+// calls are the calls that the scenario asks for, or one call of every tool.
 func calls(tools []*mcp.Tool) []call {
 	var wanted struct {
 		ToolCalls []call `json:"toolCalls"`
@@ -131,7 +131,7 @@ func calls(tools []*mcp.Tool) []call {
 		schema, _ := t.InputSchema.(map[string]any)
 		declared, _ := schema["properties"].(map[string]any)
 		for name, value := range map[string]any{"a": 5, "b": 3, "schema": focal} {
-			if _, ok := declared[name]; ok { // names that a tool does not declare are refused
+			if _, ok := declared[name]; ok { // a name that the tool does not declare would be refused
 				args[name] = value
 			}
 		}

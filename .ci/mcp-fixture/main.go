@@ -1,6 +1,6 @@
-// Command mcp-fixture is an MCP server on stdio with the tools of the conformance suite that ask the caller for
-// something. They ask as revision 2026-07-28 does, with a result that says what is wanted, so that the question can
-// pass a chain of processes; the gateway asks clients of older revisions over their session.
+// Command mcp-fixture is an MCP server on stdio with those tools of the conformance suite that ask the caller for
+// something. They ask in the form of revision 2026-07-28, with a result that says what is wanted, so that the question
+// can pass a chain of processes. The gateway asks clients of older revisions over their session.
 //
 //lint:file-ignore SA1019 the suite still asks for sampling
 package main
@@ -24,7 +24,10 @@ func main() {
 		}}
 	})
 	add(s, "test_elicitation", object{"message": object{"type": "string"}}, func(a object) mcp.InputRequest {
-		return elicit(fmt.Sprint(a["message"]), object{"username": object{"type": "string", "description": "Your name"}, "email": object{"type": "string", "description": "Your address"}})
+		return elicit(fmt.Sprint(a["message"]), object{
+			"username": object{"type": "string", "description": "Your name"},
+			"email":    object{"type": "string", "description": "Your address"},
+		})
 	})
 	add(s, "test_elicitation_sep1034_defaults", nil, func(object) mcp.InputRequest {
 		return elicit("Check the defaults", object{
@@ -37,13 +40,17 @@ func main() {
 	})
 	add(s, "test_elicitation_sep1330_enums", nil, func(object) mcp.InputRequest {
 		plain := []string{"option1", "option2", "option3"}
-		titled := []object{{"const": "value1", "title": "First"}, {"const": "value2", "title": "Second"}, {"const": "value3", "title": "Third"}}
+		titled := []object{
+			{"const": "value1", "title": "First"}, {"const": "value2", "title": "Second"}, {"const": "value3", "title": "Third"},
+		}
 		return elicit("Choose", object{
 			"untitledSingle": object{"type": "string", "enum": plain},
 			"titledSingle":   object{"type": "string", "oneOf": titled},
-			"legacyEnum":     object{"type": "string", "enum": []string{"opt1", "opt2", "opt3"}, "enumNames": []string{"One", "Two", "Three"}},
-			"untitledMulti":  object{"type": "array", "items": object{"type": "string", "enum": plain}},
-			"titledMulti":    object{"type": "array", "items": object{"anyOf": titled}},
+			"legacyEnum": object{
+				"type": "string", "enum": []string{"opt1", "opt2", "opt3"}, "enumNames": []string{"One", "Two", "Three"},
+			},
+			"untitledMulti": object{"type": "array", "items": object{"type": "string", "enum": plain}},
+			"titledMulti":   object{"type": "array", "items": object{"anyOf": titled}},
 		})
 	})
 	addTaskTools(s)

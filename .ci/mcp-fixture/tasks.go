@@ -10,13 +10,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// addTaskTools makes the tools of the suite's scenarios of the Tasks extension. The server knows nothing of tasks: its
-// calls take long, fail, or ask, and the gateway before it makes tasks of them.
+// work is the body of a tool: a are the arguments, told the caller's answers so far.
+type work func(ctx context.Context, a object, told mcp.InputResponseMap) (*mcp.CallToolResult, error)
+
+// addTaskTools makes the tools of the suite's scenarios of the Tasks extension. This server does not know tasks: its
+// calls take long, fail or ask, and the gateway makes tasks of them.
 func addTaskTools(s *mcp.Server) {
 	text := func(format string, args ...any) *mcp.CallToolResult {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}
 	}
-	tool := func(name string, properties object, run func(ctx context.Context, a object, told mcp.InputResponseMap) (*mcp.CallToolResult, error)) {
+	tool := func(name string, properties object, run work) {
 		schema := object{"type": "object"}
 		if properties != nil {
 			schema["properties"] = properties
@@ -32,7 +35,7 @@ func addTaskTools(s *mcp.Server) {
 				return run(ctx, a, req.Params.InputResponses)
 			})
 	}
-	work := func(ctx context.Context, d time.Duration) error {
+	wait := func(ctx context.Context, d time.Duration) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -47,13 +50,13 @@ func addTaskTools(s *mcp.Server) {
 	tool("slow_compute", object{"seconds": object{"type": "number"}, "label": object{"type": "string"}},
 		func(ctx context.Context, a object, _ mcp.InputResponseMap) (*mcp.CallToolResult, error) {
 			seconds, _ := a["seconds"].(float64)
-			if err := work(ctx, time.Duration(seconds*float64(time.Second))); err != nil {
+			if err := wait(ctx, time.Duration(seconds*float64(time.Second))); err != nil {
 				return nil, err
 			}
 			return text("computed %v in %v s", a["label"], seconds), nil
 		})
 	tool("failing_job", nil, func(ctx context.Context, _ object, _ mcp.InputResponseMap) (*mcp.CallToolResult, error) {
-		if err := work(ctx, time.Second); err != nil {
+		if err := wait(ctx, time.Second); err != nil {
 			return nil, err
 		}
 		r := text("the job failed")
@@ -66,30 +69,34 @@ func addTaskTools(s *mcp.Server) {
 	asks := func(questions map[string]string) *mcp.CallToolResult {
 		r := &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{}}
 		for key, message := range questions {
-			r.InputRequests[key] = elicit(message, object{"confirm": object{"type": "boolean"}, "name": object{"type": "string"}})
+			r.InputRequests[key] = elicit(message, object{
+				"confirm": object{"type": "boolean"}, "name": object{"type": "string"},
+			})
 		}
 		return r
 	}
-	tool("confirm_delete", object{"filename": object{"type": "string"}}, func(_ context.Context, a object, told mcp.InputResponseMap) (*mcp.CallToolResult, error) {
+	confirm := func(_ context.Context, a object, told mcp.InputResponseMap) (*mcp.CallToolResult, error) {
 		if told["confirm"] == nil {
 			return asks(map[string]string{"confirm": fmt.Sprintf("Delete %v?", a["filename"])}), nil
 		}
 		return text("deleted %v", a["filename"]), nil
-	})
+	}
+	tool("confirm_delete", object{"filename": object{"type": "string"}}, confirm)
 	tool("multi_input", nil, func(_ context.Context, _ object, told mcp.InputResponseMap) (*mcp.CallToolResult, error) {
 		if told["first"] == nil || told["second"] == nil {
 			return asks(map[string]string{"first": "The first?", "second": "The second?"}), nil
 		}
 		return text("got both"), nil
 	})
-	tool("test_tool_with_task", nil, func(ctx context.Context, _ object, told mcp.InputResponseMap) (*mcp.CallToolResult, error) {
+	greet := func(ctx context.Context, _ object, told mcp.InputResponseMap) (*mcp.CallToolResult, error) {
 		answer, ok := told["user_name"].(*mcp.ElicitResult)
 		if !ok {
 			return asks(map[string]string{"user_name": "Who are you?"}), nil
 		}
-		if err := work(ctx, 3*time.Second); err != nil {
+		if err := wait(ctx, 3*time.Second); err != nil {
 			return nil, err
 		}
 		return text("Hello, %v!", answer.Content["name"]), nil
-	})
+	}
+	tool("test_tool_with_task", nil, greet)
 }

@@ -1,5 +1,5 @@
-// Tasks at the gateway's /mcp with the extension's own client: node tasks.mjs URL. Its schemas judge every handle and every
-// task, and it drives them to their end by itself. The SDK client below it has no Tasks, so requests are sent with fetch.
+// Tasks at the gateway's /mcp with the extension's own client: node tasks.mjs URL. Its schemas check every handle and
+// every task, and it drives the tasks to their end. The SDK's client has no Tasks, so requests are sent with fetch.
 import assert from "node:assert/strict";
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { createApplicationInputHandler, createTaskSessionFromClient } from "@modelcontextprotocol/ext-tasks/client";

@@ -1,5 +1,5 @@
-// A tool worker as anybody would write one with npm's NATS client. Its side effect is a line in a file; TestAtMostOnceUnderKills
-// of pipeline/systemtest/tools kills it in the middle of its work.
+// A tool worker as anybody would write one with npm's NATS client. Its side effect is a line in a file.
+// TestAtMostOnceUnderKills of pipeline/systemtest/tools kills it in the middle of its work.
 import { appendFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { connect } from '@nats-io/transport-node'

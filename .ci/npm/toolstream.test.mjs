@@ -55,7 +55,7 @@ test('the first piece is read while the tool waits', async () => {
   assert.equal(all.at(-1).data.result, 'Zwiebel 🧅 '.repeat(3))
 })
 
-test('EV-13: pieces pass up to the limit, the rest is replaced and can be read', async () => {
+test('pieces pass up to the limit, the rest is replaced and can be read (EV-13)', async () => {
   const all = await http({ text: '洋葱'.repeat(500), times: 90 })
   const shown = texts(all), whole = '洋葱'.repeat(45000)
   assert.equal(shown, all.at(-1).data.result)
@@ -70,7 +70,7 @@ test('EV-13: pieces pass up to the limit, the rest is replaced and can be read',
   assert.equal(read, whole)
 })
 
-test('EV-13: an error after the limit is an error', async () => {
+test('an error after the limit is an error (EV-13)', async () => {
   const all = await http({ text: 'x'.repeat(1000), times: 90, fail: 'the disk is gone' })
   assert.equal(all.at(-1).event, 'error')
   assert.equal(all.at(-1).data.error.code, 'stream_cut')

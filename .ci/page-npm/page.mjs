@@ -1,5 +1,6 @@
 // The page in a real browser: it loads from the gateway alone, shows the stages, switches one, asks before a mandatory
-// one, sends a streamed chat, and decides about calls that wait. SHALLOT_URL is the gateway, CHROME the browser, SHOTS a directory for screenshots.
+// one, sends a streamed chat, and decides about calls that wait. SHALLOT_URL is the gateway, CHROME the browser, SHOTS a
+// directory for screenshots.
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 

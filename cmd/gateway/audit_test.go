@@ -97,15 +97,19 @@ agent: {interceptor: {approval: {policies: [{name: all, tool: echo}]}}}
 
 	type row struct{ action, what, by, from, outcome string }
 	want := []row{
-		{"switch-off", "audit", "op", "http 127.0.0.1:", "conflict"}, {"switch-off", "audit", "op", "http 127.0.0.1:", "done"},
-		{"switch-off", "logging", "nats", "nats shallot.v1.control.disable", "done"}, {"decide", first, "op", "http 127.0.0.1:", "done"},
-		{"decide", second, "nats", "nats shallot.v1.approval.answer", "done"}, {"decide", second, "op", "http 127.0.0.1:", "conflict"},
+		{"switch-off", "audit", "op", "http 127.0.0.1:", "conflict"},
+		{"switch-off", "audit", "op", "http 127.0.0.1:", "done"},
+		{"switch-off", "logging", "nats", "nats shallot.v1.control.disable", "done"},
+		{"decide", first, "op", "http 127.0.0.1:", "done"},
+		{"decide", second, "nats", "nats shallot.v1.approval.answer", "done"},
+		{"decide", second, "op", "http 127.0.0.1:", "conflict"},
 		{"tool-registered", "mine@1", "op", "http 127.0.0.1:", "done"},
 		{"switch-on", "logging", "nats", "nats shallot.v1.control.enable", "done"},
 	}
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	s, err := js.OrderedConsumer(t.Context(), "SHALLOT_AUDIT", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"shallot.v1.audit.control"}})
+	s, err := js.OrderedConsumer(t.Context(), "SHALLOT_AUDIT",
+		jetstream.OrderedConsumerConfig{FilterSubjects: []string{"shallot.v1.audit.control"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// flags holds the command line; loaded already has its values over those of file and environment.
+// flags are the values of the command line. loaded has them already, over those of file and environment.
 type flags struct {
 	loaded       *config.Loaded
 	insecureOpen bool

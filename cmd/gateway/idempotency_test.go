@@ -32,8 +32,10 @@ func TestADegradedResultFreesItsKey(t *testing.T) {
 version: 1
 tool:
   tools:
-    - {name: graceful, description: d, executor: "`+s.URL+`", effect: read, idempotent: true, cache: "off", retry: noRetry}
-    - {name: stub, description: d, executor: "`+s.URL+`", effect: read, idempotent: true, cache: "off", retry: noRetry, stub-data: {fake: 1}}
+    - {name: graceful, description: d, executor: "`+s.URL+
+		`", effect: read, idempotent: true, cache: "off", retry: noRetry}
+    - {name: stub, description: d, executor: "`+s.URL+
+		`", effect: read, idempotent: true, cache: "off", retry: noRetry, stub-data: {fake: 1}}
 `), 0o600))
 	base, _ := command(t, "--config", file)
 	for _, tool := range []string{"graceful", "stub"} {

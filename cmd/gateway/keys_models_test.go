@@ -39,7 +39,8 @@ func upstream(t *testing.T) (url string, asked func() []string) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"id": "1", "object": "chat.completion", "model": name,
-			"choices": []any{map[string]any{"index": 0, "finish_reason": "stop", "message": map[string]string{"role": "assistant", "content": text}}}})
+			"choices": []any{map[string]any{"index": 0, "finish_reason": "stop",
+				"message": map[string]string{"role": "assistant", "content": text}}}})
 	}))
 	t.Cleanup(s.Close)
 	return s.URL + "/v1", func() []string {
@@ -86,7 +87,8 @@ func TestAKeysModelsBindEveryModelOfItsCalls(t *testing.T) {
 	url, asked := upstream(t)
 	keys := keysFile(t, map[string]string{
 		"few": `,"models":["bad","empty","good*"]`, "one": `,"models":["bad"]`, "all": ``,
-		"half": `,"models":["bad","standby*"]`, "operator": `,"role":"operator","models":["bad"]`, "other": `,"models":["good"]`,
+		"half": `,"models":["bad","standby*"]`, "operator": `,"role":"operator","models":["bad"]`,
+		"other": `,"models":["good"]`,
 	})
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(`
@@ -140,7 +142,8 @@ agent:
 			require.Equal(t, tt.asked, got, tt.name)
 		}
 	}
-	_, _, h := post(t, base+"/v1/chat/completions", short("bad"), "Authorization", "Bearer key-half", "Prefer", "respond-async")
+	_, _, h := post(t, base+"/v1/chat/completions", short("bad"), "Authorization", "Bearer key-half", "Prefer",
+		"respond-async")
 	read := func(key string) int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+h.Get("Location"), http.NoBody)
 		require.NoError(t, err)

@@ -89,7 +89,10 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		}
 		defer func() { _ = admin.Close() }()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log, Drain: 3 * time.Second, Login: loginOf(keys)})
+	h, err := host.Start(ctx, host.Options{
+		Config: o.loaded, Roles: host.GatewayRoles(&o.loaded.Config), Name: "shallot gateway", Log: log,
+		Drain: 3 * time.Second, Login: loginOf(keys),
+	})
 	if err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		return errors.Join(err, h.Stop(stop))
 	}
 	defer mcp.Close()
-	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // their open streams would delay the stop
+	defer context.AfterFunc(srv.Halted, mcp.EndSessions)() // open streams of the sessions would delay the stop
 	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp",
 		Handler: mcp.Handler(int64(o.loaded.HTTP.BodyLimit))})
 	failed := make(chan error, 2)
@@ -122,10 +125,10 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	case <-ctx.Done():
 		srv.Retire()
 		if lame := o.loaded.Bus.LameDuck; lame > 0 {
-			log.Info("stopping: readiness fails, requests are still served; a second signal ends this", "for", lame)
+			log.Info("stopping: readiness fails, requests are still served; another signal ends this at once", "for", lame)
 			serveOn(lame)
 		}
-		log.Info("stopping: what is under way is finished, or stored and handed back")
+		log.Info("stopping: work under way is finished, or stored and handed back")
 	case err = <-failed:
 		servers--
 	}
@@ -138,7 +141,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	return errors.Join(err, h.Stop(stop))
 }
 
-// keys are those of the keys-file; nil without one.
+// keys are the keys of the keys file; nil without one.
 func (f flags) keys() (*httpapi.KeyStore, error) {
 	if f.loaded.HTTP.KeysFile == "" {
 		return nil, nil
@@ -153,7 +156,7 @@ func loginOf(k *httpapi.KeyStore) func(name, key string) (api.Identity, bool) {
 	return k.Login
 }
 
-// serveOn returns after the time, or when the process is told to stop once more.
+// serveOn returns after the time, or when the process gets another signal.
 func serveOn(lame time.Duration) {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
@@ -195,7 +198,7 @@ func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
 	}
 }
 
-// banner prints what runs and what to try.
+// banner prints what runs, and examples to try.
 func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 	where := "server at " + h.URL
 	if h.Embedded {
@@ -222,9 +225,9 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 		if h.Embedded && h.Config.HTTP.KeysFile != "" {
 			server += " --user <name of a key> --password <the key> --inbox-prefix _INBOX_<name of the key>"
 		}
-		tools = fmt.Sprintf(`    nats req%s %s.v1.model.request '{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}'
-    nats micro stats%s shallot
-`, server, root, server)
+		const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
+		tools = fmt.Sprintf("    nats req%s %s.v1.model.request '%s'\n    nats micro stats%s shallot\n",
+			server, root, hello, server)
 	}
 	fmt.Fprintf(out, `
   Shallot %s

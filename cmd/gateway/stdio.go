@@ -16,8 +16,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// runMCP is "gateway mcp": the same tools for one client over stdin and stdout, without HTTP. With --nats the calls run
-// on the workers of that server. Otherwise everything runs in this process, and what the embedded server stores is
+// runMCP is "gateway mcp": the same tools for one client, over stdin and stdout instead of HTTP. With --nats the calls
+// run on the workers of that server. Otherwise everything runs in this process, and what the embedded server stores is
 // deleted when the process ends, unless --data names a directory: a client may start many of these processes.
 func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCloser, errOut io.Writer) error {
 	scratch := ""
@@ -49,8 +49,10 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	if o.loaded.Config.Embedded() {
 		roles = host.Everything()
 	}
-	h, err := host.Start(ctx, host.Options{Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second,
-		Login: loginOf(keys)})
+	h, err := host.Start(ctx, host.Options{
+		Config: o.loaded, Roles: roles, Name: "shallot gateway mcp", Log: log, Drain: 4 * time.Second,
+		Login: loginOf(keys),
+	})
 	if err != nil {
 		return err
 	}
@@ -69,6 +71,5 @@ func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCl
 	return errors.Join(err, h.Stop(stop))
 }
 
-// isErrorOverMCP reports whether MCP marks graceful errors as errors: only an explicit false turns it off, so auto
-// means yes.
+// isErrorOverMCP reports whether MCP results mark graceful errors as errors. auto means yes; only false turns it off.
 func isErrorOverMCP(l *config.Loaded) bool { return l.Tool.Fallback.GracefulIsError != "false" }

@@ -176,7 +176,7 @@ func TestMCPTaskHeld(t *testing.T) {
 	say(id, first, `{"decision":"edit","arguments":"{"}`)
 	second, text := question(c.Until(t, id, "input_required"))
 	require.NotEqual(t, first, second, "another question has another name")
-	require.Contains(t, text, "no JSON")
+	require.Contains(t, text, "not JSON")
 	say(id, first, `{"decision":"reject"}`)
 	require.Equal(t, "input_required", c.Get(t, id).Get("status").Str, "that question is no longer asked")
 	say(id, second, `{"decision":"edit","arguments":"{\"n\":2}"}`)

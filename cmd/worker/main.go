@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	}
 	fmt.Fprintf(out, "shallot worker %s: %s on %s\n", host.Version(), describe(roles), h.URL)
 	<-ctx.Done()
-	log.Info("stopping: what is under way is finished, or stored and handed back")
+	log.Info("stopping: work under way is finished, or stored and handed back")
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return h.Stop(stop)

@@ -24,7 +24,9 @@ func main() {
 
 	ask(nc, "shallot.v1.model.request", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`)
 	ask(nc, "shallot.v1.tool.request.add", `{"a":1,"b":2}`)
-	ask(nc, "shallot.v1.tool.request.add", `{"a":1}`) // a fault, to show what it looks like
+	ask(nc, "shallot.v1.tool.request.add", `{"a":1}`) // b is missing: the result tells a model what to do about it
+	// A fault.
+	ask(nc, "shallot.v1.model.request", `{"model":"nobody/serves-this","messages":[{"role":"user","content":"hello"}]}`)
 }
 
 func ask(nc *nats.Conn, subject, body string) {

@@ -17,12 +17,12 @@ type Approval struct {
 	Stage   string        `json:"stage"`
 	Since   time.Time     `json:"since"`
 	Expires time.Time     `json:"expires"`
-	// Question is what is asked, as the stage wrote it: tool, arguments, policy, decisions and so on.
+	// Question is what the person is asked, as the stage wrote it: tool, arguments, policy, decisions and so on.
 	Question json.RawMessage `json:"question,omitempty"`
 }
 
-// ApprovalService is what the faces ask about calls that wait for a person; host.Host is the real one. Its errors are faults,
-// or pipeline.ErrHeld where nothing was decided.
+// ApprovalService is what the APIs ask about calls that wait for a person; host.Host implements it. Its errors are
+// faults, or pipeline.ErrHeld if nothing was decided.
 type ApprovalService interface {
 	Approvals(ctx context.Context, tenant string) ([]Approval, error)
 	Approval(ctx context.Context, tenant, call string) (Approval, error)

@@ -14,13 +14,13 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// maxRatio bounds how much a packed body may grow, beyond a first megabyte that any body may have.
+// maxRatio bounds how much a packed body may grow beyond the first megabyte, which any body may have.
 const (
 	maxRatio = 100
 	freeSize = 1 << 20
 )
 
-// What a BodyReader has where nothing else is said.
+// The defaults of a BodyReader.
 const (
 	DefaultBodyLimit   = 32 << 20
 	DefaultBodyTimeout = 60 * time.Second
@@ -43,7 +43,8 @@ func (b BodyReader) Read(w http.ResponseWriter, r *http.Request) ([]byte, *messa
 	case "gzip", "x-gzip":
 		packed = true
 	default:
-		return nil, messages.NewFault(messages.UnsupportedMedia, "content coding %q is not read; send the body plain or as gzip", coding).At("Content-Encoding").From("entry")
+		return nil, Refused(messages.UnsupportedMedia,
+			"content coding %q is not read; send the body plain or as gzip", coding).At("Content-Encoding")
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(b.Timeout))
@@ -56,7 +57,7 @@ func (b BodyReader) Read(w http.ResponseWriter, r *http.Request) ([]byte, *messa
 	if err != nil {
 		return nil, b.fault(w, err)
 	}
-	// The server reads on in the background to notice that the caller leaves; the body's time must not end that.
+	// The server reads on in the background to notice that the caller leaves. The time for the body must not end that.
 	_ = rc.SetReadDeadline(time.Time{})
 	if !packed {
 		return body, nil
@@ -66,7 +67,7 @@ func (b BodyReader) Read(w http.ResponseWriter, r *http.Request) ([]byte, *messa
 
 func readSized(r io.Reader, size, limit int64) ([]byte, error) {
 	if size <= 0 || size > limit || size > freeSize {
-		return io.ReadAll(r) // a length is only a claim: memory grows with what really comes
+		return io.ReadAll(r) // a length is only a claim, so memory grows with what really comes
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -76,7 +77,7 @@ func readSized(r io.Reader, size, limit int64) ([]byte, error) {
 }
 
 func (b BodyReader) fault(w http.ResponseWriter, err error) *messages.Fault {
-	w.Header().Set("Connection", "close") // what is left of the body is not worth reading
+	w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return b.tooLarge()
 	}
@@ -89,12 +90,13 @@ func (b BodyReader) fault(w http.ResponseWriter, err error) *messages.Fault {
 }
 
 func (b BodyReader) tooLarge() *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "the body is larger than %d bytes (http.body-limit); send less, or links in place of inline files", b.Limit).From("entry")
+	return Refused(messages.TooLarge,
+		"the body is larger than %d bytes (http.body-limit); send less, or links instead of inline files", b.Limit)
 }
 
-// unpack reads a whole gzip body, bounded in size and in ratio, so that a bomb costs at most what it is allowed.
+// unpack reads a whole gzip body. Its size and its ratio are bounded, so that a bomb cannot cost more than any body.
 func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
-	bad := Invalid("Content-Encoding", "the body says gzip but is none")
+	bad := Invalid("Content-Encoding", "the body is not gzip, as Content-Encoding says")
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, bad
@@ -105,15 +107,16 @@ func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
 	case int64(len(body)) > limit && limit == b.Limit:
 		return nil, b.tooLarge()
 	case int64(len(body)) > limit:
-		return nil, messages.NewFault(messages.TooLarge, "the body unpacks to more than %d times its size; send it plain", maxRatio).At("Content-Encoding").From("entry")
+		return nil, Refused(messages.TooLarge,
+			"the body unpacks to more than %d times its size; send it plain", maxRatio).At("Content-Encoding")
 	case err != nil:
 		return nil, bad
 	}
 	return body, nil
 }
 
-// JSONType accepts application/json in UTF-8, no type at all, and what "curl -d" sends when nobody says otherwise: the
-// body has to be JSON all the same, and pages of other sites are kept out by their Origin, not by the type.
+// JSONType accepts application/json in UTF-8, no type at all, and what "curl -d" sends by default. The body must be
+// JSON in any case, and pages of other sites are kept out by their Origin instead of the type.
 func JSONType(h http.Header) *messages.Fault {
 	v := h.Values("Content-Type")
 	if len(v) == 0 || len(v) == 1 && v[0] == "" {
@@ -121,8 +124,11 @@ func JSONType(h http.Header) *messages.Fault {
 	}
 	kind, params, err := mime.ParseMediaType(v[0])
 	charset := params["charset"]
-	if len(v) == 1 && err == nil && (kind == "application/json" || kind == "application/x-www-form-urlencoded") && (charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8")) {
+	utf8 := charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8")
+	known := kind == "application/json" || kind == "application/x-www-form-urlencoded"
+	if len(v) == 1 && err == nil && known && utf8 {
 		return nil
 	}
-	return messages.NewFault(messages.UnsupportedMedia, "content type %q is not read; send Content-Type: application/json", strings.Join(v, ", ")).At("Content-Type").From("entry")
+	return Refused(messages.UnsupportedMedia, "content type %q is not read; send Content-Type: application/json",
+		strings.Join(v, ", ")).At("Content-Type")
 }

@@ -1,5 +1,5 @@
-// Package api reads a request as its caller brings it: the metadata of contracts T3 and the body's own checks. The
-// HTTP faces and the NATS face use the same rules, so that a request means the same whichever way it comes in.
+// Package api reads requests as callers bring them: their metadata, and the checks of the body. HTTP, NATS and MCP use
+// the same rules, so that a request means the same whichever way it comes in.
 package api
 
 import (
@@ -15,10 +15,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Bounds at the edge (security.md: nesting and parameter blow-up). They are far above what real requests hold.
+// Bounds against bodies that nest or multiply. They are far above what real requests hold.
 const (
 	MaxDepth    = 64
 	maxValues   = 500_000
+	maxKeys     = 10_000 // of one object
 	MaxMessages = 10_000
 	MaxTools    = 1_024
 	MaxStops    = 256
@@ -37,8 +38,8 @@ type Chat struct {
 }
 
 // ParseChat checks a chat body as far as the gateway answers for it: it is JSON within the bounds, it names a model,
-// it has messages. What only the model can judge is left to it. A field that the gateway decides by may not come
-// twice, nor model in another case: the next reader might take the other one, past the key's list of models.
+// it has messages. What only the model can judge is left to it. The model may not stand there in another case: the
+// next reader might take it for the model, past the key's list of models.
 func ParseChat(body []byte) (Chat, *messages.Fault) {
 	return ParseModel(messages.ChatWire, body)
 }
@@ -60,10 +61,10 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 	}
 	fields := map[string]gjson.Result{}
 	root := gjson.ParseBytes(body)
-	twice := ""
+	odd := ""
 	root.ForEach(func(k, v gjson.Result) bool {
-		if _, seen := fields[k.Str]; seen || k.Str != "model" && strings.EqualFold(k.Str, "model") {
-			twice = k.Str
+		if k.Str != "model" && strings.EqualFold(k.Str, "model") {
+			odd = k.Str
 		}
 		switch k.Str {
 		case "model", "messages", "input", "stream", "n", "tools", "functions", "stop", "stop_sequences", "max_tokens",
@@ -72,8 +73,8 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 		}
 		return true
 	})
-	if twice != "" {
-		return c, Invalid(twice, "%s is given twice, or in another case; write it once, in small letters", twice)
+	if odd != "" {
+		return c, Invalid(odd, "%s is not known; write model in small letters", odd)
 	}
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
@@ -104,7 +105,8 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 	return c, nil
 }
 
-// WellFormed checks the whole body before anything recursive reads it: depth and number of values first.
+// WellFormed checks the whole body before anything recursive reads it: depth and number of values first, then that no
+// object holds a key twice, because one reader would take the first and the next the last.
 func WellFormed(body []byte) *messages.Fault {
 	if f := JSONText(body); f != nil {
 		return f
@@ -117,7 +119,7 @@ func WellFormed(body []byte) *messages.Fault {
 
 // JSONText is WellFormed for a body that may be any JSON value.
 func JSONText(body []byte) *messages.Fault {
-	if f := scan(body); f != nil {
+	if f := scan(body, true); f != nil {
 		return f
 	}
 	switch {
@@ -140,40 +142,12 @@ func jsonError(body []byte) string {
 	return fmt.Sprintf("%v (byte %d)", at, at.Offset)
 }
 
-// scan counts nesting and values in one pass over the bytes, strings left out. It does not judge the grammar.
-func scan(body []byte) *messages.Fault {
-	depth, values := 0, 0
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case '"':
-			for i++; i < len(body) && body[i] != '"'; i++ {
-				if body[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			values++
-			if depth++; depth > MaxDepth {
-				return messages.NewFault(messages.TooLarge, "the body is nested deeper than %d levels", MaxDepth).From("entry")
-			}
-		case '}', ']':
-			depth--
-		case ',':
-			values++
-		}
-		if values > maxValues {
-			return messages.NewFault(messages.TooLarge, "the body has more than %d values", maxValues).From("entry")
-		}
-	}
-	return nil
-}
-
 func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	switch {
 	case !v.Exists():
 		return Invalid("model", "model is missing; name the model to use")
 	case v.Type != gjson.String || v.Str == "":
-		return Invalid("model", "model must be a string that is not empty")
+		return Invalid("model", "model must be a non-empty string")
 	case len(v.Str) > maxModel || strings.ContainsFunc(v.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return Invalid("model", "model must be a name of up to %d bytes without control characters", maxModel)
 	}
@@ -211,7 +185,7 @@ func checkList(w messages.Wire, list string, v gjson.Result) *messages.Fault {
 	return nil
 }
 
-// checkBounds holds the numbers that multiply work or memory.
+// checkBounds limits the numbers that multiply work or memory.
 func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
@@ -230,19 +204,12 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 		max  float64
 	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}, {"max_output_tokens", maxTokens}} {
 		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.max {
-			return Invalid(b.name, "%s is %s; at most %.0f is taken", b.name, clip(v.Raw), b.max)
+			return Invalid(b.name, "%s is %s; the maximum is %.0f", b.name, messages.Clip(v.Raw, 32), b.max)
 		}
 	}
 	return nil
 }
 
-func clip(s string) string {
-	if len(s) > 32 {
-		return s[:32] + "..."
-	}
-	return s
-}
-
 func tooMany(param string, limit int) *messages.Fault {
-	return messages.NewFault(messages.TooLarge, "%s has more than %d entries", param, limit).At(param).From("entry")
+	return Refused(messages.TooLarge, "%s has more than %d entries", param, limit).At(param)
 }

@@ -2,19 +2,24 @@ package api
 
 import "github.com/shallot-nats/shallot/messages"
 
+// Refused is the fault of a request that its entry refuses.
+func Refused(code messages.Code, format string, args ...any) *messages.Fault {
+	return messages.NewFault(code, format, args...).From("entry")
+}
+
 // Invalid is a 400 that names the field or header.
 func Invalid(param, format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.InvalidRequest, format, args...).At(param).From("entry")
+	return Refused(messages.InvalidRequest, format, args...).At(param)
 }
 
 // Forbidden is a 403.
 func Forbidden(format string, args ...any) *messages.Fault {
-	return messages.NewFault(messages.Forbidden, format, args...).From("entry")
+	return Refused(messages.Forbidden, format, args...)
 }
 
 // StoppingFault tells the caller of an accepted call that this process stops and where the answer will be.
 func StoppingFault(code messages.Code, call string) *messages.Fault {
-	return messages.NewFault(code, "the gateway is stopping; the call goes on, its answer will be at %s", ResultPath(call)).From("entry")
+	return Refused(code, "the gateway is stopping; the call goes on, its answer will be at %s", ResultPath(call))
 }
 
 // ResultPath is the path of a call's result on the HTTP API.

@@ -17,8 +17,8 @@ const NoteModelCache = "modelCache"
 // HeaderChanged says what was done to a tool's arguments before it got them.
 const HeaderChanged = "Shallot-Changed"
 
-// Changed is what was done to the arguments of a tool call, one entry for each: names and kinds for callers, values too for
-// operators.
+// Changed is what was done to the arguments of a tool call, one entry for each change: names and kinds for callers,
+// values too for operators.
 func Changed(c *messages.Call) []string {
 	var changes []args.Change
 	if !c.Noted(messages.NoteArgumentChanges, &changes) {
@@ -27,8 +27,8 @@ func Changed(c *messages.Call) []string {
 	return args.Changed(changes, c.Role == RoleOperator)
 }
 
-// ResponseHeaders are the answer headers of contracts T3 for a finished call, the same on HTTP and NATS. Values may hold
-// text that others wrote; whoever sends them cleans them for his transport.
+// ResponseHeaders are the answer headers of a finished call, the same on HTTP and NATS. Values may contain text of
+// others; the sender must clean them for its transport.
 func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 	h := map[string]string{
 		"Shallot-Call":        c.ID,
@@ -68,7 +68,7 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 		h[HeaderChanged] = strings.Join(changed, ", ")
 	}
 	if c.Flag(messages.NoteIsError) && c.HasReply() {
-		h["Shallot-Tool-Error"] = "true" // a result all the same, passed on unchanged (contracts 13)
+		h["Shallot-Tool-Error"] = "true" // still a result, passed on unchanged
 	}
 	if c.Fault != nil {
 		for k, v := range FaultHeaders(c.Fault) {
@@ -79,11 +79,12 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 	return h
 }
 
-// retryHeaders passes on the marks of a retry that is the caller's to carry out (tool-retry with executed-by: caller,
-// RT-6), under the documents' names and under those that clients know.
+// retryHeaders passes on the marks of a retry that the caller carries out (tool-retry with executed-by: caller), under
+// the names of the specification and under those that clients know.
 func retryHeaders(h map[string]string, c *messages.Call) {
 	var ms int64
-	if !c.Flag(messages.NoteShouldRetry) || !c.Noted(messages.NoteSuggestedDelay, &ms) || c.Fault != nil && !c.Fault.OfTarget() {
+	if !c.Flag(messages.NoteShouldRetry) || !c.Noted(messages.NoteSuggestedDelay, &ms) ||
+		c.Fault != nil && !c.Fault.OfTarget() {
 		return
 	}
 	h["Shallot-Should-Retry"], h["Shallot-Suggested-Delay-Ms"] = "true", strconv.FormatInt(ms, 10)
@@ -91,11 +92,11 @@ func retryHeaders(h map[string]string, c *messages.Call) {
 	h["Retry-After"] = strconv.FormatInt((ms+999)/1000, 10)
 }
 
-// notStages are origins of faults that are no stage's name.
+// notStages are the origins of faults that are not names of stages.
 var notStages = []string{"", messages.TargetOrigin, "entry", "caller", "deadline", "bus"}
 
-// FaultHeaders are the headers of a fault: its code, its stage, when to try again, and what of the upstream's headers
-// callers act on.
+// FaultHeaders are the headers of a fault: its code, its stage, when to try again, and those of the upstream's headers
+// that callers act on.
 func FaultHeaders(f *messages.Fault) map[string]string {
 	h := map[string]string{"Shallot-Fault": string(f.Code)}
 	keepUpstream(h, f.Headers)
@@ -113,7 +114,7 @@ func FaultHeaders(f *messages.Fault) map[string]string {
 		h["Retry-After-Ms"] = strconv.FormatInt(retry.Milliseconds(), 10)
 	}
 	if !f.Retryable() {
-		h["X-Should-Retry"] = "false" // OpenAI clients retry 408, 409, 429 and 5xx unless told (contracts 7)
+		h["X-Should-Retry"] = "false" // OpenAI clients retry 408, 409, 429 and 5xx unless told not to
 	}
 	return h
 }
@@ -124,7 +125,7 @@ func keepUpstream(h, up map[string]string) {
 		switch k = strings.ToLower(k); {
 		case strings.HasPrefix(k, "x-ratelimit-"), k == "retry-after", k == "retry-after-ms":
 			h[k] = v
-		case k == "x-request-id", k == "x-upstream-request-id": // the model endpoint renames it already
+		case k == "x-request-id", k == "x-upstream-request-id": // the model endpoint has renamed the first to the second
 			h["X-Upstream-Request-Id"] = v
 		}
 	}

@@ -6,13 +6,14 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// The roles of contracts T3.
+// The roles of a key. An operator may also use the control surfaces and act for any tenant.
 const (
 	RoleCaller   = "caller"
 	RoleOperator = "operator"
 )
 
-// Identity is who makes a request: from the server's own record or from how it listens, never from the request.
+// Identity is who makes a request. It comes from the server's own records or the way the server listens, never from the
+// request.
 type Identity struct {
 	KeyID  string // empty where no keys are configured
 	Tenant string
@@ -50,7 +51,7 @@ func WithIdentity(ctx context.Context, id Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// IdentityOf returns who makes a request, as WithIdentity noted it; nobody if it did not.
+// IdentityOf returns who makes a request, as WithIdentity noted it; the zero Identity if it did not.
 func IdentityOf(ctx context.Context) Identity {
 	id, _ := ctx.Value(identityKey{}).(Identity)
 	return id
@@ -58,12 +59,12 @@ func IdentityOf(ctx context.Context) Identity {
 
 type originKey struct{}
 
-// WithOrigin returns a context that knows from where a request came, for the audit: "http 192.0.2.7:4242".
+// WithOrigin returns a context that knows where a request came from, for the audit: "http 192.0.2.7:4242".
 func WithOrigin(ctx context.Context, from string) context.Context {
 	return context.WithValue(ctx, originKey{}, from)
 }
 
-// OriginOf returns from where a request came, as WithOrigin noted it.
+// OriginOf returns where a request came from, as WithOrigin noted it.
 func OriginOf(ctx context.Context) string {
 	from, _ := ctx.Value(originKey{}).(string)
 	return from

@@ -7,30 +7,30 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// ourPrefix begins every header of our own, however its letters are cased.
+// ourPrefix begins the name of every header of Shallot, in any case.
 const ourPrefix = "shallot-"
 
-// callerHeaders are those of our headers that callers may send, with any request: one that a request has no use for is
-// read by nobody and does no harm.
+// callerHeaders are the headers of Shallot that callers may send with any request. One that a request does not use is
+// ignored.
 var callerHeaders = []string{
 	"Shallot-Session", "Shallot-Run", "Shallot-User", "Shallot-Agent", "Shallot-Tenant", "Shallot-Timeout",
 	"Shallot-Deadline", "Shallot-Only", "Shallot-Cache", "Shallot-Explain", HeaderStream,
 }
 
-// executorHeaders are what Shallot tells the tools that it calls. A tool may be another gateway, which has no use for
-// them.
+// executorHeaders are what Shallot tells the tools that it calls. They are accepted because a tool may be another
+// gateway.
 var executorHeaders = []string{"Shallot-Call", "Shallot-Tool", "Shallot-Cancel"}
 
-// internalHeaders are Shallot's own between its processes.
+// internalHeaders are used between Shallot's own processes.
 var internalHeaders = []string{
 	"Shallot-Kind", "Shallot-Stage", "Shallot-Phase", "Shallot-Attempt", "Shallot-Path", "Shallot-Wire",
 }
 
-// KnownHeaders refuses a header of ours that callers may not send: an internal one, or one that there is not. What is
-// misspelled would have no effect, and nobody would notice. names may repeat and hold headers of others; more are
-// further headers that the caller's transport may have.
+// KnownHeaders refuses a header of Shallot that callers must not send: an internal one, or an unknown one. A misspelled
+// header would otherwise be ignored without anyone noticing. names may repeat and contain other headers; more are
+// further headers that the caller's transport uses.
 func KnownHeaders(names []string, more ...string) *messages.Fault {
-	slices.Sort(names) // of two wrong ones the answer names the same one each time
+	slices.Sort(names) // so that the answer always names the same one of two wrong headers
 	for _, name := range names {
 		lower := strings.ToLower(name)
 		is := func(known string) bool { return strings.EqualFold(known, name) }
@@ -38,9 +38,9 @@ func KnownHeaders(names []string, more ...string) *messages.Fault {
 		case !strings.HasPrefix(lower, ourPrefix), slices.ContainsFunc(callerHeaders, is),
 			slices.ContainsFunc(executorHeaders, is), slices.ContainsFunc(more, is):
 		case slices.ContainsFunc(internalHeaders, is):
-			return Invalid(name, "header %s is internal to Shallot; leave it out", shown(name))
+			return Invalid(shown(name), "header %s is internal to Shallot; leave it out", shown(name))
 		default:
-			return Invalid(name, "there is no header %s%s", shown(name), suggestion(lower))
+			return Invalid(shown(name), "there is no header %s%s", shown(name), suggestion(lower))
 		}
 	}
 	return nil
@@ -53,12 +53,12 @@ func shown(name string) string {
 	return name
 }
 
-// suggestion names the header that is nearest, or all of them if none is near.
+// suggestion names the closest header, or all headers if none is close.
 func suggestion(lower string) string {
 	best, least := "", min(4, (len(lower)-len(ourPrefix)+1)/2)
 	if len(lower) <= MaxMeta {
 		for _, k := range callerHeaders {
-			if d := distance(lower, strings.ToLower(k)); d < least {
+			if d := messages.Distance(lower, strings.ToLower(k)); d < least {
 				best, least = k, d
 			}
 		}
@@ -67,25 +67,4 @@ func suggestion(lower string) string {
 		return "; did you mean " + best + "?"
 	}
 	return "; known: " + strings.Join(callerHeaders, ", ")
-}
-
-// distance is how many letters have to be put in, taken out or changed.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

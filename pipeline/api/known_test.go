@@ -23,7 +23,8 @@ func TestMisspelledHeadersAreRefused(t *testing.T) {
 		require.Equal(t, name, f.Param)
 		require.Contains(t, f.Message, want)
 	}
-	require.Nil(t, api.KnownHeaders([]string{"Shallot-Session", "shallot-user", "Shallots", "X-Shallot-Sesion", "Nats-Msg-Id"}))
+	require.Nil(t, api.KnownHeaders([]string{"Shallot-Session", "shallot-user", "Shallots", "X-Shallot-Sesion",
+		"Nats-Msg-Id"}))
 	require.NotNil(t, api.KnownHeaders([]string{"Shallot-Wire"}))
 	require.Nil(t, api.KnownHeaders([]string{"shallot-wire"}, "Shallot-Wire"))
 }

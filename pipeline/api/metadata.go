@@ -11,11 +11,10 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Headers returns all values of a header. Names are given as contracts T3 writes them; who provides it knows how its
-// transport spells them.
+// Headers returns all values of a header. The transport that provides it knows how it spells the names.
 type Headers func(name string) []string
 
-// MaxMeta is the longest value of request metadata (contracts T3).
+// MaxMeta is the longest value of request metadata, in bytes.
 const MaxMeta = 256
 
 // Visible reports whether s is made of visible ASCII characters only.
@@ -31,8 +30,8 @@ func Visible(s string) bool {
 // MetaValue reports whether s may be a value of request metadata: 1 to 256 visible ASCII characters.
 func MetaValue(s string) bool { return s != "" && len(s) <= MaxMeta && Visible(s) }
 
-// OneValue reads a metadata header: absent is empty; twice, or anything but 1 to 256 visible ASCII characters, is a
-// fault that names the header.
+// OneValue reads a metadata header. An absent one is empty. A header that comes twice, or is anything but 1 to 256
+// visible ASCII characters, is a fault that names it.
 func OneValue(h Headers, name string) (string, *messages.Fault) {
 	switch v := h(name); {
 	case len(v) == 0:
@@ -46,13 +45,13 @@ func OneValue(h Headers, name string) (string, *messages.Fault) {
 	}
 }
 
-// Session reports whether s may be the id of a session: any text of 1 to 256 bytes without control characters. What
-// stores by it makes a key of it with messages.Key.
+// Session reports whether s may be the id of a session: any text of 1 to 256 bytes without control characters. Use
+// messages.Key to store something by it.
 func Session(s string) bool {
 	return s != "" && len(s) <= MaxMeta && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// SessionFault says what is wrong with the id of a session; what is where it stands.
+// SessionFault says what is wrong with the id of a session; what names the place of the id.
 func SessionFault(param, what string) *messages.Fault {
 	return Invalid(param, "%s must be a text of 1 to %d bytes in UTF-8 without control characters", what, MaxMeta)
 }
@@ -71,7 +70,8 @@ func sessionOf(h Headers) (string, *messages.Fault) {
 	}
 }
 
-// Metadata fills a request from the headers, then from the body's fallbacks, as contracts T3 says who may set what.
+// Metadata fills a request from the headers, then from the body where no header says it. Tenant, stages and explain are
+// for operators, except that a caller may name their own tenant.
 func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, *messages.Fault) {
 	r := pipeline.Request{Kind: messages.Model, Tenant: id.Tenant, Role: id.Role, Models: id.Models, Stream: c.Stream}
 	var tenant, timeout, deadline, explain, only string
@@ -81,7 +81,8 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 	}{
 		{"Shallot-Run", &r.Run}, {"Shallot-User", &r.User}, {"Shallot-Agent", &r.Agent},
 		{"X-Request-Id", &r.RequestID}, {"Idempotency-Key", &r.IdempotencyKey}, {"Shallot-Cache", &r.Cache},
-		{"Shallot-Tenant", &tenant}, {"Shallot-Timeout", &timeout}, {"Shallot-Deadline", &deadline}, {"Shallot-Explain", &explain},
+		{"Shallot-Tenant", &tenant}, {"Shallot-Timeout", &timeout}, {"Shallot-Deadline", &deadline},
+		{"Shallot-Explain", &explain},
 	} {
 		var fault *messages.Fault
 		if *f.into, fault = OneValue(h, f.name); fault != nil {
@@ -98,7 +99,8 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 	operator := id.Role == RoleOperator
 	switch {
 	case tenant != "" && tenant != id.Tenant && !operator:
-		return r, messages.NewFault(messages.Forbidden, "Shallot-Tenant needs the operator role; the tenant of a call is its key's").At("Shallot-Tenant")
+		return r, messages.NewFault(messages.Forbidden,
+			"Shallot-Tenant needs the operator role; the tenant of a call is its key's").At("Shallot-Tenant")
 	case only != "" && !operator:
 		return r, messages.NewFault(messages.Forbidden, "Shallot-Only needs the operator role").At("Shallot-Only")
 	case explain != "" && !operator:
@@ -121,9 +123,9 @@ func Metadata(h Headers, id Identity, c Chat, now time.Time) (pipeline.Request, 
 	return r, nil
 }
 
-// fromBody takes what the body says where no header does. A user id that could not travel is left out, because the
-// OpenAI API takes any text there. metadata.session_id makes no session: other programs write it too, for themselves. It
-// is a label in records.
+// fromBody takes what the body says where no header does. A user id that a header could not carry is left out, because
+// the OpenAI API accepts any text there. metadata.session_id does not make a session, because other programs write it
+// for themselves. It is a label in records.
 func fromBody(r *pipeline.Request, id Identity, c Chat) {
 	if c.Label != "" {
 		r.Notes = messages.Notes{messages.NoteSessionLabel: rawjson.Encode(c.Label)}
@@ -146,7 +148,8 @@ func onlyValue(h Headers) (string, *messages.Fault) {
 	}
 	list := strings.ReplaceAll(v[0], " ", "")
 	if len(v) > 1 || !MetaValue(list) || SplitList(list) == nil {
-		return "", Invalid("Shallot-Only", "header Shallot-Only must be one list of stage names by comma, up to %d characters", MaxMeta)
+		return "", Invalid("Shallot-Only",
+			"header Shallot-Only must be one list of stage names by comma, up to %d characters", MaxMeta)
 	}
 	return list, nil
 }
@@ -160,33 +163,36 @@ func SplitList(s string) []string {
 	return nil
 }
 
-// deadlineOf is the earlier of the two ways to say it; the entry cuts it to the configured maximum.
+// deadlineOf is the earlier of the two deadlines that a caller can give. The entry cuts it to the configured maximum.
 func deadlineOf(timeout, deadline string, now time.Time) (time.Time, *messages.Fault) {
 	var at time.Time
 	if timeout != "" {
 		d, err := time.ParseDuration(timeout)
 		if err != nil || d <= 0 {
-			return at, Invalid("Shallot-Timeout", "header Shallot-Timeout is %q; write a time above zero such as 30s or 2m", timeout)
+			return at, Invalid("Shallot-Timeout",
+				"header Shallot-Timeout is %q; write a time above zero such as 30s or 2m", timeout)
 		}
 		at = now.Add(d)
 	}
 	if deadline != "" {
 		t, err := time.Parse(time.RFC3339, deadline)
 		if err != nil {
-			return at, Invalid("Shallot-Deadline", "header Shallot-Deadline is %q; write it as RFC 3339, such as %s", deadline, now.UTC().Format(time.RFC3339))
+			return at, Invalid("Shallot-Deadline", "header Shallot-Deadline is %q; write it as RFC 3339, such as %s",
+				deadline, now.UTC().Format(time.RFC3339))
 		}
 		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}
 	if !at.IsZero() && !at.After(now) {
-		return at, messages.NewFault(messages.DeadlineExceeded, "the deadline %s was over when the request came", at.Format(time.RFC3339)).At("Shallot-Deadline").From("deadline")
+		return at, messages.NewFault(messages.DeadlineExceeded, "the deadline %s was over when the request came",
+			at.Format(time.RFC3339)).At("Shallot-Deadline").From("deadline")
 	}
 	return at, nil
 }
 
-// traceOf takes a W3C trace context if it is valid; an invalid one is dropped, as the standard asks. Baggage is not
-// taken (contracts T3).
+// traceOf takes a W3C trace context if it is valid; an invalid one is dropped, as the standard says. Baggage is not
+// taken over: it may hold anything and would travel to providers and tools.
 func traceOf(h Headers) messages.Trace {
 	v := h("traceparent")
 	if len(v) != 1 || !validTraceparent(v[0]) {
@@ -208,7 +214,8 @@ func validTraceparent(s string) bool {
 	}
 	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
 	switch {
-	case version == "ff", version == "00" && len(s) != size, len(s) > size && s[size] != '-', len(s) > MaxMeta, !Visible(s):
+	case version == "ff", version == "00" && len(s) != size, len(s) > size && s[size] != '-',
+		len(s) > MaxMeta, !Visible(s):
 		return false
 	}
 	return lowerHex(version) && lowerHex(trace) && lowerHex(span) && lowerHex(flags) &&

@@ -19,5 +19,5 @@ func WriteBody(w http.ResponseWriter, status int, contentType string, body []byt
 		h.Set("Cache-Control", "no-store")
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the only failure is that the caller is gone
+	_, _ = w.Write(body) // it fails only if the caller is gone
 }

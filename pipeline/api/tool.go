@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// HeaderStream asks for a tool's result as a stream (contracts T3): on or off.
+// HeaderStream asks for a tool's result as a stream: on or off.
 const HeaderStream = "Shallot-Stream"
 
 // WantsStream reads the header with which the caller of a tool asks for a stream. Callers of models say so in the body.
@@ -19,11 +19,11 @@ func WantsStream(h Headers) (bool, *messages.Fault) {
 	return v == "on", f
 }
 
-// ReadArguments checks the body of a tool call as far as the entry answers for it: it is text within the bounds. What
-// the arguments mean is the stage tool-arguments' to say, so that it says the same whoever wrote them: a body that is
-// no JSON ends there as invalid_arguments, and none at all is no arguments.
+// ReadArguments checks the body of a tool call as far as the entry is responsible for it: it is text within the bounds.
+// The stage tool-arguments reads the arguments, so that it says the same whoever wrote them: a body that is not JSON
+// ends there as invalid_arguments, and an empty one has no arguments.
 func ReadArguments(body []byte) *messages.Fault {
-	switch f := scan(body); {
+	switch f := scan(body, false); {
 	case f != nil:
 		return f
 	case !utf8.Valid(body):

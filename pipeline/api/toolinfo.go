@@ -2,7 +2,7 @@ package api
 
 import "encoding/json"
 
-// FunctionTool is a tool as the OpenAI API writes it, so that a list of them can stand in a chat request as it is.
+// FunctionTool is a tool in the form of the OpenAI API, so that a list of them can be put into a chat request.
 type FunctionTool struct {
 	Type     string       `json:"type"` // function
 	Function ToolFunction `json:"function"`
@@ -15,7 +15,7 @@ type ToolFunction struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"` // JSON Schema
 }
 
-// ToolPolicy says how a tool is treated: what it declares, with everything filled in that it leaves open.
+// ToolPolicy says how a tool is treated: what it declares, and the defaults where it declares nothing.
 type ToolPolicy struct {
 	Version    string `json:"version"`
 	Source     string `json:"source"` // operator, api, discovered
@@ -30,7 +30,7 @@ type ToolPolicy struct {
 	Approval    string `json:"approval,omitempty"`
 	// Queue is the work queue of its calls: a concurrency group, else the executor.
 	Queue string `json:"queue"`
-	// Hash is the fingerprint of what a person approves; Held says why the tool does not run until somebody does.
+	// Hash is the fingerprint that a person approves. Held says why the tool does not run until somebody does.
 	Hash string `json:"hash"`
 	Held string `json:"held,omitempty"`
 }
@@ -40,6 +40,7 @@ type ToolInfo struct {
 	FunctionTool
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Policy       ToolPolicy      `json:"policy"`
-	// Executor is who runs it, for operators: kind and name, or the URL without its query. Headers are never shown.
+	// Executor is what runs the tool, for operators: kind and name, or the URL without its query. Headers are never
+	// shown.
 	Executor string `json:"executor,omitempty"`
 }

@@ -2,25 +2,22 @@ package bus
 
 import (
 	"bytes"
-	"container/list"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
+	"maps"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
-// codec turns calls into NATS messages and back. Bodies above the limit become claim checks in the object store; the
-// stages never see it.
+// codec writes calls and reads them. Bodies above the limit become claim checks in the object store; stages and targets
+// never see it.
 type codec struct {
 	objects jetstream.ObjectStore
 	limit   int
@@ -28,187 +25,192 @@ type codec struct {
 	cache   bodyCache
 }
 
-// encode writes the call with the headers that a person reads in tooling. The headers are copies for reading; line 1
-// is the truth.
-func (e *codec) encode(ctx context.Context, c *messages.Call) (*nats.Msg, error) {
-	var data []byte
+// encode writes a call.
+func (e *codec) encode(ctx context.Context, c *messages.Call) ([]byte, error) {
+	return e.spill(ctx, c, c.Marshal)
+}
+
+// spill writes with write, with bodies above the limit in the object store. Several bodies below it may be too much
+// together; then the limit is lower for them.
+func (e *codec) spill(ctx context.Context, c *messages.Call, write func() ([]byte, error)) ([]byte, error) {
+	return e.within(write, func(limit int) error {
+		return c.Spill(limit, func(raw []byte) (string, error) { return e.store(ctx, c.Tenant, raw) })
+	})
+}
+
+func (e *codec) within(write func() ([]byte, error), spill func(limit int) error) ([]byte, error) {
 	for limit := e.limit; ; limit /= 2 {
-		err := c.Spill(limit, func(raw []byte) (string, error) { return e.store(ctx, c.Tenant, raw) })
-		if err != nil {
+		if err := spill(limit); err != nil {
 			return nil, messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: %v", err)
 		}
-		if data, err = c.Marshal(); err != nil {
+		data, err := write()
+		if err != nil {
 			return nil, err
 		}
-		// Several bodies under the limit may still be too much together; the rest of max_payload is for headers.
-		if len(data) <= e.payload*3/4 || limit < 1024 {
-			break
+		if len(data) <= e.payload*3/4 || limit < 1024 { // the rest of max_payload is for headers
+			return data, nil
 		}
 	}
-	return &nats.Msg{Data: data, Header: e.header(c)}, nil
 }
 
-func (e *codec) header(c *messages.Call) nats.Header {
-	h := nats.Header{
-		hdrWire:     {strconv.Itoa(messages.WireVersion)},
-		hdrCall:     {c.ID},
-		hdrKind:     {string(c.Kind)},
-		hdrTenant:   {headerValue(c.Tenant)},
-		hdrGen:      {strconv.FormatUint(c.Generation, 10)},
-		hdrDeadline: {c.Deadline.UTC().Format(time.RFC3339Nano)},
-	}
-	if stage, phase := c.Slip.Stage(); stage != "" {
-		h[hdrStage], h[hdrPhase] = []string{stage}, []string{string(phase)}
-		h[hdrAttempt] = []string{strconv.Itoa(c.Attempt())}
-	}
-	opt := func(key, v string) {
-		if v != "" {
-			h[key] = []string{headerValue(v)}
-		}
-	}
-	opt(hdrSession, c.Session)
-	opt(hdrReturn, c.Return.Inbox)
-	opt(hdrPath, strings.Join(tail(c.Slip.Path, 40), ","))
-	opt(hdrTrace, c.Trace.Parent)
-	opt(hdrState, c.Trace.State)
-	return h
+// answer writes an answer to a question of the tenant.
+func (e *codec) answer(ctx context.Context, tenant string, a *messages.Answer) ([]byte, error) {
+	return e.within(a.Marshal, func(limit int) error {
+		return a.Spill(limit, func(raw []byte) (string, error) { return e.store(ctx, tenant, raw) })
+	})
 }
-
-func tail(s []string, n int) []string {
-	if len(s) > n {
-		return s[len(s)-n:]
-	}
-	return s
-}
-
-// headerValue keeps a value readable and single-lined; NATS would turn CR and LF into blanks.
-func headerValue(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '_'
-		}
-		return r
-	}, s)
-}
-
-// decode reads a call. Bodies behind claim checks are not fetched; fill does that.
-func (e *codec) decode(data []byte) (*messages.Call, error) { return messages.Unmarshal(data) }
 
 // fill fetches the bodies behind the call's claim checks.
 func (e *codec) fill(ctx context.Context, c *messages.Call) error {
 	for _, ref := range c.Refs() {
-		raw, ok := e.cache.get(ref)
-		if !ok {
-			var err error
-			if raw, err = e.fetch(ctx, ref); err != nil {
-				return messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
-			}
-			if !strings.HasSuffix(ref, digest(c.Tenant, raw)) {
-				return messages.NewFault(messages.Internal, "the object store returned other bytes than were stored under %s", ref)
-			}
-			e.cache.put(ref, raw)
+		raw, err := e.body(ctx, c.Tenant, ref)
+		if err != nil {
+			return err
 		}
 		c.Fill(ref, raw)
 	}
 	return nil
 }
 
-// objectTime bounds one try of the object store, for the reason of tryTime; a large body takes its time.
-const objectTime = 10 * time.Second
-
-// patiently tries again while the store does not answer and the time of ctx is not over.
-func patiently(ctx context.Context, do func(ctx context.Context) error) error {
-	for {
-		try, cancel := context.WithTimeout(ctx, objectTime)
-		err := do(try)
-		silent := try.Err() != nil || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders)
-		cancel()
-		if err == nil || ctx.Err() != nil || !silent {
-			return err
-		}
-		pause(ctx, 100*time.Millisecond)
+// body fetches one body.
+func (e *codec) body(ctx context.Context, tenant, ref string) ([]byte, error) {
+	if raw, ok := e.cache.get(ref); ok {
+		return raw, nil
 	}
-}
-
-func (e *codec) fetch(ctx context.Context, ref string) (raw []byte, err error) {
-	err = patiently(ctx, func(ctx context.Context) error {
-		raw, err = e.objects.GetBytes(ctx, ref)
-		return err
-	})
-	return raw, err
-}
-
-// store puts a body under the hash of tenant and bytes, so that the same body is stored once and no tenant can name
-// another's.
-func (e *codec) store(ctx context.Context, tenant string, raw []byte) (string, error) {
-	ref := messages.Token(tenant) + "/" + digest(tenant, raw)
-	if _, ok := e.cache.get(ref); ok {
-		return ref, nil
+	raw, err := e.fetch(ctx, ref)
+	if err != nil {
+		return nil, messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
 	}
-	return ref, e.put(ctx, ref, raw)
-}
-
-func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
-	if err := patiently(ctx, func(ctx context.Context) error {
-		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
-		return err
-	}); err != nil {
-		return fmt.Errorf("put %s: %w", ref, err)
+	if !strings.HasSuffix(ref, digest(tenant, raw)) {
+		return nil, messages.NewFault(messages.Internal, "the object store returned other bytes than were stored under %s", ref)
 	}
 	e.cache.put(ref, raw)
+	return raw, nil
+}
+
+// result is what came of a target's work: the notes and the reply or fault of a call. It is the target of the owner's
+// call in the target's stead.
+type result struct{ call *messages.Call }
+
+var _ pipeline.Target = (*result)(nil)
+
+// Do implements pipeline.Target.
+func (r *result) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+	c.Notes = maps.Clone(r.call.Notes)
+	if r.call.Fault != nil {
+		return r.call.Fault
+	}
+	c.ReplyFrom(r.call)
 	return nil
 }
 
-func digest(tenant string, raw []byte) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%d:%s", len(tenant), tenant)
-	h.Write(raw)
-	return hex.EncodeToString(h.Sum(nil))
+// encodeResult writes what came of a target's work on the call. Large bodies become objects of this work alone, which
+// refs names: whoever runs the work deletes them when the call has ended.
+func (e *codec) encodeResult(ctx context.Context, c *messages.Call, w protocol.Work) (data []byte, refs []string, err error) {
+	out := &messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Accepted: c.Accepted, Deadline: c.Deadline,
+		Notes: c.Notes}
+	out.ReplyFrom(c)
+	out.Fault = c.Fault
+	of := messages.Token(c.Tenant) + "/" + messages.Token(w.Call) + "." + strconv.FormatUint(w.N, 10) + "/"
+	data, err = e.within(out.Marshal, func(limit int) error {
+		return out.Spill(limit, func(raw []byte) (string, error) {
+			ref := of + digest(c.Tenant, raw)
+			refs = append(refs, ref)
+			return ref, e.put(ctx, ref, raw)
+		})
+	})
+	return data, refs, err
 }
 
-// bodyCache keeps the large bodies that this process has seen lately, so that consecutive stages of one process fetch
-// a body once. It is bounded by bytes.
-type bodyCache struct {
-	mu    sync.Mutex
-	size  int
-	order list.List // of ref, newest in front
-	items map[string]*cachedBody
+func (e *codec) decodeResult(ctx context.Context, data []byte) (*result, error) {
+	c, err := messages.Unmarshal(data)
+	if err != nil {
+		return nil, messages.NewFault(messages.Internal, "the outcome of the target cannot be read: %v", err)
+	}
+	err = e.fill(ctx, c)
+	c.Uncheck()
+	return &result{c}, err
 }
 
-type cachedBody struct {
-	raw []byte
-	at  *list.Element
+// The terms of an offer are its first line: n, seq, once, bound, sent, until, first, as numbers between blanks.
+
+func appendTerms(b []byte, e *protocol.Effect, f offer) []byte {
+	flag := func(yes bool) int64 {
+		if yes {
+			return 1
+		}
+		return 0
+	}
+	for _, v := range []int64{int64(e.N), int64(e.Seq), flag(e.Once), flag(f.bound), int64(e.At), int64(e.Until), int64(f.first)} {
+		b = append(strconv.AppendInt(b, v, 10), ' ')
+	}
+	return append(b[:len(b)-1], '\n')
 }
 
-const bodyCacheBytes = 64 << 20
+var errTerms = errors.New("the first line of the offer is none")
 
-func (b *bodyCache) get(ref string) ([]byte, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	i, ok := b.items[ref]
-	if !ok {
-		return nil, false
+// readTerms reads an offer; the call follows the first line.
+func readTerms(data []byte) (f protocol.Offered, wire []byte, err error) {
+	line, wire, ok := bytes.Cut(data, []byte{'\n'})
+	var v [7]int64
+	t := bytes.Split(line, []byte{' '})
+	if !ok || len(t) != len(v) {
+		return f, nil, errTerms
 	}
-	b.order.MoveToFront(i.at)
-	return i.raw, true
+	for i := range v {
+		if v[i], err = strconv.ParseInt(string(t[i]), 10, 64); err != nil {
+			return f, nil, errTerms
+		}
+	}
+	f.N, f.Seq, f.Once, f.Bound, f.First = uint64(v[0]), uint64(v[1]), v[2] != 0, v[3] != 0, uint64(v[6])
+	f.Sent, f.Until = time.Duration(v[4]), time.Duration(v[5])
+	return f, wire, nil
 }
 
-func (b *bodyCache) put(ref string, raw []byte) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, ok := b.items[ref]; ok {
-		return
+// A memo is what an owner says of work that it does not offer: owner, call, n, seq and at, between blanks.
+
+func workMemo(owner string, e *protocol.Effect) []byte {
+	b := append(append(append([]byte(owner), ' '), e.Call...), ' ')
+	b = append(strconv.AppendUint(b, e.N, 10), ' ')
+	b = append(strconv.AppendUint(b, e.Seq, 10), ' ')
+	return strconv.AppendInt(b, int64(e.At), 10)
+}
+
+type memo struct {
+	owner string
+	work  protocol.Work
+	seq   uint64
+}
+
+func readMemo(data []byte) (m memo, ok bool) {
+	t := strings.Split(string(data), " ")
+	if len(t) != 5 {
+		return m, false
 	}
-	if b.items == nil {
-		b.items = map[string]*cachedBody{}
+	return memo{owner: t[0], work: protocol.Work{Call: t[1], N: number(t[2])}, seq: number(t[3])}, true
+}
+
+// stateWords are the states of an outcome in the subject that brings it; proved is a NotRun that the target said.
+var stateWords = map[protocol.State]string{protocol.Done: "done", protocol.NotRun: "notrun", protocol.Void: "notrun",
+	protocol.Lost: "lost"}
+
+const provedWord = "proved"
+
+func stateWord(st protocol.State, proof bool) string {
+	if st == protocol.NotRun && proof {
+		return provedWord
 	}
-	b.items[ref] = &cachedBody{raw: raw, at: b.order.PushFront(ref)}
-	b.size += len(raw)
-	for b.size > bodyCacheBytes && b.order.Len() > 1 {
-		old := b.order.Back()
-		name, _ := old.Value.(string)
-		b.size -= len(b.items[name].raw)
-		delete(b.items, name)
-		b.order.Remove(old)
+	return stateWords[st]
+}
+
+func stateOf(word string) (st protocol.State, proof bool) {
+	switch word {
+	case provedWord:
+		return protocol.NotRun, true
+	case stateWords[protocol.NotRun]:
+		return protocol.NotRun, false
+	case stateWords[protocol.Lost]:
+		return protocol.Lost, false
 	}
+	return protocol.Done, false
 }

@@ -20,7 +20,7 @@ var _ pipeline.Control = (*Node)(nil)
 
 // switchKey is the key of a stage's switch in the control bucket: stage.<kind>.<name>.enabled, value true or false. The
 // name is the stage's own or its class; of two keys for one stage the later wins. A mandatory or fixed stage is turned
-// off by "false <name>" only (contracts 2).
+// off by "false <name>" only.
 func switchKey(kind messages.Kind, stage string) string {
 	return "stage." + string(kind) + "." + messages.Token(stage) + ".enabled"
 }
@@ -35,7 +35,7 @@ func (n *Node) watchSwitches(ctx context.Context) error {
 		for ctx.Err() == nil {
 			if err := n.followSwitches(ctx); err != nil && ctx.Err() == nil {
 				n.log.Debug("watch of the switches ended; it begins again", "err", err)
-				pause(ctx, time.Second)
+				_ = wait(ctx, time.Second)
 			}
 		}
 	})
@@ -217,14 +217,6 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
 	}
-	type queue struct {
-		Stream     string `json:"stream"`
-		Consumer   string `json:"consumer"`
-		Pending    uint64 `json:"pending"`
-		AckPending int    `json:"ackPending"`
-		Limit      int    `json:"ackPendingLimit"`
-		Waiting    int    `json:"waitingPulls"`
-	}
 	type diagnostics struct {
 		pipeline.Diagnostics
 		Processes         []nodeReport `json:"processes"`
@@ -234,7 +226,7 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 	}
 	d := diagnostics{
 		Diagnostics: pipeline.NewDiagnostics(n.sum(reports), n.opts.Manager.Stages("")),
-		Processes:   reports, StagesWithoutWork: []string{}, Queues: []queue{},
+		Processes:   reports, StagesWithoutWork: []string{},
 	}
 	for _, s := range n.opts.Manager.Stages("") {
 		id := string(s.Kind) + "/" + s.Name
@@ -242,18 +234,42 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 			d.StagesWithoutWork = append(d.StagesWithoutWork, id)
 		}
 	}
-	for _, stream := range []string{jet.CallsStream, jet.HopsStream} {
-		s, err := n.js.Stream(ctx, stream)
-		if err != nil {
-			continue
-		}
-		list := s.ListConsumers(ctx)
-		for c := range list.Info() {
-			d.Queues = append(d.Queues, queue{stream, c.Name, c.NumPending, c.NumAckPending, c.Config.MaxAckPending, c.NumWaiting})
-		}
-	}
+	d.Queues = n.queues(ctx)
 	if s, err := n.js.Stream(ctx, jet.DeadStream); err == nil {
 		d.DeadLetters = s.CachedInfo().State.Msgs
 	}
 	return d, nil
+}
+
+// queue is how full the queue of stored calls is, for one of its consumers.
+type queue struct {
+	Stream     string `json:"stream"`
+	Consumer   string `json:"consumer"`
+	Pending    uint64 `json:"pending"`
+	AckPending int    `json:"ackPending"`
+	Limit      int    `json:"ackPendingLimit"`
+	Waiting    int    `json:"waitingPulls"`
+}
+
+func (n *Node) queues(ctx context.Context) []queue {
+	out := []queue{}
+	s, err := n.js.Stream(ctx, jet.CallsStream)
+	if err != nil {
+		return out
+	}
+	for c := range s.ListConsumers(ctx).Info() {
+		out = append(out, queue{jet.CallsStream, c.Name, c.NumPending, c.NumAckPending, c.Config.MaxAckPending, c.NumWaiting})
+	}
+	return out
+}
+
+// serveControl follows the switches, answers whoever gathers reports, and is a micro service.
+func (n *Node) serveControl() error {
+	if err := n.watchSwitches(n.loop); err != nil {
+		return err
+	}
+	if err := n.serveReport(); err != nil {
+		return err
+	}
+	return n.serveMicro()
 }

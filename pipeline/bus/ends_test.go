@@ -1,9 +1,9 @@
 package bus_test
 
 import (
-	"bytes"
 	"context"
-	"strings"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,243 +11,367 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
-	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
-func requireFault(t *testing.T, err error, code messages.Code) {
+// until waits for the end of its context.
+func until(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// both runs a test with calls that are fused and with calls that are spread.
+func both(t *testing.T, run func(t *testing.T, cfg bus.Config)) {
 	t.Helper()
-	var f *messages.Fault
-	require.ErrorAs(t, err, &f)
-	require.Equal(t, code, f.Code, f.Message)
+	for name, fused := range map[string]bool{"spread": false, "fused": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, bus.Config{Fusion: fused})
+		})
+	}
 }
 
-// TestTrap_NatsC_ClaimCheck: bodies above the limit, and several that are too much only together, travel as references;
-// a blind stage does not fetch them.
-func TestTrap_NatsC_ClaimCheck(t *testing.T) {
+// At its deadline the caller is answered at once; the stages that must see every call see it after that.
+func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, bus.Config{})
-	var blind, seeing atomic.Int64
-	stages := []pipeline.Stage{
-		{Name: "keeper", Kind: messages.Model, Order: 10, Keep: true, After: pass},
-		{Name: "editor", Kind: messages.Model, Order: 20, Keep: true, After: pass, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest(rawjson.SetFieldString(c.Request(), "edited", strings.Repeat("e", 200<<10)))
-			return pipeline.Continue(), nil
-		}},
-		{Name: "blind", Kind: messages.Model, Order: 30, Blind: true, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			blind.Store(int64(len(c.Refs())))
-			return pipeline.Continue(), nil
-		}},
-		{Name: "seeing", Kind: messages.Model, Order: 40, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			seeing.Store(int64(len(c.Refs())))
-			return pipeline.Continue(), nil
-		}},
-	}
-	for _, s := range stages {
-		w.node(bus.Options{Manager: manager(t, stages...), Hosts: only(s.Name)})
-	}
-	w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo))})
-	n := w.node(bus.Options{Manager: manager(t, stages...), Hosts: nobody, Entry: true})
-	for name, size := range map[string]int{"together over max_payload": 240 << 10, "above the limit": 300 << 10, "far above max_payload": 5 << 20} {
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		seen, gate := make(chan messages.Code, 1), make(chan struct{})
+		audit := pipeline.Stage{Name: "audit", Kind: messages.Model, Order: 1, Tier: pipeline.Mandatory, Before: pass,
+			After: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				<-gate
+				seen <- c.Fault.Code
+				return pipeline.Continue(), ctx.Err()
+			}}
+		var optional atomic.Int32
+		other := pipeline.Stage{Name: "other", Kind: messages.Model, Order: 20, Before: pass,
+			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				optional.Add(1)
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(until)), Manager: manager(t, audit, other)})
 		r := chatRequest()
-		r.Body = rawjson.SetFieldString([]byte(chatBody), "big", strings.Repeat("b", size))
+		r.Deadline = time.Now().Add(300 * time.Millisecond)
 		c := wait(t, accept(t, n, r))
-		require.Nil(t, c.Fault, name)
-		want := rawjson.SetFieldString(r.Body, "edited", strings.Repeat("e", 200<<10))
-		require.True(t, bytes.Equal([]byte(`{"echo":`+string(want)+`}`), c.Reply()), name)
-		require.Zero(t, seeing.Load())
-		require.Positive(t, blind.Load(), "%s: nothing was fetched for the stage that does not look", name)
-	}
-	w.settled()
+		require.Less(t, time.Since(r.Deadline), time.Second)
+		require.NotNil(t, c.Fault)
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+		close(gate)
+		require.Equal(t, messages.DeadlineExceeded, <-seen)
+		require.Zero(t, optional.Load())
+	})
 }
 
-// TestCancel: before its hop, while its target runs, and after its end.
-func TestCancel(t *testing.T) {
+// What a stage has taken it gives back although the call's time is over, wherever the stage runs; and the call was
+// answered before.
+func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, bus.Config{})
-	started := make(chan struct{}, 1)
-	block := make(chan struct{})
-	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
-		if k, _ := rawjson.FieldString(c.Request(), "model"); k == "quick" {
-			return echo(ctx, c, e)
+	both(t, func(t *testing.T, cfg bus.Config) {
+		for name, elsewhere := range map[string]bool{"in the owner's process": false, "elsewhere": true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, cfg)
+				gate, back := make(chan struct{}), make(chan error, 1)
+				lends := pipeline.Stage{Name: "lends", Kind: messages.Model, Order: 30, Before: pass, Finally: true,
+					After: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+						<-gate
+						back <- ctx.Err()
+						return pipeline.Continue(), nil
+					}}
+				o := bus.Options{Manager: manager(t, lends), Hosts: nobody}
+				if elsewhere {
+					w.node(bus.Options{Manager: o.Manager, Hosts: only("lends")})
+				} else {
+					o.Hosts = nil
+				}
+				o.Entry, o.Targets = true, roles(pipeline.TargetFunc(until))
+				n := w.node(o)
+				r := chatRequest()
+				r.Deadline = time.Now().Add(300 * time.Millisecond)
+				c := wait(t, accept(t, n, r))
+				require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+				close(gate)
+				require.NoError(t, <-back, "it has time of its own")
+			})
 		}
-		started <- struct{}{}
-		<-ctx.Done()
-		return ctx.Err()
 	})
-	gate := pipeline.Stage{Name: "gate", Kind: messages.Model, Order: 10, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		if c.Session == "gated" {
-			<-block
-		}
-		return pipeline.Continue(), nil
-	}}
-	w.node(bus.Options{Targets: roles(target), Hosts: nobody, Manager: manager(t, gate)})
-	n := w.node(bus.Options{Entry: true, Manager: manager(t, gate)})
-	t.Run("while the target runs, from another process", func(t *testing.T) {
-		p := accept(t, n, chatRequest())
-		<-started
-		p.Leave()
-		p.Leave()
-		c := wait(t, p)
-		require.Equal(t, messages.Cancelled, c.Fault.Code)
-	})
-	t.Run("before the target", func(t *testing.T) {
-		r := chatRequest()
-		r.Session = "gated"
-		p := accept(t, n, r)
-		n.Cancel(p.ID())
-		close(block)
-		require.Equal(t, messages.Cancelled, wait(t, p).Fault.Code)
-		require.Empty(t, started, "the target did not run")
-	})
-	t.Run("after the end", func(t *testing.T) {
-		r := chatRequest()
-		r.Body = []byte(`{"model":"quick"}`)
-		p := accept(t, n, r)
-		c := wait(t, p)
-		n.Cancel(p.ID())
-		p.Leave()
-		require.Nil(t, c.Fault)
-		require.Nil(t, wait(t, p).Fault, "an end stays as it is")
-	})
-	w.settled()
 }
 
-// TestIdempotency: one key is one call, on whichever process it comes back.
-func TestIdempotency(t *testing.T) {
+// A worker's clock may be ahead of the owner's: what it says of the time ends the call all the same, and no phase
+// begins between the two.
+func TestAWorkerThatEndsEarlyForTheTimeBeginsNoOtherPhase(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, bus.Config{})
-	var runs atomic.Int64
-	block := make(chan struct{})
-	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
-		n := runs.Add(1)
-		switch c.IdempotencyKey {
-		case "slow":
-			<-block
-		case "limited":
-			if n := c.Session; n == "first" {
-				return messages.NewFault(messages.ProviderLimited, "later")
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		var optional atomic.Int32
+		seen := make(chan messages.Code, 1)
+		after := func(then func(c *messages.Call)) pipeline.Func {
+			return func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				then(c)
+				return pipeline.Continue(), nil
 			}
-		case "wrong":
-			return messages.NewFault(messages.ProviderRejected, "never")
 		}
-		c.SetReply(rawjson.SetField([]byte(`{}`), "run", rawjson.Encode(n)))
-		return nil
+		audit := pipeline.Stage{Name: "audit", Kind: messages.Model, Order: 1, Tier: pipeline.Mandatory, Before: pass,
+			After: after(func(c *messages.Call) { seen <- c.Fault.Code })}
+		other := pipeline.Stage{Name: "other", Kind: messages.Model, Order: 20, Before: pass,
+			After: after(func(*messages.Call) { optional.Add(1) })}
+		ahead := func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			until, _ := ctx.Deadline()
+			ctx, cancel := context.WithDeadline(ctx, until.Add(-50*time.Millisecond))
+			defer cancel()
+			<-ctx.Done()
+			return messages.NewFault(messages.DeadlineExceeded, "over").From("deadline")
+		}
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(ahead)), Manager: manager(t, audit, other)})
+		r := chatRequest()
+		r.Deadline = time.Now().Add(300 * time.Millisecond)
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
+		require.Equal(t, messages.DeadlineExceeded, <-seen)
+		require.Zero(t, optional.Load())
 	})
-	o := bus.Options{Entry: true, Targets: roles(target)}
-	o.Manager = manager(t)
-	a := w.node(o)
-	o.Manager = manager(t)
-	b := w.node(o)
-	with := func(key string) pipeline.Request { r := chatRequest(); r.IdempotencyKey = key; return r }
+}
 
-	t.Run("the same answer from another process", func(t *testing.T) {
-		first := wait(t, accept(t, a, with("k")))
-		for _, n := range []*bus.Node{a, b} {
-			c := wait(t, accept(t, n, with("k")))
-			require.Equal(t, first.ID, c.ID)
-			require.Equal(t, first.Reply(), c.Reply())
+// A phase that does not listen to its context holds up nobody who waits.
+func TestAPhaseThatIgnoresTheDeadlineDoesNotKeepItsCaller(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		gate := make(chan struct{})
+		defer close(gate)
+		deaf := pipeline.Stage{Name: "deaf", Kind: messages.Model, Order: 10,
+			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				<-gate
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, deaf)})
+		r := chatRequest()
+		r.Deadline = time.Now().Add(200 * time.Millisecond)
+		c := wait(t, accept(t, n, r))
+		require.Less(t, time.Since(r.Deadline), time.Second)
+		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
+	})
+}
+
+// A caller that leaves cancels the work that runs for it, and every stage that the call has passed sees that.
+func TestACallerThatLeavesCancelsTheWork(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		began, cancelled, seen := make(chan struct{}), make(chan error, 1), make(chan messages.Code, 1)
+		target := func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			close(began)
+			<-ctx.Done()
+			cancelled <- context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		require.EqualValues(t, 1, runs.Load())
+		s := pipeline.Stage{Name: "s", Kind: messages.Model, Order: 10, Before: pass,
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				seen <- c.Fault.Code
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(target)), Manager: manager(t, s)})
+		p := accept(t, n, chatRequest())
+		<-began
+		p.Leave()
+		require.ErrorIs(t, <-cancelled, pipeline.ErrCancelled)
+		require.Equal(t, messages.Cancelled, <-seen)
+		require.Equal(t, messages.Cancelled, wait(t, p).Fault.Code)
 	})
-	t.Run("attaches to a call under way, also when its connection was lost", func(t *testing.T) {
-		p := accept(t, a, with("slow"))
-		p.Leave() // the connection is lost: with a key, the work goes on
-		q, r := accept(t, b, with("slow")), accept(t, a, with("slow"))
-		require.Equal(t, []string{p.ID(), p.ID()}, []string{q.ID(), r.ID()})
-		close(block)
-		x, y := wait(t, q), wait(t, r)
-		require.Nil(t, x.Fault)
-		require.Equal(t, x.Reply(), y.Reply())
-		require.EqualValues(t, 2, runs.Load())
+}
+
+// Work that must not run twice and has begun ends as unknown at the deadline; what has not begun was not executed.
+func TestOnceWorkAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
+			<-t.Context().Done()
+			return nil
+		})), Manager: manager(t)})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(400 * time.Millisecond)}
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+		require.Less(t, time.Since(r.Deadline), 2*time.Second)
 	})
-	t.Run("another body is refused", func(t *testing.T) {
-		r := with("k")
-		r.Body = []byte(`{"model":"other"}`)
-		_, err := b.Accept(t.Context(), r)
-		requireFault(t, err, messages.IdempotencyMismatch)
+	t.Run("nobody there", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, bus.Config{})
+		n := w.node(bus.Options{Entry: true, Manager: manager(t)})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(400 * time.Millisecond)}
+		c := wait(t, accept(t, n, r))
+		require.Equal(t, messages.TargetAbsent, c.Fault.Code, c.Fault.Message)
 	})
-	t.Run("another tenant has keys of its own", func(t *testing.T) {
-		r := with("k")
-		r.Tenant = "other"
-		was := runs.Load()
-		require.Nil(t, wait(t, accept(t, b, r)).Fault)
-		require.Equal(t, was+1, runs.Load())
-	})
-	t.Run("a retryable fault frees the key, another does not", func(t *testing.T) {
-		r := with("limited")
-		r.Session = "first"
-		require.Equal(t, messages.ProviderLimited, wait(t, accept(t, a, r)).Fault.Code)
-		r.Session = ""
-		c := wait(t, accept(t, b, r))
+}
+
+// Again runs work again also where it must not run twice: it is another run, which a stage has decided.
+func TestAgainRunsOnceWorkAnew(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		var runs atomic.Int32
+		s := pipeline.Stage{Name: "s", Kind: messages.Tool, Order: 10, Keep: true, Before: pass,
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				if c.Attempt() < 3 {
+					return pipeline.Again(10 * time.Millisecond), nil
+				}
+				return pipeline.Continue(), nil
+			}}
+		n := w.node(bus.Options{Entry: true, Manager: manager(t, s), Targets: roles(pipeline.TargetFunc(
+			func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				if runs.Add(1) == 1 {
+					f := messages.NewFault(messages.ToolNetwork, "not sent")
+					f.Unsent = true
+					return f
+				}
+				return echo(t.Context(), c, nil)
+			}))})
+		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Deadline: time.Now().Add(20 * time.Second)}
+		c := wait(t, accept(t, n, r))
 		require.Nil(t, c.Fault)
-		first := wait(t, accept(t, a, with("wrong")))
-		second := wait(t, accept(t, b, with("wrong")))
-		require.Equal(t, messages.ProviderRejected, second.Fault.Code)
-		require.Equal(t, first.ID, second.ID)
+		require.EqualValues(t, 3, runs.Load())
+		require.Equal(t, 3, c.Slip.Tries)
 	})
-	w.settled()
 }
 
-// TestIdempotencyOfADeadClaimant: the claimant died between the record and the store; who comes with the key, and who
-// already waits for it, gets an answer.
-func TestIdempotencyOfADeadClaimant(t *testing.T) {
+// A class that nobody serves stops no calls of another one (BU-3).
+func TestADeadClassStopsNoOther(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		cfg.ModelClasses = []string{"dead", "default"}
+		w := newWorld(t, cfg)
+		n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("s", 10)),
+			Classify: func(c *messages.Call) (string, error) {
+				if c.Session != "" {
+					return "dead", nil
+				}
+				return "default", nil
+			}})
+		var stuck []pipeline.Pending
+		for range 300 {
+			r := chatRequest()
+			r.Session, r.Deadline = "x", time.Now().Add(2*time.Second)
+			stuck = append(stuck, accept(t, n, r))
+		}
+		begin := time.Now()
+		for range 50 {
+			require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
+		}
+		require.Less(t, time.Since(begin), time.Second)
+		for _, p := range stuck {
+			require.Equal(t, messages.TargetAbsent, wait(t, p).Fault.Code)
+		}
+	})
+}
+
+// A stage that nobody serves is skipped if it may be, and waited for otherwise.
+func TestAStageThatNobodyServes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
-	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t)})
+	skips, waits := through("skips", 20), through("waits", 30)
+	skips.SkipAbsent = true
+	stages := []pipeline.Stage{skips, waits}
+	n := w.node(bus.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, stages...)})
 	r := chatRequest()
-	r.IdempotencyKey = "k"
-	first := wait(t, accept(t, n, r))
-	b, err := jet.OpenBucket(t.Context(), w.js, jet.IdempotencyBucket)
-	require.NoError(t, err)
-	keys, err := b.Keys(t.Context(), "")
-	require.NoError(t, err)
-	require.Len(t, keys, 1)
-	e, err := b.Get(t.Context(), keys[0])
-	require.NoError(t, err)
-	record := rawjson.SetField(e.Value, "stored", []byte("false"))
-	record = rawjson.SetField(record, "since", rawjson.Encode(time.Now()))
-	id := messages.NewID()
-	record = rawjson.SetFieldString(record, "call", id)
-	_, err = b.Put(t.Context(), keys[0], record, 0, pipeline.Always())
-	require.NoError(t, err)
+	r.Deadline = time.Now().Add(500 * time.Millisecond)
 	c := wait(t, accept(t, n, r))
+	require.Equal(t, messages.StageAbsent, c.Fault.Code, c.Fault.Message)
+	p := accept(t, n, chatRequest())
+	w.node(bus.Options{Hosts: only("waits"), Manager: manager(t, stages...)})
+	begin := time.Now()
+	c = wait(t, p)
 	require.Nil(t, c.Fault)
-	require.Equal(t, id, c.ID)
-	require.NotEqual(t, first.ID, c.ID)
-	w.settled()
+	require.Equal(t, []string{"skips.beforeModel(skipped)", "waits.beforeModel", "model", "waits.afterModel"}, c.Slip.Path)
+	require.Less(t, time.Since(begin), time.Second, "it goes on when the mark appears")
 }
 
-// TestSubmit: accepted, running, done; another tenant is told nothing.
-func TestSubmit(t *testing.T) {
+// What a model streams reaches who follows the call, in order and whole.
+func TestAStreamedReplyReachesItsFollower(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, bus.Config{})
-	block := make(chan struct{})
-	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
-		<-block
-		return echo(ctx, c, e)
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		const pieces = 200
+		chunk := func(i int) []byte {
+			return fmt.Appendf(nil, `{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d "}}]}`, i)
+		}
+		n := w.node(bus.Options{Entry: true, Manager: manager(t, through("s", 10)), Targets: roles(pipeline.TargetFunc(
+			func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+				var text string
+				for i := range pieces {
+					if err := emit(chunk(i)); err != nil {
+						return err
+					}
+					text += fmt.Sprintf("%d ", i)
+				}
+				c.SetReply(fmt.Appendf(nil, `{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, text))
+				return nil
+			}))})
+		r := chatRequest()
+		r.Stream = true
+		p := accept(t, n, r)
+		f := stream.NewFollower(r.Body)
+		var shown int
+		c, err := p.Wait(t.Context(), func(d pipeline.Delta) { shown += len(f.Delta(d)) })
+		require.NoError(t, err)
+		require.Nil(t, c.Fault)
+		require.Equal(t, pieces, shown)
+		_, fault := f.End(c)
+		require.Nil(t, fault)
 	})
-	a := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
-	b := w.node(bus.Options{Entry: true, Targets: roles(target), Manager: manager(t)})
-	r := chatRequest()
-	r.Submit, r.Tenant = true, "acme"
-	p := accept(t, a, r)
-	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	c, err := b.Result(short, "acme", p.ID())
-	require.NoError(t, err)
-	require.Nil(t, c, "it runs")
-	_, err = b.Result(t.Context(), "other", p.ID())
-	requireFault(t, err, messages.NotFound)
-	_, err = b.Result(t.Context(), "acme", messages.NewID())
-	requireFault(t, err, messages.NotFound)
-	close(block)
-	c, err = b.Result(t.Context(), "acme", p.ID())
-	require.NoError(t, err)
-	require.Equal(t, `{"echo":`+chatBody+`}`, string(c.Reply()))
-	_, err = a.Result(t.Context(), "other", p.ID())
-	requireFault(t, err, messages.NotFound)
-	w.settled()
+}
+
+// More work than slots waits its turn, at the worker and in line, and all of it is done.
+func TestMoreWorkThanSlots(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		cfg.QueueCapacity = 2
+		w := newWorld(t, cfg)
+		var now, most atomic.Int32
+		role := bus.TargetRole{Kind: messages.Model, Class: "default", Slots: 3, Target: pipeline.TargetFunc(
+			func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+				n := now.Add(1)
+				defer now.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				select {
+				case <-time.After(5 * time.Millisecond): // the model thinks
+				case <-ctx.Done():
+					return errors.New("too late")
+				}
+				return echo(ctx, c, nil)
+			})}
+		n := w.node(bus.Options{Entry: true, Manager: manager(t), Targets: []bus.TargetRole{role}})
+		var all []pipeline.Pending
+		for range 100 {
+			all = append(all, accept(t, n, chatRequest()))
+		}
+		for _, p := range all {
+			require.Nil(t, wait(t, p).Fault)
+		}
+		require.LessOrEqual(t, most.Load(), int32(3))
+	})
+}
+
+// A process that stops takes no new calls, finishes those that end soon, and ends the others.
+func TestStopEndsBoundCalls(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		cfg.Drain = 200 * time.Millisecond
+		w := newWorld(t, cfg)
+		began := make(chan struct{})
+		n := w.start(bus.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
+			func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+				close(began)
+				return until(ctx, c, emit)
+			}))})
+		p := accept(t, n, chatRequest())
+		<-began
+		require.NoError(t, stop(n))
+		c := wait(t, p)
+		require.Equal(t, messages.Overloaded, c.Fault.Code, c.Fault.Message)
+		_, err := n.Accept(t.Context(), chatRequest())
+		require.Error(t, err)
+	})
 }

@@ -1,71 +1,159 @@
 package bus
 
 import (
-	"github.com/ThreeDotsLabs/watermill/message"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-// addEntry pulls accepted calls and those that come back from a target or a delay, and sends them on.
-func (n *Node) addEntry() {
-	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		pull := func(stream, durable string, hold func() bool, handle func(*message.Message)) {
-			n.subscribed(durable, durable, &pullSubscriber{
-				js: n.js, stream: stream, slots: make(slots, n.cfg.InFlight), hold: hold, onArrive: n.arriveStored, log: n.log,
-			}, func(m *message.Message) error { handle(m); return nil })
+var defaultMaxTime = map[messages.Kind]time.Duration{
+	messages.Model: 10 * time.Minute, messages.Tool: time.Minute, messages.Agent: time.Hour,
+}
+
+// newCall makes the call of a request, with its deadline, its trace and its slip. Nothing of it is stored.
+func (n *Node) newCall(r pipeline.Request) (*messages.Call, error) {
+	if n.opts.Validate != nil {
+		if err := n.opts.Validate(r.Kind, r.Body); err != nil {
+			return nil, messages.AsFault(err, "entry")
 		}
-		pull(jet.CallsStream, "entry-"+string(kind), n.overBacklog, n.handleEntry)
-		pull(jet.CallsStream, "nested-"+string(kind), nil, n.handleEntry)
-		pull(jet.HopsStream, "route-"+string(kind), nil, n.handleRoute)
 	}
-}
-
-// overBacklog makes the refusal happen at the door: while too much is stored further in, nothing new is taken in, and
-// the limited entry stream fills up and refuses.
-func (n *Node) overBacklog() bool { return n.backlog.Load() > n.cfg.HopBacklog }
-
-func (n *Node) handleEntry(m *message.Message) {
-	h, ok := n.take(m)
-	if !ok {
-		return
+	c := n.factsOf(r)
+	if c.Past(time.Now()) {
+		return nil, messages.NewFault(messages.DeadlineExceeded, "the deadline %s is over already",
+			c.Deadline.Format(time.RFC3339)).From("entry")
 	}
-	if n.draining.Load() {
-		n.handBackEntry(h)
-		return
+	if err := n.route(c, r); err != nil {
+		return nil, messages.AsFault(err, "entry")
 	}
-	n.forward(h, pipeline.Start(h.c))
-}
-
-func (n *Node) handleRoute(m *message.Message) {
-	h, ok := n.take(m)
-	if !ok {
-		return
-	}
-	if n.draining.Load() {
-		n.handBack(h)
-		return
-	}
-	var hold uint64
-	if h.c.Noted(messages.NoteResumed, &hold) {
-		mine, err := n.resumed(h.c, h.lease, hold)
-		switch {
-		case err != nil:
-			n.log.Error("an answered call could not be claimed; its lease brings it back", "call", h.c.ID, "err", err)
-			return
-		case !mine:
-			n.settleLater(h.lease) // a second copy, after a decision was carried out twice
-			return
+	if n.opts.Prepare != nil {
+		if err := n.opts.Prepare(c); err != nil {
+			return nil, messages.AsFault(err, "entry")
 		}
-		h.c.Unnote(messages.NoteResumed)
 	}
-	n.forward(h, pipeline.Resume(h.c))
+	return c, nil
 }
 
-// handBackEntry hands back a call that has not begun: its successor goes to the hops stream like any other, so that
-// the first successor wins.
-func (n *Node) handBackEntry(h *held) {
-	pipeline.Start(h.c)
-	n.handBack(h)
+func (n *Node) factsOf(r pipeline.Request) *messages.Call {
+	if r.Tenant == "" {
+		r.Tenant = "default"
+	}
+	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Wire = r.Wire
+	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
+	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
+	c.Models, c.Cache, c.Explain, c.Stream, c.Trace = r.Models, r.Cache, r.Explain, r.Stream, r.Trace
+	c.Notes = maps.Clone(r.Notes)
+	c.Return.Record = r.Submit || r.Keep
+	if !r.Submit {
+		c.Return.Caller = r.CallerInbox
+	}
+	if c.RequestID == "" {
+		c.RequestID = c.ID
+	}
+	if c.Trace.Parent == "" {
+		c.Trace.Parent = newTrace()
+	}
+	c.Deadline = c.Accepted.Add(n.maxTime(r))
+	if !r.Deadline.IsZero() && r.Deadline.Before(c.Deadline) {
+		c.Deadline = r.Deadline.UTC()
+	}
+	if c.IdempotencyKey != "" {
+		c.Fingerprint = fingerprint(c)
+	}
+	return c
+}
+
+// route gives the call its slip.
+func (n *Node) route(c *messages.Call, r pipeline.Request) (err error) {
+	route := pipeline.Route{Kind: r.Kind, Apply: applyClass(c), Only: r.Only, Skip: r.Skip}
+	if n.opts.ToolStages != nil {
+		if route.ToolStages, err = n.opts.ToolStages(c); err != nil {
+			return err
+		}
+	}
+	c.Slip, err = n.opts.Manager.Build(route)
+	return err
+}
+
+// newTrace is a new root, not sampled: whoever traces decides.
+func newTrace() string {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails
+	out := make([]byte, 0, 55)
+	out = hex.AppendEncode(append(out, "00-"...), b[:16])
+	out = hex.AppendEncode(append(out, '-'), b[16:])
+	return string(append(out, "-00"...))
+}
+
+// maxTime is the longest that the call of a request may take.
+func (n *Node) maxTime(r pipeline.Request) time.Duration {
+	most := n.opts.MaxTime[r.Kind]
+	if most <= 0 {
+		most = defaultMaxTime[r.Kind]
+	}
+	if n.opts.Longest != nil {
+		most = max(most, n.opts.Longest(r))
+	}
+	return max(most, r.MaxTime)
+}
+
+func applyClass(c *messages.Call) string {
+	switch {
+	case c.Kind != messages.Model:
+		return ""
+	case c.Run != "":
+		return pipeline.ApplyAgent
+	case c.Session != "":
+		return pipeline.ApplySession
+	}
+	return pipeline.ApplyBare
+}
+
+// fingerprint is the hash by which two bodies under one key are told apart. Its parts are prefixed with their lengths,
+// so that no two requests share one.
+func fingerprint(c *messages.Call) string {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(c.Kind), []byte(c.Tool), []byte(c.Agent), []byte(c.Session), c.Request()} {
+		fmt.Fprintf(h, "%d:", len(part))
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Call implements pipeline.Caller for stages and agents that need a whole call of their own: a child of the call whose
+// phase asks for it. It has a slip of its own and is bound to this process; nothing of it is stored, whatever key it
+// has, because its stage remembers what must not be done again. It ends with ctx, its parent's time, at the latest.
+func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
+	parent := c.Parent
+	if parent == "" {
+		parent = "none"
+	}
+	body := c.Request()
+	if text, ok := c.RequestText(); ok {
+		body = []byte(text)
+	}
+	deadline := c.Deadline
+	if until, ok := ctx.Deadline(); ok && (deadline.IsZero() || until.Before(deadline)) {
+		deadline = until
+	}
+	p, err := n.Accept(ctx, pipeline.Request{
+		Wire: c.Wire, Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
+		User: c.User, Agent: c.Agent, RequestID: c.RequestID, Deadline: deadline,
+		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
+	})
+	if err != nil {
+		return nil, err
+	}
+	end, err := p.Wait(ctx, nil)
+	if err != nil {
+		p.Leave()
+	}
+	return end, err
 }

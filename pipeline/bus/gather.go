@@ -26,17 +26,17 @@ type nodeReport struct {
 	Targets []string                  `json:"targets"`
 	Entry   bool                      `json:"entry"`
 	Held    int                       `json:"held"`
-	Late    int64                     `json:"lateHops"`
+	Late    int64                     `json:"lateHops"` // questions that were read too late
 	Dead    int64                     `json:"deadLetters"`
 	Back    int64                     `json:"handedBack"`
 	Refused int64                     `json:"refusedReplies"` // requests whose reply subject is not an inbox
 }
 
 func (n *Node) ownReport(ctx context.Context) nodeReport {
-	r := nodeReport{ID: n.inbox, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.Held(),
+	r := nodeReport{ID: n.opts.Name, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.calls.count(),
 		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(), Refused: n.guard.refused.Load()}
 	for _, s := range n.opts.Manager.Stages("") {
-		if _, ok := n.hosted(s.Kind, s.Name); !ok {
+		if !n.opts.hosts(s.Stage) {
 			continue
 		}
 		r.Hosts = append(r.Hosts, string(s.Kind)+"/"+s.Name)
@@ -93,7 +93,7 @@ func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 			out = append(out, r)
 		}
 	}
-	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.inbox }) {
+	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.opts.Name }) {
 		var own nodeReport // by way of JSON like the others, so that counters are added alike
 		if err := json.Unmarshal(rawjson.Encode(n.ownReport(ctx)), &own); err == nil {
 			out = append(out, own)
@@ -131,11 +131,12 @@ func (p *peers) set(reports []nodeReport) {
 
 // serveReport answers whoever gathers; every process does, whatever it hosts.
 func (n *Node) serveReport() error {
-	return n.listen(n.subj.Control("control", "report"), n.Answering(func(m *nats.Msg) {
-		n.work.Go(func() {
+	_, err := n.subs.hear(n.subj.Control("control", "report"), n.Answering(func(m *nats.Msg) {
+		n.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			_ = m.Respond(rawjson.Encode(n.ownReport(ctx)))
 		})
 	}))
+	return err
 }

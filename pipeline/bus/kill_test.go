@@ -3,17 +3,16 @@ package bus_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -21,38 +20,52 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
-	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
-// loadFixture is two stages around a target that thinks for a while and writes each purchase into a ledger.
-func loadFixture(ledger string) pipelinetest.Fixture {
+// loadFixture is a stage around a target that takes as long as its request says and writes each purchase into a ledger,
+// with the name of the process that bought.
+func loadFixture(ledger, name string) pipelinetest.Fixture {
 	target := pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
 		key, _ := rawjson.FieldString(c.Request(), "key")
-		if err := note(ledger, "buy "+key+" "+c.ID); err != nil {
+		took, _ := rawjson.FieldString(c.Request(), "takes")
+		thinks, err := time.ParseDuration(took)
+		if err == nil {
+			err = note(ledger, "buy "+key+" "+name)
+		}
+		if err != nil {
 			return err
 		}
 		select {
-		case <-time.After(40 * time.Millisecond): // the model thinks
+		case <-time.After(thinks): // the model thinks
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		c.SetReply(rawjson.SetFieldString([]byte(`{}`), "key", key))
-		return note(ledger, "got "+key+" "+c.ID)
+		return nil
 	})
-	slow := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		select {
-		case <-time.After(10 * time.Millisecond): // so that a stage that is killed holds calls
-		case <-ctx.Done():
-			return pipeline.Verdict{}, context.Cause(ctx)
+	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+		switch word, _ := rawjson.FieldString(c.Request(), "stage"); word {
+		case "die":
+			os.Exit(9)
+		case "hold": // for as long as somebody waits; the next one who is asked passes it on
+			if note(ledger, "hold "+name) == nil && held(ledger) == 1 {
+				<-ctx.Done()
+			}
 		}
 		return pipeline.Continue(), nil
 	}
-	stage := func(name string, order int) pipeline.Stage {
-		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Before: slow, After: slow}
+	stage := func(kind messages.Kind) pipeline.Stage {
+		return pipeline.Stage{Name: "outer", Kind: kind, Order: 10, Before: before, After: pass, Reads: []string{"request"}}
 	}
 	return pipelinetest.Fixture{Name: "load", Kind: messages.Model, Target: target,
-		Stages: []pipeline.Stage{stage("outer", 10), stage("inner", 20)}}
+		Stages: []pipeline.Stage{stage(messages.Model), stage(messages.Tool)}}
+}
+
+// held counts how often the stage was asked to hold.
+func held(ledger string) int {
+	raw, _ := os.ReadFile(ledger)
+	return strings.Count(string(raw), "hold ")
 }
 
 // note appends one line; a short append is not torn.
@@ -65,269 +78,243 @@ func note(path, line string) error {
 	return errors.Join(err, f.Close())
 }
 
-// install is an installation of processes under load.
+// install is an installation of worker processes around an owner in the test's own process.
 type install struct {
 	t      *testing.T
 	srv    *serverProc
-	nc     *nats.Conn
-	specs  map[string]partSpec
+	spec   partSpec
 	procs  map[string]*proc
+	owner  *bus.Node
 	ledger string
 }
 
-func newInstall(t *testing.T) *install {
+// newInstall starts the workers by name; "stage..." serves the stage, "target..." the targets. The owner is connected
+// through url.
+func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *install {
 	t.Helper()
-	x := &install{t: t, srv: launchServer(t), procs: map[string]*proc{}}
-	x.ledger = filepath.Join(x.srv.dir, "ledger")
-	x.nc = dial(t, x.srv.url)
-	spec := partSpec{URL: x.srv.url, Fixture: "load", AckWait: 2 * time.Second, Ledger: x.ledger}
-	js, err := jetstream.New(x.nc)
+	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger")}
+	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger, AckWait: 3 * time.Second}
+	nc := dial(t, url)
+	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	require.NoError(t, bus.Provision(t.Context(), js, spec.config()))
-	x.specs = partsOf(spec, spec.fixture())
-	var mu sync.Mutex
-	var started sync.WaitGroup
-	for name, p := range x.specs {
-		started.Go(func() {
-			child := launchPart(t, p)
-			mu.Lock()
-			defer mu.Unlock()
-			x.procs[name] = child
-		})
+	require.NoError(t, bus.Provision(t.Context(), js, x.spec.config()))
+	for _, name := range workers {
+		x.launch(name)
 	}
-	started.Wait()
+	f := x.spec.fixture()
+	o := bus.Options{Config: x.spec.config(), Conn: nc, Entry: true, Hosts: nobody, Manager: manager(t, f.Stages...), Log: testLog()}
+	x.owner, err = bus.New(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, x.owner.Start(t.Context()))
+	t.Cleanup(func() { _ = stop(x.owner) })
 	return x
 }
 
-// strike ends one process by the signal and starts it again a moment later.
-func (x *install) strike(who string, s os.Signal) {
+func (x *install) launch(name string) {
 	x.t.Helper()
-	limit := 15 * time.Second
-	p := x.procs[who]
-	if who == "nats-server" {
-		p = x.srv.proc
+	p := x.spec
+	p.Name = name
+	if strings.HasPrefix(name, "target") {
+		p.Target = true
+	} else {
+		p.Stage = "outer"
 	}
+	x.procs[name] = launchPart(x.t, p)
+}
+
+func (x *install) accept(kind messages.Kind, key string, takes time.Duration) pipeline.Pending {
+	x.t.Helper()
+	body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "key", key), "takes", takes.String())
+	return accept(x.t, x.owner, pipeline.Request{Kind: kind, Tool: "t", Body: body, Deadline: time.Now().Add(50 * time.Second)})
+}
+
+// bought lists who bought the key, in order.
+func (x *install) bought(key string) (names []string) {
+	raw, err := os.ReadFile(x.ledger)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		require.NoError(x.t, err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if t := strings.Fields(line); len(t) == 3 && t[1] == key {
+			names = append(names, t[2])
+		}
+	}
+	return names
+}
+
+// buyer waits until somebody has begun the key's work.
+func (x *install) buyer(key string) string {
+	x.t.Helper()
+	require.Eventually(x.t, func() bool { return len(x.bought(key)) > 0 }, 10*time.Second, 5*time.Millisecond)
+	return x.bought(key)[0]
+}
+
+// A frozen worker of two holds up no call for longer than it takes to notice (BU-1).
+func TestOneFrozenStageWorkerOfTwoStopsNobody(t *testing.T) {
+	t.Parallel()
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage-a", "stage-b", "target")
+	require.Nil(t, wait(t, x.accept(messages.Model, "warm", 0)).Fault)
+	x.procs["stage-a"].signal(syscall.SIGSTOP)
+	var all []pipeline.Pending
 	begin := time.Now()
-	p.end(s, limit)
-	if s == syscall.SIGTERM {
-		x.t.Logf("%s ended %s after SIGTERM: %v", who, time.Since(begin).Round(time.Millisecond), p.err)
-		if who != "nats-server" {
-			require.NoError(x.t, p.err, "a graceful end")
-		}
+	for range 200 {
+		all = append(all, x.accept(messages.Model, "k", 0))
 	}
-	time.Sleep(500 * time.Millisecond) // simulated: an outage
-	if who == "nats-server" {
-		x.srv.start()
-		return
+	for _, p := range all {
+		require.Nil(t, wait(t, p).Fault)
 	}
-	x.procs[who] = launchPart(x.t, x.specs[who])
+	t.Logf("200 calls took %s", time.Since(begin))
+	require.Less(t, time.Since(begin), 5*time.Second)
+	begin = time.Now()
+	for range 50 { // by now it is known who is silent
+		require.Nil(t, wait(t, x.accept(messages.Model, "later", 0)).Fault)
+	}
+	t.Logf("50 calls, one after the other, took %s", time.Since(begin))
+	require.Less(t, time.Since(begin), time.Second)
+	x.procs["stage-a"].signal(syscall.SIGCONT)
 }
 
-// answer is what a caller got.
-type reply struct{ key, call, body string }
-
-// ask makes one call over plain NATS and comes back with the same idempotency key until it has an answer, as a client
-// does whose connection broke.
-func (x *install) ask(ctx context.Context, key string) (reply, error) {
-	inbox := x.nc.NewInbox()
-	sub, err := x.nc.SubscribeSync(inbox)
-	if err != nil {
-		return reply{}, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	last := errors.New("no answer yet")
-	for ctx.Err() == nil {
-		m := nats.NewMsg("shallot.v1.model.request")
-		m.Reply, m.Data = inbox, []byte(`{"model":"m","key":"`+key+`","messages":[{"role":"user","content":"x"}]}`)
-		m.Header["Idempotency-Key"] = []string{key}
-		if err := x.nc.PublishMsg(m); err != nil {
-			return reply{}, err
-		}
-		try, cancel := context.WithTimeout(ctx, 4*time.Second)
-		got, err := sub.NextMsgWithContext(try)
-		cancel()
-		if err == nil && got.Header.Get("Nats-Service-Error-Code") == "" && got.Header.Get("Status") == "" {
-			return reply{key, got.Header.Get("Shallot-Call"), string(got.Data)}, nil
-		}
-		if err == nil {
-			err = fmt.Errorf("%v %s", got.Header, got.Data)
-			time.Sleep(100 * time.Millisecond) // simulated: a client's back-off
-		}
-		last = err
-	}
-	return reply{}, fmt.Errorf("call %s: %w: %w", key, ctx.Err(), last)
-}
-
-func loadSize() int {
-	if os.Getenv("SHALLOT_LONG") != "" {
-		return 500
-	}
-	return 100
-}
-
-// load makes many calls, strikes when a third of them is done, and returns all answers. All must have come 20 s after
-// the process is back.
-func (x *install) load(strike func()) []reply {
-	x.t.Helper()
-	n := loadSize()
-	ctx, cancel := context.WithCancel(x.t.Context())
-	defer cancel()
-	out, errs := make([]reply, n), make([]error, n)
-	var done atomic.Int64
-	third := make(chan struct{})
-	gate := make(chan struct{}, 24) // callers at once
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			out[i], errs[i] = x.ask(ctx, fmt.Sprintf("k%03d", i))
-			if done.Add(1) == int64(n/3) {
-				close(third)
-			}
+// What a worker has in hand when it freezes, or is killed, another one is asked, although the first had shown it.
+func TestAQuestionInTheHandsOfALostWorkerIsAskedOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, sig := range map[string]syscall.Signal{"frozen": syscall.SIGSTOP, "killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := launchServer(t)
+			x := newInstall(t, srv, srv.url, "stage-a", "target")
+			body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "stage", "hold"), "takes", "0s")
+			r := pipeline.Request{Kind: messages.Model, Body: body, Deadline: time.Now().Add(40 * time.Second)}
+			p := accept(t, x.owner, r)
+			require.Eventually(t, func() bool { return held(x.ledger) == 1 }, 10*time.Second, 5*time.Millisecond)
+			x.launch("stage-b")
+			x.procs["stage-a"].signal(sig)
+			begin := time.Now()
+			require.Nil(t, wait(t, p).Fault)
+			t.Logf("it took %s", time.Since(begin))
+			require.Less(t, time.Since(begin), 10*time.Second)
+			require.Equal(t, 2, held(x.ledger))
 		})
 	}
-	select {
-	case <-third:
-	case <-time.After(20 * time.Second):
-		x.t.Fatal("the load does not run")
-	}
-	before := done.Load()
-	strike()
-	x.t.Logf("struck when %d were answered; %d when the process was back", before, done.Load())
-	back := time.Now()
-	watch := time.AfterFunc(6*time.Second, func() {
-		if os.Getenv("SHALLOT_TEST_DUMP") != "" {
-			x.dump("k000")
-		}
-	})
-	defer watch.Stop()
-	limit := time.AfterFunc(20*time.Second, cancel)
-	all.Wait()
-	limit.Stop()
-	for i := range n {
-		if errs[i] != nil {
-			x.dump(fmt.Sprintf("k%03d", i))
-		}
-		require.NoError(x.t, errs[i])
-	}
-	x.t.Logf("all %d answered %s after the process was back", n, time.Since(back).Round(time.Millisecond))
-	return out
 }
 
-// dump shows what is known about a call that has no answer.
-func (x *install) dump(key string) {
-	js, err := jetstream.New(x.nc)
-	if err != nil {
-		return
-	}
-	ctx := context.Background()
-	marks, err := x.nc.SubscribeSync("$JS.ACK.>")
-	require.NoError(x.t, err)
-	reports, err := x.nc.SubscribeSync(x.nc.NewInbox())
-	require.NoError(x.t, err)
-	require.NoError(x.t, x.nc.PublishRequest("shallot.v1.control.report", reports.Subject, nil))
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
-		if m, err := marks.NextMsg(100 * time.Millisecond); err == nil {
-			x.t.Logf("mark %s %s", m.Subject, m.Data)
-		}
-		if m, err := reports.NextMsg(100 * time.Millisecond); err == nil {
-			x.t.Logf("report %s", m.Data)
-		}
-	}
-	for _, bucket := range []string{jet.IdempotencyBucket, jet.ResultsBucket, jet.IntentsBucket} {
-		b, err := jet.OpenBucket(ctx, js, bucket)
-		if err != nil {
-			x.t.Log(bucket, err)
-			continue
-		}
-		e, err := b.Get(ctx, messages.Key("default", "model/", key))
-		if err == nil {
-			x.t.Logf("%s %s %s", bucket, e.Created, e.Value)
-		}
-	}
-	for _, name := range []string{jet.CallsStream, jet.HopsStream, jet.DeadStream} {
-		if s, err := js.Stream(ctx, name); err == nil {
-			x.t.Logf("%s %+v", name, s.CachedInfo().State)
-			list := s.ListConsumers(ctx)
-			for c := range list.Info() {
-				if c.NumPending+uint64(c.NumAckPending) > 0 {
-					x.t.Logf("%s pending %d ack pending %d redelivered %d waiting %d", c.Name, c.NumPending, c.NumAckPending, c.NumRedelivered, c.NumWaiting)
-				}
-			}
-		}
-	}
-}
-
-// check holds what is promised: each key has one answer and keeps it, no stored answer was bought again, nothing is
-// left in the streams. again is how many purchases may have been repeated because they were under way.
-func (x *install) check(answers []reply, again int) {
-	x.t.Helper()
-	for _, a := range answers {
-		require.Equal(x.t, `{"key":"`+a.key+`"}`, a.body)
-		require.NotEmpty(x.t, a.call)
-	}
-	second, err := x.ask(x.t.Context(), answers[0].key)
-	require.NoError(x.t, err)
-	require.Equal(x.t, answers[0], second, "the same key has the same answer")
-	raw, err := os.ReadFile(x.ledger)
-	require.NoError(x.t, err)
-	bought, calls := map[string]int{}, map[string]string{}
-	for line := range strings.Lines(string(raw)) {
-		t := strings.Fields(line)
-		if t[0] == "buy" {
-			bought[t[1]]++
-		}
-		if was, ok := calls[t[1]]; ok {
-			require.Equal(x.t, was, t[2], "one key is one call")
-		}
-		calls[t[1]] = t[2]
-	}
-	twice := 0
-	for _, a := range answers {
-		require.Equal(x.t, calls[a.key], a.call)
-		require.GreaterOrEqual(x.t, bought[a.key], 1)
-		twice += bought[a.key] - 1
-	}
-	x.t.Logf("%d answers, %d purchases repeated", len(answers), twice)
-	require.LessOrEqual(x.t, twice, again)
-	js, err := jetstream.New(x.nc)
-	require.NoError(x.t, err)
-	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
-		left := func() uint64 {
-			s, err := js.Stream(context.Background(), name)
-			if err != nil {
-				return 1 << 40
-			}
-			return s.CachedInfo().State.Msgs
-		}
-		require.Eventually(x.t, func() bool { return left() == 0 }, 20*time.Second, 50*time.Millisecond, "leases of %s are left", name)
-	}
-	s, err := js.Stream(x.t.Context(), jet.DeadStream)
-	require.NoError(x.t, err)
-	require.Zero(x.t, s.CachedInfo().State.Msgs, "dead letters")
-}
-
-// TestKill strikes each process in the middle of a load. A purchase may be repeated only if it was under way: when its
-// target died, or when the server was away for longer than its lease.
-func TestKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it starts processes")
-	}
+// Work that may run again goes on at another worker when its own is killed.
+func TestRepeatableWorkOfAKilledWorkerRunsAgain(t *testing.T) {
 	t.Parallel()
-	const atOnce = 24
-	again := map[string]int{"target": atOnce, "nats-server": atOnce}
-	for _, who := range []string{"entry", "outer", "inner", "target", "nats-server"} {
-		for name, s := range map[string]syscall.Signal{"kill -9": syscall.SIGKILL, "SIGTERM": syscall.SIGTERM} {
-			t.Run(name+" "+who, func(t *testing.T) {
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage", "target-a", "target-b")
+	p := x.accept(messages.Model, "k", time.Second)
+	first := x.buyer("k")
+	x.procs[first].end(syscall.SIGKILL, 5*time.Second)
+	require.Nil(t, wait(t, p).Fault)
+	require.Len(t, x.bought("k"), 2)
+	require.NotEqual(t, x.bought("k")[1], first)
+}
+
+// Work that must not run twice never does; its caller is told that nobody knows.
+func TestOnceWorkOfAKilledWorkerEndsUnknown(t *testing.T) {
+	t.Parallel()
+	srv := launchServer(t)
+	x := newInstall(t, srv, srv.url, "stage", "target-a", "target-b")
+	p := x.accept(messages.Tool, "k", time.Second)
+	x.procs[x.buyer("k")].end(syscall.SIGKILL, 5*time.Second)
+	begin := time.Now()
+	c := wait(t, p)
+	t.Logf("known after %s", time.Since(begin))
+	require.NotNil(t, c.Fault)
+	require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+	require.Len(t, x.bought("k"), 1)
+}
+
+// An outage of the owner's connection, or of the worker's, buys nothing again (BU-2).
+func TestAConnectionThatIsCutBuysNothingAgain(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"owner", "worker"} {
+		for _, kind := range []messages.Kind{messages.Model, messages.Tool} {
+			t.Run(who+" "+string(kind), func(t *testing.T) {
 				t.Parallel()
-				x := newInstall(t)
-				may := again[who]
-				if s == syscall.SIGTERM && who == "target" {
-					may = 0
+				srv := launchServer(t)
+				wire := newWire(t, srv.url)
+				owner := srv.url
+				if who == "owner" {
+					owner = wire.url()
 				}
-				x.check(x.load(func() { x.strike(who, s) }), may)
+				x := newInstall(t, srv, owner, "stage", "target-a")
+				if who == "worker" {
+					x.spec.URL = wire.url()
+				}
+				x.launch("target-b")
+				all := map[string]pipeline.Pending{}
+				for _, key := range []string{"k1", "k2", "k3", "k4"} {
+					all[key] = x.accept(kind, key, 5*time.Second)
+					x.buyer(key)
+				}
+				wire.cut()
+				<-time.After(3 * time.Second) // simulated: the outage
+				wire.mend()
+				for key, p := range all {
+					require.Nil(t, wait(t, p).Fault)
+					require.Len(t, x.bought(key), 1)
+				}
 			})
 		}
 	}
+}
+
+// wire is a TCP connection to a server that can be cut and mended.
+type wire struct {
+	l      net.Listener
+	server string
+	mu     sync.Mutex
+	broken bool
+	conns  []net.Conn
+}
+
+func newWire(t *testing.T, url string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	w := &wire{l: l, server: strings.TrimPrefix(url, "nats://")}
+	t.Cleanup(func() { _ = l.Close(); w.cut() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.join(in)
+		}
+	}()
+	return w
+}
+
+func (w *wire) url() string { return "nats://" + w.l.Addr().String() }
+
+func (w *wire) join(in net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out, err := net.Dial("tcp", w.server)
+	if w.broken || err != nil {
+		_ = in.Close()
+		return
+	}
+	w.conns = append(w.conns, in, out)
+	go func() { _, _ = io.Copy(in, out) }()
+	go func() { _, _ = io.Copy(out, in) }()
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = true
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = false
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// afterTests waits for nodes and servers that end behind the tests' backs: a stop waits for pulls to expire, which is
-// only idle time.
+// afterTests waits for nodes and servers that end behind the tests' backs.
 var afterTests sync.WaitGroup
 
 // scratch is the directory of all servers of a run. It outlives single tests, because their servers do.

@@ -14,9 +14,8 @@ import (
 // serviceName is the one micro service of an installation; its endpoints are the stages, phases and targets.
 const serviceName = "shallot"
 
-// serveMicro answers the service protocol (ADR-32) by hand: the stages are received by watermill, so nats.go/micro's
-// own counters would stay at zero, and a second subscription on a stage's subject would take half its messages
-// (nats.md E 1.2).
+// serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
+// nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its messages.
 func (n *Node) serveMicro() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
@@ -32,7 +31,7 @@ func (n *Node) serveMicro() error {
 	}
 	for verb, answer := range answers {
 		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
-			if err := n.listen(subject, n.Answering(func(m *nats.Msg) {
+			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
 				raw, err := json.Marshal(answer())
 				if err == nil {
 					_ = m.Respond(raw)
@@ -71,7 +70,7 @@ func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) mic
 		if e.requests > 0 {
 			row.AverageProcessingTime = e.took / time.Duration(e.requests)
 		}
-		row.Data = json.RawMessage(`{"redelivered":` + strconv.Itoa(e.redelivered) + `,"enabled":` + strconv.FormatBool(n.endpointOn(name)) + `}`)
+		row.Data = json.RawMessage(`{"enabled":` + strconv.FormatBool(n.endpointOn(name)) + `}`)
 		s.Endpoints = append(s.Endpoints, row)
 	}
 	return s

@@ -2,7 +2,6 @@ package bus_test
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +27,6 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
@@ -37,21 +35,22 @@ import (
 // partSpec says what one process of an installation is: it is handed to this test binary, run again, in SHALLOT_PART.
 type partSpec struct {
 	URL     string
+	Name    string
 	Fixture string        // of the suite, or "load" for the kill tests
 	Stage   string        // the stage that it hosts
 	Target  bool          // it serves the targets
 	Entry   bool          // it has the entry role
-	AckWait time.Duration // of all leases
 	Ledger  string        // where the target of the kill tests writes what was bought
+	AckWait time.Duration // of stored calls
 }
 
 func (p partSpec) config() bus.Config {
-	return classes(bus.Config{AckWait: p.AckWait, Drain: 5 * time.Second})
+	return classes(bus.Config{Drain: 5 * time.Second, MemberTimeout: 3 * time.Second, AckWait: p.AckWait})
 }
 
 func (p partSpec) fixture() pipelinetest.Fixture {
 	if p.Fixture == "load" {
-		return loadFixture(p.Ledger)
+		return loadFixture(p.Ledger, p.Name)
 	}
 	return pipelinetest.Fixtures()[p.Fixture]
 }
@@ -78,7 +77,7 @@ func (p partSpec) run(log *slog.Logger) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	nc, err := jet.Connect(jet.ConnOptions{Name: "part " + p.Stage, URL: p.URL, Log: log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: "part " + p.Name, URL: p.URL, Log: log, Direct: true})
 	if err != nil {
 		return err
 	}
@@ -99,14 +98,11 @@ func (p partSpec) run(log *slog.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
-	o.Callers = callers
 	n, err := bus.New(ctx, o)
 	if err != nil {
 		return err
 	}
-	callers.Calls = n
-	if err := n.Start(context.Background()); err != nil {
+	if err := n.Start(ctx); err != nil {
 		return err
 	}
 	if p.Entry {
@@ -319,7 +315,7 @@ func (s *serverProc) start() {
 
 func dial(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: url, Log: testLog()})
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), URL: url, Log: testLog(), Direct: true})
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc

@@ -3,7 +3,6 @@ package bus_test
 import (
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -13,9 +12,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
-// TestRunnerWithEachPartInAProcessOfItsOwn runs the same suite as the in-process tests with entry, each stage, target
-// and nats-server as processes of the operating system.
-func TestRunnerWithEachPartInAProcessOfItsOwn(t *testing.T) {
+// The suite of the stages in process holds with entry, each stage, target and nats-server as processes of the operating
+// system.
+func TestRunnerWithAProcessForEachPart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts about a hundred processes")
 	}
@@ -23,12 +22,13 @@ func TestRunnerWithEachPartInAProcessOfItsOwn(t *testing.T) {
 	pipelinetest.Runner(t, func(t *testing.T, f pipelinetest.Fixture) pipeline.Caller {
 		srv := launchServer(t)
 		nc := dial(t, srv.url)
-		spec := partSpec{URL: srv.url, Fixture: f.Name, AckWait: 10 * time.Second}
+		spec := partSpec{URL: srv.url, Fixture: f.Name}
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
 		require.NoError(t, bus.Provision(t.Context(), js, spec.config()))
 		var started sync.WaitGroup
-		for _, p := range partsOf(spec, f) {
+		for name, p := range partsOf(spec, f) {
+			p.Name = name
 			started.Go(func() { launchPart(t, p) })
 		}
 		started.Wait()

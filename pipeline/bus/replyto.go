@@ -36,8 +36,7 @@ func (n *Node) Answering(serve nats.MsgHandler) nats.MsgHandler {
 	}
 }
 
-// inboxAllowed reports whether answers may go to a subject: an inbox by one of the configured prefixes, or of this
-// process, that can be published on as it is.
+// inboxAllowed reports whether answers may go to a subject: an inbox by one of the configured prefixes, that can be published on as it is.
 func (n *Node) inboxAllowed(subject string) bool {
 	if len(subject) > longestReply || strings.ContainsAny(subject, "*>") || strings.ContainsFunc(subject, notPlain) ||
 		strings.HasSuffix(subject, ".") || strings.Contains(subject, "..") {
@@ -48,7 +47,7 @@ func (n *Node) inboxAllowed(subject string) bool {
 			return true
 		}
 	}
-	return strings.HasPrefix(subject, n.inbox+".")
+	return false
 }
 
 // notPlain is what a reply subject never has: a blank, a control character, a byte beyond ASCII.

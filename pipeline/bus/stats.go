@@ -4,14 +4,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// nodeStats are the counters of this process: what it handled, redeliveries apart (contracts 6). The calls' own
-// counters are in the Manager.
+// nodeStats are the counters of this process: what it handled. The calls' own counters are in the Manager.
 type nodeStats struct {
-	late       atomic.Int64 // hops dropped because they were first read after their lease's time
+	late       atomic.Int64 // questions dropped because they were first read after their time
 	dead       atomic.Int64 // dead letters made
-	handedBack atomic.Int64 // calls stored again because the process stops
+	handedBack atomic.Int64 // calls given back because the process stops
 
 	mu        sync.Mutex
 	endpoints map[string]*endpointStats
@@ -22,7 +24,6 @@ type endpointStats struct {
 	subject, group string
 	requests       int
 	errors         int
-	redelivered    int
 	took           time.Duration
 	lastError      string
 }
@@ -41,7 +42,7 @@ func (s *nodeStats) endpoint(name, subject, group string) {
 }
 
 // step counts one run of an endpoint.
-func (s *nodeStats) step(name string, took time.Duration, err error, redelivered bool) {
+func (s *nodeStats) step(name string, took time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.endpoints[name]
@@ -50,11 +51,24 @@ func (s *nodeStats) step(name string, took time.Duration, err error, redelivered
 	}
 	e.requests++
 	e.took += took
-	if redelivered {
-		e.redelivered++
-	}
 	if err != nil {
 		e.errors++
 		e.lastError = err.Error()
+	}
+}
+
+// endpointOf names the endpoint of a stage's phase.
+func endpointOf(kind messages.Kind, phase messages.Phase, stage string) string {
+	return string(kind) + "." + string(phase) + "." + stage
+}
+
+// report logs a phase that failed, and tells who observes.
+func (n *Node) report(c *messages.Call, r pipeline.Report) {
+	if r.Err != nil {
+		n.log.Warn("stage failed", "call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt,
+			"err", r.Err, "stack", r.Stack)
+	}
+	if n.opts.Observe != nil {
+		n.opts.Observe(c, r)
 	}
 }

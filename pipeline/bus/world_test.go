@@ -1,7 +1,6 @@
 package bus_test
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
@@ -50,15 +48,11 @@ func classes(cfg bus.Config) bus.Config {
 	return cfg
 }
 
-func newWorld(t testing.TB, cfg bus.Config) *world { return newWorldOn(t, cfg, embed.Options{}) }
-
-func newWorldOn(t testing.TB, cfg bus.Config, o embed.Options) *world {
+func newWorld(t testing.TB, cfg bus.Config) *world {
 	t.Helper()
-	var err error
-	o.Dir, err = os.MkdirTemp(scratch, "world-")
+	dir, err := os.MkdirTemp(scratch, "world-")
 	require.NoError(t, err)
-	o.Sync = time.Minute
-	srv, err := embed.Start(o)
+	srv, err := embed.Start(embed.Options{Dir: dir, Sync: time.Minute})
 	require.NoError(t, err)
 	w := &world{t: t, srv: srv, cfg: classes(cfg), log: testLog()}
 	t.Cleanup(func() {
@@ -82,7 +76,7 @@ func newWorldOn(t testing.TB, cfg bus.Config, o embed.Options) *world {
 
 func (w *world) conn() *nats.Conn {
 	w.t.Helper()
-	nc, err := jet.Connect(jet.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log})
+	nc, err := jet.Connect(jet.ConnOptions{Name: w.t.Name(), InProcess: w.srv, Log: w.log, Direct: true})
 	require.NoError(w.t, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,11 +101,8 @@ func (w *world) start(o bus.Options) *bus.Node {
 	if o.Conn == nil {
 		o.Conn = w.conn()
 	}
-	callers := natsapi.New(natsapi.Options{Conn: o.Conn, Root: cmp.Or(o.Config.Root, "shallot")})
-	o.Callers = callers
 	n, err := bus.New(w.t.Context(), o)
 	require.NoError(w.t, err)
-	callers.Calls = n
 	require.NoError(w.t, n.Start(context.WithoutCancel(w.t.Context())))
 	return n
 }
@@ -120,38 +111,6 @@ func stop(n *bus.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	return n.Stop(ctx)
-}
-
-// messages counts what a stream holds.
-func (w *world) messages(stream string) uint64 {
-	s, err := w.js.Stream(context.Background(), stream)
-	if err != nil {
-		return 1 << 40
-	}
-	return s.CachedInfo().State.Msgs
-}
-
-// settled waits until no call is stored any more: every lease was settled.
-func (w *world) settled() {
-	w.t.Helper()
-	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
-		require.Eventually(w.t, func() bool { return w.messages(name) == 0 }, 15*time.Second, 20*time.Millisecond, "leases of %s are left", name)
-	}
-}
-
-// dead waits for n dead letters and returns them.
-func (w *world) dead(n int) []*jetstream.RawStreamMsg {
-	w.t.Helper()
-	s, err := w.js.Stream(w.t.Context(), jet.DeadStream)
-	require.NoError(w.t, err)
-	require.Eventually(w.t, func() bool { return w.messages(jet.DeadStream) >= uint64(n) }, 15*time.Second, 20*time.Millisecond, "%d dead letters", n)
-	var out []*jetstream.RawStreamMsg
-	for seq := uint64(1); seq <= w.messages(jet.DeadStream); seq++ {
-		m, err := s.GetMsg(w.t.Context(), seq)
-		require.NoError(w.t, err)
-		out = append(out, m)
-	}
-	return out
 }
 
 func manager(t testing.TB, stages ...pipeline.Stage) *pipeline.Manager {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // short is a value that may be written in a short form, to which the bounds of its keys do not apply.
@@ -175,12 +177,7 @@ func show(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "..."
-	}
-	return s
-}
+func clip(s string) string { return messages.Clip(s, 60) }
 
 var patterns sync.Map // the patterns of the tags, a closed set
 

@@ -87,6 +87,7 @@ type RemoteStage struct {
 	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
 	Durable    bool          `yaml:"durable" doc:"Its hop is stored: it survives the server and costs a write."`
 	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
+	Finally    bool          `yaml:"finally" doc:"Whether its after runs also for a call whose time is over, because it gives something back."`
 	Reads      []string      `yaml:"reads" doc:"What it reads; request and reply are sent only if they or a part of them are named. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 	Writes     []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 }
@@ -118,21 +119,23 @@ type Provider struct {
 
 // ModelTimeouts bounds one request to a provider.
 type ModelTimeouts struct {
-	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
-	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
-	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
-	Total      time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
+	Connect        time.Duration `yaml:"connect" doc:"Until a connection stands." min:"1ms"`
+	FirstByte      time.Duration `yaml:"first-byte" doc:"Until the answer begins. Without stream that is when the model has finished." min:"1ms"`
+	FirstToken     time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"1ms"`
+	Idle           time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"1ms"`
+	FirstTokenHold time.Duration `yaml:"first-token-hold" doc:"Of a stream: how long thoughts wait for the first word where a stage filters texts; elsewhere they are shown as they come." min:"1ms"`
+	Attempt        time.Duration `yaml:"attempt" doc:"One request with its whole answer; while standby models are left, at most its share of the call's time." min:"1ms"`
+	Total          time.Duration `yaml:"total" doc:"The whole answer; also the longest deadline of a model call." min:"1ms"`
 }
 
 // ProviderTimeouts bounds requests to one provider; a 0 means the value of ModelTimeouts.
 type ProviderTimeouts struct {
-	Connect    time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
-	FirstByte  time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
-	FirstToken time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
-	Idle       time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
-	Attempt    time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
+	Connect        time.Duration `yaml:"connect" doc:"Until a connection stands." min:"0s"`
+	FirstByte      time.Duration `yaml:"first-byte" doc:"Until the answer begins." min:"0s"`
+	FirstToken     time.Duration `yaml:"first-token" doc:"Of a stream: until the model says something." min:"0s"`
+	Idle           time.Duration `yaml:"idle" doc:"Between two pieces of an answer." min:"0s"`
+	FirstTokenHold time.Duration `yaml:"first-token-hold" doc:"Of a stream: how long thoughts wait for the first word where a stage filters texts." min:"0s"`
+	Attempt        time.Duration `yaml:"attempt" doc:"One request with its whole answer." min:"0s"`
 }
 
 // HTTP holds the gateway's listeners.
@@ -176,16 +179,23 @@ type Embedded struct {
 // Bus holds the limits of the bus.
 type Bus struct {
 	Root          string        `yaml:"root" doc:"First tokens of every subject." pattern:"^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$" required:"true"`
-	Fusion        bool          `yaml:"fusion" doc:"Run consecutive stages of one process without hops."`
-	AckWait       time.Duration `yaml:"ack-wait" doc:"Lease of a call; 30s is advised on clusters." min:"1s" max:"1h"`
-	InFlight      int           `yaml:"in-flight" doc:"Calls that wait for an acknowledgement, of each kind." min:"1" max:"100000"`
-	EntryMaxMsgs  int64         `yaml:"entry-max-msgs" doc:"Accepted calls that wait; more are refused as overloaded." min:"1"`
-	EntryMaxBytes Size          `yaml:"entry-max-bytes" doc:"Bytes of the accepted calls that wait." min:"1MiB"`
+	Fusion        bool          `yaml:"fusion" doc:"Run the stages of the owner's own process without hops."`
+	MarkTTL       time.Duration `yaml:"mark-ttl" doc:"How long a process counts as there after its last mark; 30s is advised on clusters." min:"5s" max:"5m"`
+	HopPatience   time.Duration `yaml:"hop-patience" doc:"How long a question to a stage may stay without any sign before it is asked again." min:"50ms" max:"10s"`
+	MemberTimeout time.Duration `yaml:"member-timeout" doc:"How long target work that its member shows no more is waited for." min:"1s" max:"1h"`
+	AckWait       time.Duration `yaml:"ack-wait" doc:"How long a stored call waits for a sign of its owner before another one takes it; 30s is advised on clusters." min:"1s" max:"1h"`
+	MaxQueueWait  time.Duration `yaml:"max-queue-wait" doc:"Longest expected wait in line for a target; calls that would wait longer are refused." min:"1s" max:"24h"`
+	QueueMaxMsgs  int64         `yaml:"queue-max-msgs" doc:"Accepted calls that are stored; more are refused as overloaded." min:"1"`
+	QueueMaxBytes Size          `yaml:"queue-max-bytes" doc:"Bytes of the accepted calls that are stored." min:"1MiB"`
 	ClaimCheck    Size          `yaml:"claim-check" doc:"Bodies above this travel as a reference; below the server's max_payload." min:"1KiB"`
-	PoisonMarks   int           `yaml:"poison-marks" doc:"Crashes of a worker over one call that make it a dead letter." min:"1" max:"100"`
-	HopBacklog    int64         `yaml:"hop-backlog" doc:"Stored hops above which no new calls are taken from the entry." min:"1"`
 	LameDuck      time.Duration `yaml:"lame-duck" doc:"How long a gateway that is told to stop serves on while its readiness fails; 0: not at all." min:"0s" max:"1h"`
+	Slots         Slots         `yaml:"slots" doc:"Calls that a process runs at once in each class."`
 	ResultTTL     time.Duration `yaml:"result-ttl" doc:"How long results and idempotency records are kept." min:"1m"`
+}
+
+// Slots bound the work of targets. The slots of tools are under tool.executor.
+type Slots struct {
+	Model int `yaml:"model" doc:"Calls of models, for each provider." min:"1" max:"100000"`
 }
 
 // Explain configures the explanations of finished calls.
@@ -213,7 +223,7 @@ func Default() Config {
 		},
 		Models: Models{Timeouts: ModelTimeouts{
 			Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,
-			Attempt: 5 * time.Minute, Total: 10 * time.Minute,
+			FirstTokenHold: 5 * time.Second, Attempt: 5 * time.Minute, Total: 10 * time.Minute,
 		}},
 		HTTP: HTTP{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: 32 * MiB},
 		NATS: NATS{
@@ -221,8 +231,10 @@ func Default() Config {
 			Embedded: Embedded{Port: 4222, Sync: Sync{Interval: time.Second}, Data: "./shallot-data"},
 		},
 		Bus: Bus{
-			Root: "shallot", AckWait: 10 * time.Second, InFlight: 256, EntryMaxMsgs: 100_000, EntryMaxBytes: 4 * GiB,
-			ClaimCheck: 256 * KiB, PoisonMarks: 3, HopBacklog: 10_000, LameDuck: 5 * time.Second, ResultTTL: 24 * time.Hour,
+			Root: "shallot", MarkTTL: 10 * time.Second, HopPatience: 250 * time.Millisecond,
+			MemberTimeout: 10 * time.Second, AckWait: 15 * time.Second, MaxQueueWait: 30 * time.Second,
+			QueueMaxMsgs: 100_000, QueueMaxBytes: 4 * GiB, ClaimCheck: 64 * KiB, LameDuck: 5 * time.Second,
+			Slots: Slots{Model: 1024}, ResultTTL: 24 * time.Hour,
 		},
 		Texts:   "en",
 		Explain: Explain{Keep: time.Hour},

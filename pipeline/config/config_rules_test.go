@@ -30,7 +30,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		"nats: {url: '://user:" + canary + "@%zz'}",
 		"nats: {urll: 'nats://" + canary + "@host:4222'}",
 		"http: {body-limit: \"${SECRET}\"}",
-		"bus: {ack-wait: \"${SECRET}\", fusion: \"${SECRET}\", in-flight: \"${SECRET}\"}",
+		"bus: {ack-wait: \"${SECRET}\", fusion: \"${SECRET}\", queue-max-msgs: \"${SECRET}\"}",
 		"nats: {provision: create, embedded: {sync: \"${SECRET}\"}}",
 		"tool: {policy: {undeclared: \"${SECRET}\"}}",
 		"bus: {root: \"${SECRET} x\"}",

@@ -125,7 +125,7 @@ tool:
 stages:
   - {name: audit-eu, kind: model, subject: eu.audit}
 nats: {tls: {ca: ca.pem}, embedded: {sync: always, port: 0}}
-bus: {entry-max-bytes: 1.5GiB, claim-check: 4096}
+bus: {queue-max-bytes: 1.5GiB, claim-check: 4096}
 http: {body-limit: 10MB}
 `)
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ http: {body-limit: 10MB}
 	require.Equal(t, 100, l.Config.Stages[0].Order)
 	require.Equal(t, []string{"before", "after"}, l.Config.Stages[0].Phases)
 	require.True(t, l.NATS.Embedded.Sync.Always)
-	require.Equal(t, config.Size(3<<29), l.Bus.EntryMaxBytes)
+	require.Equal(t, config.Size(3<<29), l.Bus.QueueMaxBytes)
 	require.Equal(t, config.Size(10_000_000), l.HTTP.BodyLimit)
 	require.Equal(t, "2", l.Tool.Tools[0].Version)
 	require.JSONEq(t, `{"type":"object","properties":{"n":{"maximum":12345678901234567890,"default":1.50}}}`,

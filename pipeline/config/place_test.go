@@ -81,7 +81,7 @@ func TestPlace(t *testing.T) {
 	down, odd := errors.New("nats: no servers"), errors.New("addr: not a path from the top")
 	cause := errors.New("agent.interceptor.judged: groups.a: too many")
 	got := l.Place(errors.Join(cause, fmt.Errorf("http.addr: %w", down), errors.Join(cause, down, odd),
-		errors.New("bus.in-flight: few")))
+		errors.New("bus.queue-max-msgs: few")))
 	require.Equal(t, 1, strings.Count(got.Error(), "too many"))
 	require.EqualError(t, got, file+`:1:52: agent.interceptor.judged.groups.a: too many
     1 | agent: {interceptor: {judged: {low: 1, groups: {a: 5}}}}
@@ -89,7 +89,7 @@ func TestPlace(t *testing.T) {
 `+file+`:2:14: http.addr: nats: no servers
     2 | http: {addr: '127.0.0.1:1'}
       |              ^^^^^^^^^^
-bus.in-flight: few
+bus.queue-max-msgs: few
 nats: no servers
 addr: not a path from the top`)
 	require.ErrorIs(t, got, cause)

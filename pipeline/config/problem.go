@@ -152,7 +152,7 @@ func hideUserinfo(s string) string { return userinfo.ReplaceAllString(s, "://"+h
 // notSecret lists endings of key names that suggest a secret although the value is none.
 var notSecret = []string{
 	"-env", "-file", "tokens", "-counter", "keyword", "keywords", "tokens-per-day", "token-threshold", "first-token",
-	"idempotency-key",
+	"first-token-hold", "idempotency-key",
 }
 
 // secretKey reports whether values under such a key are never printed.

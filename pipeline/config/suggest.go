@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+)
 
 // suggest returns the known name that was probably meant, or "".
 func suggest(got string, known []string) string {
@@ -12,7 +16,7 @@ func suggest(got string, known []string) string {
 	}
 	best, least := "", max(2, len(got)/3)+1
 	for _, k := range known {
-		if d := distance(flat, flatten(k)); d < least && d < len(k) {
+		if d := messages.Distance(flat, flatten(k)); d < least && d < len(k) {
 			best, least = k, d
 		}
 	}
@@ -32,7 +36,7 @@ func abbreviation(flat string, known []string) string {
 			short, long = long, short
 		}
 		for n := len(short) - 1; len(short) >= least && n <= min(len(short)+1, len(long)); n++ {
-			if long[0] == short[0] && distance(short, long[:n]) <= 1 {
+			if long[0] == short[0] && messages.Distance(short, long[:n]) <= 1 {
 				return k
 			}
 		}
@@ -43,32 +47,6 @@ func abbreviation(flat string, known []string) string {
 // flatten removes case, - and _ from a name.
 func flatten(s string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(s))
-}
-
-// distance is the number of characters to insert, delete, replace or swap with the neighbour. Long texts are cut.
-func distance(a, b string) int {
-	x, y := []rune(a), []rune(b)
-	x, y = x[:min(len(x), 64)], y[:min(len(y), 64)]
-	two, one := make([]int, len(y)+1), make([]int, len(y)+1)
-	for j := range one {
-		one[j] = j
-	}
-	for i := 1; i <= len(x); i++ {
-		row := make([]int, len(y)+1)
-		row[0] = i
-		for j := 1; j <= len(y); j++ {
-			cost := 1
-			if x[i-1] == y[j-1] {
-				cost = 0
-			}
-			row[j] = min(row[j-1]+1, one[j]+1, one[j-1]+cost)
-			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
-				row[j] = min(row[j], two[j-2]+1)
-			}
-		}
-		two, one = one, row
-	}
-	return one[len(y)]
 }
 
 // list joins names for a message and cuts long lists.

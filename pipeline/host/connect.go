@@ -23,7 +23,7 @@ import (
 // connect starts the embedded server if no other is named, and connects.
 func (h *Host) connect(ctx context.Context, o Options) error {
 	c := h.Config.NATS
-	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Log: o.Log}
+	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Direct: true, Log: o.Log}
 	if conn.URL == "" && conn.Context == "" {
 		dir, err := filepath.Abs(c.Embedded.Data)
 		if err != nil {
@@ -114,10 +114,11 @@ func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker
 func (h *Host) busConfig() bus.Config {
 	b := h.Config.Bus
 	c := bus.Config{
-		Root: b.Root, Fusion: b.Fusion, AckWait: b.AckWait, InFlight: b.InFlight, EntryMaxMsgs: b.EntryMaxMsgs,
-		EntryMaxBytes: int64(b.EntryMaxBytes), ClaimCheck: int(b.ClaimCheck), PoisonMarks: b.PoisonMarks,
-		HopBacklog: uint64(b.HopBacklog), ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas,
-		Verify: h.Config.NATS.Provision == "verify", ToolClasses: h.toolClasses(),
+		Root: b.Root, Fusion: b.Fusion, MarkTTL: b.MarkTTL, HopPatience: b.HopPatience, MemberTimeout: b.MemberTimeout,
+		AckWait: b.AckWait, MaxQueueWait: b.MaxQueueWait, QueueCapacity: h.Config.Tool.Executor.QueueCapacity,
+		EntryMaxMsgs: b.QueueMaxMsgs, EntryMaxBytes: int64(b.QueueMaxBytes), ClaimCheck: int(b.ClaimCheck),
+		ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas, Verify: h.Config.NATS.Provision == "verify",
+		ToolClasses: h.toolClasses(),
 	}
 	if own := h.Conn.Opts.InboxPrefix; own != "" || len(h.Config.NATS.InboxPrefixes) > 0 {
 		c.InboxPrefixes = append([]string{"_INBOX.", "_INBOX_"}, h.Config.NATS.InboxPrefixes...)
@@ -127,16 +128,6 @@ func (h *Host) busConfig() bus.Config {
 	}
 	for _, p := range h.Table.Providers() {
 		c.ModelClasses = append(c.ModelClasses, p.Name)
-	}
-	for _, s := range h.Manager.Stages("") {
-		if !s.Durable {
-			continue
-		}
-		for phase, has := range map[messages.Phase]bool{messages.Before: s.Before != nil, messages.After: s.After != nil} {
-			if has {
-				c.Durable = append(c.Durable, bus.StagePhase{Kind: s.Kind, Phase: phase, Stage: s.Name})
-			}
-		}
 	}
 	return c
 }
@@ -174,17 +165,6 @@ func (h *Host) provision(ctx context.Context, js jetstream.JetStream) (map[strin
 	var err error
 	h.control, err = jet.OpenBucket(limit, js, jet.ControlBucket)
 	return out, err
-}
-
-// provisionDurable makes the queues of durable stages, which are known only now that the stages are.
-func (h *Host) provisionDurable(ctx context.Context, js jetstream.JetStream) error {
-	c := h.busConfig()
-	if len(c.Durable) == 0 {
-		return nil
-	}
-	limit, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return bus.Provision(limit, js, c)
 }
 
 // inProcess stands for the address of an embedded server that listens nowhere.

@@ -267,10 +267,10 @@ var (
 
 func TestDocsNames(t *testing.T) {
 	known := []string{
-		jet.CallsStream, jet.HopsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
-		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.IntentsBucket, jet.LimitsBucket,
+		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
+		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket,
 		jet.BodiesObjects, jet.EvictedObjects,
-		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", "SHALLOT_SPINE", // variables
+		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
 	}
 	keys, variables := map[string]bool{}, map[string]bool{}
 	schema(t).walk("", func(path string, _ node) {

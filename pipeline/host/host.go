@@ -162,9 +162,6 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.build(ctx, o, stores); err != nil {
 		return h, err
 	}
-	if err := h.provisionDurable(ctx, js); err != nil {
-		return h, err
-	}
 	callers := natsapi.New(natsapi.Options{
 		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
@@ -326,18 +323,19 @@ func (h *Host) node(o Options) bus.Options {
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
-		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault, Longest: h.longest,
+		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault,
+		Once: h.once, Longest: h.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: 256})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
 			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
-				Slots: h.Config.Tool.Executor.MaxPool + h.Config.Tool.Executor.QueueCapacity})
+				Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
 	return n

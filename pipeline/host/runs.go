@@ -11,13 +11,14 @@ import (
 func times(t config.ModelTimeouts) model.Timeouts {
 	return model.Timeouts{
 		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle,
-		Attempt: t.Attempt, Total: t.Total,
+		FirstTokenHold: t.FirstTokenHold, Attempt: t.Attempt, Total: t.Total,
 	}
 }
 
 func providerTimes(t config.ProviderTimeouts) model.Timeouts {
 	return model.Timeouts{
-		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle, Attempt: t.Attempt,
+		Connect: t.Connect, FirstByte: t.FirstByte, FirstToken: t.FirstToken, Idle: t.Idle,
+		FirstTokenHold: t.FirstTokenHold, Attempt: t.Attempt,
 	}
 }
 

@@ -87,7 +87,6 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
 		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
 		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
-		Runs:      &toolbox.RunRecords{Store: prefixed{stores["intents"], "tool."}},
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
 		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
@@ -206,7 +205,7 @@ func (h *Host) checkTime(d *tool.Definition) {
 	}
 }
 
-// reviseFault says of a tool call's fault what the tool's own record knows (contracts 10).
+// reviseFault says of a tool call's fault whether its tool may have run.
 func (h *Host) reviseFault(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
 	if c.Kind != messages.Tool {
 		return f
@@ -214,32 +213,12 @@ func (h *Host) reviseFault(ctx context.Context, c *messages.Call, f *messages.Fa
 	return h.tools.target.OutcomeOf(ctx, c, f)
 }
 
-// prefixed is a store whose keys begin with a prefix, so that two users of one bucket cannot meet.
-type prefixed struct {
-	pipeline.Store
-	prefix string
-}
-
-// Get implements pipeline.Store.
-func (p prefixed) Get(ctx context.Context, key string) (pipeline.StoreEntry, error) {
-	return p.Store.Get(ctx, p.prefix+key)
-}
-
-// Put implements pipeline.Store.
-func (p prefixed) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64, error) {
-	return p.Store.Put(ctx, p.prefix+key, value, ttl, when)
-}
-
-// Delete implements pipeline.Store.
-func (p prefixed) Delete(ctx context.Context, key string) error {
-	return p.Store.Delete(ctx, p.prefix+key)
-}
-
-// Keys implements pipeline.Store.
-func (p prefixed) Keys(ctx context.Context, prefix string) ([]string, error) {
-	keys, err := p.Store.Keys(ctx, p.prefix+prefix)
-	for i := range keys {
-		keys[i] = keys[i][len(p.prefix):]
+// once reports whether a call's target must not run twice; a model may.
+func (h *Host) once(c *messages.Call) bool {
+	if c.Kind != messages.Tool {
+		return false
 	}
-	return keys, err
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	return h.tools.target.Once(ctx, c)
 }

@@ -24,6 +24,8 @@ type sink interface {
 	// settle sets the call's reply.
 	settle() error
 	state() sinkState
+	// end stops what the sink has begun; it may be called at any time, and nothing is sent after it but by settle.
+	end()
 }
 
 // sinkState is how far a stream has come.
@@ -109,6 +111,8 @@ func newEventRelay(r *run) *eventRelay {
 	}
 	return s
 }
+
+func (s *eventRelay) end() {}
 
 func (s *eventRelay) state() sinkState {
 	return sinkState{token: s.token, complete: s.complete, released: s.released, choices: len(s.pieces) > 0,

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -19,6 +21,7 @@ import (
 // An error after the last finish reason is ignored: nothing of the reply is missing.
 func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) error {
 	s := r.sink()
+	defer s.end()
 	idle := r.idle()
 	events := chat.NewEventReader(body, maxEvent, func() {
 		if at := s.state(); at.token && !at.complete {
@@ -118,6 +121,11 @@ type relay struct {
 	sawToken bool // something other than a role came
 	complete bool // all expected choices are finished
 	mended   bool // bytes that are not UTF-8 were replaced
+
+	mu      sync.Mutex  // of all above, and of emit: the hold may end while a chunk is read
+	hold    *time.Timer // since something waits
+	overdue bool        // the hold is over: nothing waits any more
+	lost    error       // of sending what had waited
 }
 
 func newRelay(r *run) *relay {
@@ -134,6 +142,11 @@ func newRelay(r *run) *relay {
 
 // add takes one chunk.
 func (s *relay) add(data []byte, eventName string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != nil {
+		return s.lost
+	}
 	data, mended, err := s.run.checked(data, eventName)
 	if err != nil {
 		return err
@@ -233,8 +246,11 @@ func (s *relay) pass(chunk []byte) error {
 		}
 	}
 	says := chat.Says(chunk)
-	if !s.released && !says && (s.filters != nil || !chat.Thinks(chunk)) {
+	if !s.released && !says && !s.overdue && (s.filters != nil || !chat.Thinks(chunk)) {
 		s.waiting = append(s.waiting, chunk)
+		if s.hold == nil {
+			s.hold = time.AfterFunc(s.run.times.FirstTokenHold, s.unhold)
+		}
 		return nil
 	}
 	if says {
@@ -243,10 +259,29 @@ func (s *relay) pass(chunk []byte) error {
 	return s.send(chunk)
 }
 
-// send sends the waiting chunks and this one. Thoughts alone do not count as released: they are shown as they come,
-// unless a stage filters the texts, and a standby may still take over.
-func (s *relay) send(chunk []byte) error {
-	out := append(s.waiting, chunk)
+// unhold sends what has waited long enough for the model to say something.
+func (s *relay) unhold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.overdue = true; s.show && s.lost == nil {
+		s.lost = s.send()
+	}
+}
+
+// end stops the hold; nothing is sent after it but by who calls.
+func (s *relay) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = nil
+	if s.hold != nil {
+		s.hold.Stop()
+	}
+}
+
+// send sends the waiting chunks and these. Thoughts alone do not count as released: they are shown as they come, or
+// after the hold where a stage filters the texts, and a standby may still take over.
+func (s *relay) send(chunks ...[]byte) error {
+	out := append(s.waiting, chunks...)
 	s.waiting = nil
 	for _, c := range out {
 		if err := s.run.emit(c); err != nil {

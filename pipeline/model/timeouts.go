@@ -14,8 +14,11 @@ type Timeouts struct {
 	FirstByte  time.Duration // until the headers of the answer; 60s
 	FirstToken time.Duration // of a stream: until the first chunk that is more than a role; 60s
 	Idle       time.Duration // between two signs of life after that; 30s
-	Attempt    time.Duration // of the whole run; 5m
-	Total      time.Duration // of the whole run too; also the longest deadline of a call; 10m
+	// FirstTokenHold is how long chunks wait that do not count as the first token, where they cannot be shown as they
+	// come; 5s.
+	FirstTokenHold time.Duration
+	Attempt        time.Duration // of the whole run; 5m
+	Total          time.Duration // of the whole run too; also the longest deadline of a call; 10m
 }
 
 func (t Timeouts) or(above Timeouts) Timeouts {
@@ -27,6 +30,7 @@ func (t Timeouts) or(above Timeouts) Timeouts {
 	def(&t.Connect, above.Connect)
 	def(&t.FirstByte, above.FirstByte)
 	def(&t.FirstToken, above.FirstToken)
+	def(&t.FirstTokenHold, above.FirstTokenHold)
 	def(&t.Idle, above.Idle)
 	def(&t.Attempt, above.Attempt)
 	def(&t.Total, above.Total)
@@ -35,7 +39,7 @@ func (t Timeouts) or(above Timeouts) Timeouts {
 
 var defaultTimeouts = Timeouts{
 	Connect: 10 * time.Second, FirstByte: time.Minute, FirstToken: time.Minute, Idle: 30 * time.Second,
-	Attempt: 5 * time.Minute, Total: 10 * time.Minute,
+	FirstTokenHold: 5 * time.Second, Attempt: 5 * time.Minute, Total: 10 * time.Minute,
 }
 
 // defaultShare is the least time that a run gets while standbys are left.

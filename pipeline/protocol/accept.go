@@ -161,12 +161,17 @@ func (s *Accepts) rest(now time.Duration, a *accept) {
 	a.step, a.looked, a.done = attached, now, a.done || !a.request.Waits
 }
 
-// Forget says that nobody waits for the request any more.
-func (s *Accepts) Forget(call string) {
+// Forget says that whoever handed the request in does not wait any more, for the call that has its key.
+func (s *Accepts) Forget(request string) {
 	for _, a := range s.order {
-		if a.request.Call == call {
-			a.request.Waits = false
-		}
+		a.done = a.done || a.request.Call == request && a.step >= attached
+	}
+}
+
+// Ended says that the end of a call is known here, or that it is parked: it need not be looked for.
+func (s *Accepts) Ended(call string) {
+	for _, a := range s.order {
+		a.done = a.done || a.call == call && a.step >= attached
 	}
 }
 
@@ -187,6 +192,10 @@ func (s *Accepts) tick(now time.Duration, out []Effect) []Effect {
 
 func (s *Accepts) look(now time.Duration, a *accept, out []Effect) []Effect {
 	late := now-a.began >= acceptWithin
+	if a.step >= attached && now >= a.request.Until {
+		a.done = true
+		return out
+	}
 	switch a.step {
 	case keying, putting:
 		switch {
@@ -196,10 +205,7 @@ func (s *Accepts) look(now time.Duration, a *accept, out []Effect) []Effect {
 			return s.receipt(a, Unknown, out)
 		}
 	case attached:
-		switch {
-		case now >= a.request.Until:
-			a.done = true
-		case s.hearing.up && now-a.looked >= s.cfg.AckWait:
+		if s.hearing.up && now-a.looked >= s.cfg.AckWait {
 			return s.store(now, a, lookingUp, Effect{Kind: GetResult, Call: a.call}, out)
 		}
 		return out

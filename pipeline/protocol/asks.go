@@ -17,6 +17,7 @@ type Question struct {
 
 // Asks holds the open questions of an owner and asks again what seems lost.
 type Asks struct {
+	least    time.Duration // how long a question may stay without a sign, at least
 	presence *Presence
 	hearing  *Hearing
 	groups   map[string]*group
@@ -48,8 +49,8 @@ type ask struct {
 	forced bool // to be asked again as soon as possible
 }
 
-func newAsks(p *Presence, h *Hearing) Asks {
-	return Asks{presence: p, hearing: h, groups: map[string]*group{}, open: map[uint64]ask{}}
+func newAsks(patience time.Duration, p *Presence, h *Hearing) Asks {
+	return Asks{least: patience, presence: p, hearing: h, groups: map[string]*group{}, open: map[uint64]ask{}}
 }
 
 // Sent registers a question that leaves now and returns its number and the member to ask; "" is the group.
@@ -82,8 +83,21 @@ func (a *Asks) Answered(now time.Duration, n uint64, member string) bool {
 	return true
 }
 
-// Forget closes a question that nobody waits for any more.
-func (a *Asks) Forget(n uint64) { delete(a.open, n) }
+// Forget closes a question that nobody waits for any more. It returns who may have it in hand and can drop it: the
+// member that showed it or was asked by name, or all members of its stage.
+func (a *Asks) Forget(n uint64) []string {
+	q, open := a.open[n]
+	delete(a.open, n)
+	switch {
+	case !open:
+		return nil
+	case q.asks == 1 && q.holder != "":
+		return []string{q.holder}
+	case q.asks == 1 && q.to != "":
+		return []string{q.to}
+	}
+	return slices.Clone(q.group.members)
+}
 
 func (a *Asks) group(stage string) *group {
 	g := a.groups[stage]
@@ -239,7 +253,7 @@ func (a *Asks) look(now time.Duration, n uint64, q ask, out []Effect) []Effect {
 	case quiet >= a.patience(q):
 		out = a.suspect(now, q, out)
 		return a.repeat(now, n, q, out)
-	case q.asks > 1 && q.to == "" && quiet >= silentAfter && a.silentKnown(q.group):
+	case q.asks > 1 && q.to == "" && quiet >= a.least && a.silentKnown(q.group):
 		return a.repeat(now, n, q, out) // meanwhile it is known who was silent: no need to wait for the next turn
 	}
 	return out
@@ -267,9 +281,9 @@ func (a *Asks) silentKnown(g *group) bool {
 
 func (a *Asks) patience(q ask) time.Duration {
 	if q.asks <= 1 {
-		return q.group.patience()
+		return q.group.patience(a.least)
 	}
-	return max(backoff(int(q.asks)), q.group.patience())
+	return max(backoff(int(q.asks)), q.group.patience(a.least))
 }
 
 // lookAlone waits until the one member that was asked was heard without the question, or is gone.
@@ -295,7 +309,7 @@ func (a *Asks) lookAlone(now time.Duration, n uint64, q ask, out []Effect) []Eff
 // suspect pings all members of the group: the group does not tell who was silent.
 func (a *Asks) suspect(now time.Duration, q ask, out []Effect) []Effect {
 	for _, m := range q.group.members {
-		if now-a.presence.Heard(m) >= silentAfter {
+		if now-a.presence.Heard(m) >= a.least {
 			out = a.presence.Suspect(now, m, out)
 		}
 	}

@@ -31,7 +31,7 @@ func (s *Runs) void(now time.Duration, r *run, why Why, out []Effect) []Effect {
 	r.stopped = now
 	if !r.left && r.n <= max(r.spec.First, 1) {
 		r.phase = over
-		return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: NotExecuted})
+		return append(out, r.wake(NotExecuted))
 	}
 	r.phase = voiding
 	return s.putVoid(now, r, out)
@@ -39,13 +39,13 @@ func (s *Runs) void(now time.Duration, r *run, why Why, out []Effect) []Effect {
 
 func (s *Runs) putVoid(now time.Duration, r *run, out []Effect) []Effect {
 	r.again = now
-	return s.store(r, Effect{Kind: PutBegun, N: r.n, State: Void, Last: true, By: s.own}, out)
+	return s.store(r, Effect{Kind: PutBegun, N: r.n, State: Void, Last: true, By: s.own, Until: r.spec.Until}, out)
 }
 
 // lose writes that the work began and that nobody has it any more.
 func (s *Runs) lose(r *run, out []Effect) []Effect {
 	r.phase = writing
-	return s.store(r, Effect{Kind: SetBegun, N: r.n, State: Lost, Rev: r.rev, By: s.own}, out)
+	return s.store(r, Effect{Kind: SetBegun, N: r.n, State: Lost, Rev: r.rev, By: s.own, Until: r.spec.Until}, out)
 }
 
 // Stored takes the result of an effect on a begun record or a spilled outcome. It reports whether the effect was one of
@@ -114,16 +114,24 @@ func (s *Runs) decide(now time.Duration, r *run, rec Record, out []Effect) []Eff
 // end tells the call what the records say.
 func (s *Runs) end(now time.Duration, r *run, why Why, rec Record, out []Effect) []Effect {
 	s.settle(now, r)
+	if rec.By == s.own && rec.State != Begun {
+		r.wrote = rec
+	}
 	if why == Ended && rec.By != "" {
 		r.give(rec.By, r.n) // it keeps what the record holds
 	}
-	return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: why, Record: rec})
+	wake := r.wake(why)
+	wake.Record = rec
+	return append(out, wake)
 }
 
 // spilled takes what was found where members put outcomes that they cannot keep.
 func (s *Runs) spilled(now time.Duration, r *run, st Stored, out []Effect) []Effect {
-	if st.Result == OK {
-		return s.end(now, r, Ended, st.Record, out)
+	switch {
+	case st.Result == OK:
+		return s.end(now, r, Ended, st.Record, s.cancelOthers(r, "", out))
+	case r.phase == held: // a copy goes on
+		return out
 	}
 	return s.admit(now, r, out)
 }

@@ -26,7 +26,7 @@ const (
 	Unsure                  // to whoever waits for Call: outcome_unknown, for the end could not be stored in time
 )
 
-// Effects on stores. Each is reported back by Stored, with the effect itself and what came of it.
+// Effects on stores. Each but Expire is reported back by Stored, with the effect itself and what came of it.
 const (
 	PutCall    Kind = iota + 64 // into the work queue, message id Call.N; Again says that it may be there already
 	Ack                         // of the deliveries of Call up to generation N that this process holds; confirmed
@@ -38,22 +38,24 @@ const (
 	PutHeld                     // create the record of the hold of Call, generation N
 	GetHeld                     // read it
 	PutMark                     // create poison mark N
-	PutBegun                    // create record N: State, Last, By (own name), Nonce
-	SetBegun                    // write record N: State, by revision Rev
+	PutBegun                    // create record N: State, Last, By (own name), Nonce, Until
+	SetBegun                    // write record N: State, By, Nonce, Until, by revision Rev
 	GetBegun                    // read record N, from the leader
 	GetOutcome                  // read the spilled outcome of work Call, N
 	PutOutcome                  // spill the kept outcome of work Call, N
+	Expire                      // record N of Call may go some time after Until; Rev is the own last write, Group the tenant
 	DeadLetter                  // Call; Why
 )
 
 // Effects on the process itself. Nothing is reported back.
 const (
-	Wake    Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work
-	Start                     // a member begins the work Call, N
-	Stop                      // a member cancels the work Call, N
-	Drop                      // a member forgets the work Call, N: its input or its outcome
-	Receipt                   // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
-	Run                       // an owner begins to run Call: Alone; Fresh says that no other owner can have begun
+	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work; of a refusal Waiting and At
+	Start                           // a member begins the work Call, N
+	Stop                            // a member cancels the work Call, N; what must not run twice still has an end
+	Drop                            // a member forgets the work Call, N: its input or its outcome
+	DropQuestions                   // a member cancels its work on the questions of owner To, which is gone
+	Receipt                         // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
+	Run                             // an owner begins to run Call: Alone; Fresh says that no other owner can have begun
 )
 
 // Why is the reason that an effect carries.

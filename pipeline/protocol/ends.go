@@ -13,6 +13,12 @@ func (s *Deliveries) End(now time.Duration, call string, until time.Duration, ou
 	return s.store(now, d, ending, Effect{Kind: PutResult}, out)
 }
 
+// Ending reports whether the end of the call is still to be stored.
+func (s *Deliveries) Ending(call string) bool {
+	d := s.calls[call]
+	return d != nil && (d.step == ending || d.step == readingEnd)
+}
+
 // Park stores the hold of a call, which may have been a bound one until now; then the queue forgets it.
 func (s *Deliveries) Park(now time.Duration, call string, out []Effect) []Effect {
 	d := s.calls[call]

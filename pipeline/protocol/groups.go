@@ -21,16 +21,16 @@ func (g *group) took(d time.Duration) {
 }
 
 // patience is how long a question to the group may stay without a sign: four times the 99th percentile of the last
-// answers, at least silentAfter. It has a bound, because slow work is shown in lists: what has no sign at all for so
+// answers, at least the least. It has a bound, because slow work is shown in lists: what has no sign at all for so
 // long is lost, however slow the stage is.
-func (g *group) patience() time.Duration {
+func (g *group) patience(least time.Duration) time.Duration {
 	n := min(g.answers, len(g.times))
 	if n == 0 {
-		return silentAfter
+		return least
 	}
 	sorted := g.times
 	slices.Sort(sorted[:n])
-	return min(max(silentAfter, 4*sorted[(n-1)*99/100]), silentMost)
+	return max(least, min(4*sorted[(n-1)*99/100], silentMost))
 }
 
 // route names the member to ask by its own subject, or nobody where the group is asked: always while no member is

@@ -93,10 +93,13 @@ func (h *Hands) listens(now time.Duration) bool {
 }
 
 // tick says to whom a list is due: at once where it changed, otherwise every listEvery, to all that asked lately or
-// whose work is in hand.
-func (h *Hands) tick(now time.Duration, out []Effect) []Effect {
+// whose work is in hand. Questions of owners that are gone are dropped: nobody hears their answers.
+func (h *Hands) tick(now time.Duration, gone func(owner string) bool, out []Effect) []Effect {
 	for i := 0; i < len(h.order); i++ {
 		o := h.order[i]
+		if len(o.questions) > 0 && gone(o.owner) {
+			out = append(out, Effect{Kind: DropQuestions, To: o.owner})
+		}
 		if len(o.questions) == 0 && len(o.works) == 0 && now-o.asked >= askedWithin {
 			delete(h.owners, o.owner)
 			h.order = slices.Delete(h.order, i, i+1)

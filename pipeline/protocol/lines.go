@@ -2,101 +2,97 @@ package protocol
 
 import "time"
 
-// line is where work waits for a class of members that is full or absent: in order, and in turn between tenants.
+// line is where an owner's work waits for a class of members that is full or absent: in turn between tenants. Each
+// class has its own, so that one that is dead or slow holds up no other.
 type line struct {
-	class   string
-	full    bool          // every member said that it is busy; until one says that it has room
-	absent  int           // how often nobody was there
-	since   time.Duration // of the last try while full or absent
-	tenants []*tenant     // those that wait, in turn
-	byName  map[string]*tenant
-	length  int
-	done    time.Duration // when work of this class last ended here
-	every   time.Duration // smoothed time between two ends
+	class  string
+	kids   turns[*run] // parts of other calls: they go before those that begin something new
+	turns  turns[*run]
+	full   bool                     // every member said that it is busy; until one says that it has room
+	absent int                      // how often nobody was there
+	since  time.Duration            // of the last try while full or absent
+	busy   map[string]time.Duration // members that had no room, and when they said so
+	turn   int                      // whose turn it is among the members that have room
+	out    int                      // runs that are offered or held
+	filled time.Duration            // since when the class is full or absent
+	done   time.Duration            // when work of this class last ended here
+	took   time.Duration            // smoothed time from the offer to the end
 }
 
-type tenant struct {
-	name string
-	runs []*run
+func newLine(class string) *line {
+	return &line{class: class, kids: newTurns[*run](), turns: newTurns[*run](), busy: map[string]time.Duration{}}
 }
 
-func newLine(class string) *line { return &line{class: class, byName: map[string]*tenant{}} }
+func (l *line) open() bool { return !l.full && l.absent == 0 && l.length() == 0 }
 
-func (l *line) open() bool { return !l.full && l.absent == 0 && l.length == 0 }
+// length is how much work waits.
+func (l *line) length() int { return l.kids.length + l.turns.length }
+
+// of is the line in which the run waits.
+func (l *line) of(r *run) *turns[*run] {
+	if r.spec.Child {
+		return &l.kids
+	}
+	return &l.turns
+}
+
+// ahead is how many are served before what the run's tenant would add now.
+func (l *line) ahead(r *run) int {
+	if r.spec.Child {
+		return l.kids.ahead(r.spec.Tenant)
+	}
+	return l.kids.length + l.turns.ahead(r.spec.Tenant)
+}
 
 func (l *line) join(r *run) {
-	t := l.byName[r.spec.Tenant]
-	if t == nil {
-		t = &tenant{name: r.spec.Tenant}
-		l.byName[t.name] = t
-		l.tenants = append(l.tenants, t)
-	}
-	t.runs = append(t.runs, r)
-	l.length++
+	r.place.of = r
+	l.of(r).join(r.spec.Tenant, &r.place)
 }
 
-// first puts a run back that was offered and found no room.
-func (l *line) first(r *run) {
-	t := l.byName[r.spec.Tenant]
-	if t == nil {
-		t = &tenant{name: r.spec.Tenant}
-		l.byName[t.name] = t
-		l.tenants = append([]*tenant{t}, l.tenants...)
-	}
-	t.runs = append([]*run{r}, t.runs...)
-	l.length++
-}
-
-// next takes the first run of the tenant whose turn it is.
+// next takes the run whose turn it is; nil: nobody waits.
 func (l *line) next() *run {
-	if l.length == 0 {
-		return nil
+	r, ok := l.kids.next()
+	if !ok {
+		r, _ = l.turns.next()
 	}
-	t := l.tenants[0]
-	l.tenants = l.tenants[1:]
-	r := t.runs[0]
-	t.runs = t.runs[1:]
-	if len(t.runs) == 0 {
-		delete(l.byName, t.name)
-	} else {
-		l.tenants = append(l.tenants, t)
-	}
-	l.length--
 	return r
 }
 
-func (l *line) leave(r *run) {
-	t := l.byName[r.spec.Tenant]
-	if t == nil {
+func (l *line) leave(r *run) { l.of(r).leave(&r.place) }
+
+// close notes that nobody has room.
+func (l *line) close(now time.Duration) {
+	if !l.full && l.absent == 0 {
+		l.filled = now
+	}
+	l.since = now
+}
+
+// ended measures how long work of the class takes.
+func (l *line) ended(now, took time.Duration) {
+	if l.done = now; l.took == 0 {
+		l.took = took
 		return
 	}
-	for i, other := range t.runs {
-		if other != r {
-			continue
-		}
-		t.runs = append(t.runs[:i:i], t.runs[i+1:]...)
-		l.length--
-		break
+	l.took += (took - l.took) / 8
+}
+
+// wait is how long work that would be served after ahead others is expected to wait: as many are served in the time that
+// one takes as are under way now. Where nothing has ended since the class was full, one takes at least as long as that.
+// Without a measure it is 0: nobody is refused on a guess.
+func (l *line) wait(now time.Duration, ahead int) time.Duration {
+	if l.out == 0 || !l.full {
+		return 0
 	}
-	if len(t.runs) > 0 {
-		return
-	}
-	delete(l.byName, t.name)
-	for i, other := range l.tenants {
-		if other == t {
-			l.tenants = append(l.tenants[:i:i], l.tenants[i+1:]...)
-			return
+	one := max(l.took, now-max(l.done, l.filled))
+	return time.Duration(float64(one) * float64(ahead+1) / float64(l.out))
+}
+
+// rest lets busy marks go that nobody has repeated.
+func (l *line) rest(now time.Duration) {
+	for member, said := range l.busy {
+		if now-said >= freeFor {
+			delete(l.busy, member)
 		}
 	}
 }
-
-// ended measures how fast work of the class ends.
-func (l *line) ended(now time.Duration) {
-	if l.done > 0 {
-		l.every += (now - l.done - l.every) / 8
-	}
-	l.done = now
-}
-
-// wait is how long a run that joins now is expected to wait. Without a measure it is 0: nobody is refused on a guess.
-func (l *line) wait() time.Duration { return time.Duration(l.length) * l.every }

@@ -77,7 +77,7 @@ func (m *Member) tick(now time.Duration, out []Effect) []Effect {
 		out = m.Hearing.tick(now, holdersEvery, out)
 	}
 	out, _ = m.Presence.tick(now, m.Hearing, out)
-	out = m.Hands.tick(now, out)
+	out = m.Hands.tick(now, m.Presence.Gone, out)
 	return m.Works.tick(now, out)
 }
 

@@ -1,6 +1,9 @@
 package protocol
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Owner decides for a process that runs calls. It wires its parts to one clock, one hearing and one presence; events
 // that concern a single part go to that part directly.
@@ -22,7 +25,7 @@ type Owner struct {
 func NewOwner(name string, cfg Config) *Owner {
 	cfg = cfg.withDefaults()
 	o := &Owner{Name: name, Presence: NewPresence(name), Hearing: &Hearing{}}
-	o.Asks = newAsks(o.Presence, o.Hearing)
+	o.Asks = newAsks(cfg.HopPatience, o.Presence, o.Hearing)
 	o.Runs = newRuns(name, cfg, o.Presence, o.Hearing, &o.ops)
 	o.Deliveries = newDeliveries(cfg, o.Hearing, &o.ops, &o.Runs)
 	o.Accepts = Accepts{cfg: cfg, hearing: o.Hearing, ops: &o.ops, byOp: map[uint64]*accept{}}
@@ -161,4 +164,10 @@ func (o *Owner) Next(now time.Duration) time.Duration {
 		return now + tickSlow
 	}
 	return now + 2*tickFast
+}
+
+// Idle reports whether nothing of any call is left in this process's hands.
+func (o *Owner) Idle() bool {
+	waits := slices.ContainsFunc(o.Waits.order, func(w *wait) bool { return w.call != "" })
+	return !waits && len(o.Deliveries.order)+len(o.Accepts.order)+len(o.Resumes.order) == 0
 }

@@ -113,9 +113,10 @@ func (p *Presence) Pong(now time.Duration, name string, sent, theirs time.Durati
 	}
 }
 
-// Here converts a time on another process's clock. A clock that was never measured is taken to be right.
+// Here converts a time on another process's clock. A clock that was never measured is taken to be right, and the own
+// one is.
 func (p *Presence) Here(name string, theirs time.Duration) time.Duration {
-	if m := p.processes[name]; m != nil {
+	if m := p.processes[name]; m != nil && name != p.own {
 		return theirs - m.offset
 	}
 	return theirs

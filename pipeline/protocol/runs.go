@@ -7,6 +7,8 @@ type Target struct {
 	Work
 	Class  string // the queue group of the members that can do it
 	Tenant string
+	// Child says that the call is part of another one: it waits before those that begin something new.
+	Child bool
 	// Once says that it must not run twice; begun records decide then, beginning with number N.
 	Once bool
 	// First is the number with which the call's work began anew, because a stage asked for another run although the one
@@ -46,6 +48,7 @@ type run struct {
 	again    time.Duration // when it was last repeated
 	joined   time.Duration // the line
 	left     bool          // an offer of n may have left, from here or from another owner
+	copied   bool          // it was looked for before it was offered: somebody who was out of reach may have it
 	released bool          // a part of the reply was passed on
 	gaveUp   Why           // why nobody waits for it any more
 	stopped  time.Duration // when it was given up
@@ -53,6 +56,11 @@ type run struct {
 	rev      uint64        // of the record that was read
 	givers   []giver       // who keeps outcomes of this call
 	index    int
+	place    place[*run]   // in line
+	out      bool          // it counts as under way in its class
+	ahead    int           // of those in line, when it was refused
+	expected time.Duration // the wait that it was refused for
+	wrote    Record        // how this owner ended the record of n, if it did
 }
 
 type giver struct {
@@ -74,6 +82,7 @@ type Runs struct {
 	doubts   map[string]bool // calls of which it is being found out, or was, whether this owner still has them
 	recent   recent          // calls that ended here
 	looked   time.Duration
+	turn     int // of the copies that are looked after
 }
 
 func newRuns(own string, cfg Config, p *Presence, h *Hearing, ops *uint64) Runs {
@@ -89,6 +98,7 @@ func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
 		s.runs[t.Call] = r
 		s.order = append(s.order, r)
 	}
+	s.in(r)
 	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
 	if _, doubted := s.doubts[t.Call]; doubted || !t.Fresh { // another owner may have offered it
 		r.left = true
@@ -116,10 +126,13 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	}
 	r.joined = now
 	l := s.line(r.spec.Class)
+	l.of(r).draw(&r.place)
 	if l.open() {
-		return s.offer(now, r, "", out)
+		return s.offer(now, r, s.roomy(now, l), out)
 	}
-	if wait := l.wait(); wait > s.cfg.MaxQueueWait || wait > r.spec.Until-now {
+	s.in(r)
+	wait := l.wait(now, l.ahead(r))
+	if !r.spec.Child && wait > min(s.cfg.MaxQueueWait, r.spec.Until-now) {
 		return s.refuse(now, r, out)
 	}
 	r.phase = lined
@@ -127,19 +140,58 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 	return out
 }
 
+// roomy names a member of the class that has room for all that is known, in turn. It is empty where none is busy, and
+// the class shares the work itself, and where all are.
+func (s *Runs) roomy(now time.Duration, l *line) string {
+	if len(l.busy) == 0 {
+		return ""
+	}
+	l.rest(now)
+	var free []string
+	for _, member := range s.presence.Members(l.class) {
+		if _, busy := l.busy[member]; !busy && s.presence.Alive(member) {
+			free = append(free, member)
+		}
+	}
+	if len(free) == 0 {
+		return ""
+	}
+	l.turn++
+	return free[l.turn%len(free)]
+}
+
+// in says that a run is not under way at a member any more.
+func (s *Runs) in(r *run) {
+	if r.out {
+		r.out = false
+		s.line(r.spec.Class).out--
+	}
+}
+
 // cutStream ends a run whose member is lost after a part of the reply was shown: no other run can go on from there.
 func (s *Runs) cutStream(r *run, out []Effect) []Effect {
+	s.in(r)
 	r.phase, r.op = over, 0
 	return append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: r.holder, N: r.n},
 		Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: StreamCut})
 }
 
+// refuse ends a run that would wait too long, or has. Its caller is told how many are before it, and for how long.
 func (s *Runs) refuse(now time.Duration, r *run, out []Effect) []Effect {
+	l := s.line(r.spec.Class)
+	s.in(r)
+	r.ahead = l.ahead(r)
+	r.expected = max(l.wait(now, r.ahead), now-r.joined)
 	if r.spec.Once {
 		return s.void(now, r, Overloaded, out)
 	}
 	r.phase, r.gaveUp = over, Overloaded
-	return append(out, Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: Overloaded})
+	return append(out, r.wake(Overloaded))
+}
+
+// wake tells the call what came of its work. Of a refusal Waiting is how many are before it, and At the wait expected.
+func (r *run) wake(why Why) Effect {
+	return Effect{Kind: Wake, Call: r.spec.Call, N: r.n, Why: why, Waiting: int32(r.ahead), At: r.expected}
 }
 
 func (s *Runs) line(class string) *line {
@@ -157,7 +209,10 @@ func (s *Runs) offer(now time.Duration, r *run, to string, out []Effect) []Effec
 		r.phase, r.sent = offered, now // its deadline is about to end it; nobody would begin it
 		return out
 	}
-	r.seq++
+	if r.seq++; !r.out {
+		r.out = true
+		s.line(r.spec.Class).out++
+	}
 	r.phase, r.to, r.sent, r.left, r.holder = offered, to, now, true, ""
 	return append(out, Effect{Kind: Offer, Call: r.spec.Call, Group: r.spec.Class, To: to, N: r.n, Seq: r.seq,
 		Once: r.spec.Once, At: now, Until: r.spec.Until})
@@ -165,7 +220,7 @@ func (s *Runs) offer(now time.Duration, r *run, to string, out []Effect) []Effec
 
 // ask asks all members of the class who holds the work. Who says that it does not refuses this offer and all before.
 func (s *Runs) ask(now time.Duration, r *run, out []Effect) []Effect {
-	r.phase, r.asked, r.again, r.op = asking, now, now, 0
+	r.phase, r.asked, r.again, r.op, r.copied = asking, now, now, 0, true
 	return append(out, s.whoHas(now, r, ""))
 }
 
@@ -181,10 +236,11 @@ func (r *run) waits() bool {
 // settle ends the run: its outcome is there.
 func (s *Runs) settle(now time.Duration, r *run) {
 	l := s.line(r.spec.Class)
-	if r.phase == lined {
-		l.leave(r)
+	l.leave(r)
+	if r.out {
+		l.ended(now, now-r.sent)
 	}
-	l.ended(now)
+	s.in(r)
 	l.absent = 0
 	r.phase, r.op = over, 0
 }
@@ -196,9 +252,8 @@ func (s *Runs) GiveUp(now time.Duration, call string, why Why, out []Effect) []E
 	if r == nil || r.phase == over || r.phase == voiding && r.gaveUp == why {
 		return out
 	}
-	if r.phase == lined {
-		s.line(r.spec.Class).leave(r)
-	}
+	s.line(r.spec.Class).leave(r)
+	s.in(r)
 	if r.spec.Once {
 		return s.void(now, r, why, out)
 	}
@@ -220,6 +275,10 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 	for _, g := range r.givers {
 		out = append(out, Effect{Kind: Confirm, Call: call, To: g.member, N: g.n})
 	}
+	if w := r.wrote; w.Rev != 0 {
+		out = append(out, Effect{Kind: Expire, Call: call, N: r.n, Group: r.spec.Tenant, State: w.State, By: w.By,
+			Nonce: w.Nonce, Last: w.Last, Rev: w.Rev, Until: r.spec.Until})
+	}
 	s.recent.add(now, Work{Call: call})
 	s.forget(r)
 	return out
@@ -229,14 +288,13 @@ func (s *Runs) Ended(now time.Duration, call string, out []Effect) []Effect {
 func (s *Runs) Leave(call string) {
 	delete(s.doubts, call)
 	if r := s.runs[call]; r != nil {
-		if r.phase == lined {
-			s.line(r.spec.Class).leave(r)
-		}
 		s.forget(r)
 	}
 }
 
 func (s *Runs) forget(r *run) {
+	s.line(r.spec.Class).leave(r)
+	s.in(r)
 	delete(s.runs, r.spec.Call)
 	last := len(s.order) - 1
 	s.order[last].index = r.index
@@ -273,8 +331,8 @@ func (s *Runs) NoResponders(now time.Duration, call string, seq uint64, to strin
 		return s.admit(now, r, out)
 	}
 	l := s.line(r.spec.Class)
+	l.close(now)
 	l.absent++
-	l.since = now
 	return s.back(now, r, l, out)
 }
 

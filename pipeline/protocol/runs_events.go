@@ -10,11 +10,16 @@ func (s *Runs) Busy(now time.Duration, w Work, seq uint64, member string, out []
 		return out
 	}
 	l := s.line(r.spec.Class)
-	l.full, l.since = true, now
+	l.busy[member] = now
+	if to := s.roomy(now, l); to != "" && !s.doubts[r.spec.Call] {
+		return s.offer(now, r, to, out)
+	}
+	l.close(now)
+	l.full = true
 	return s.back(now, r, l, out)
 }
 
-// back puts a run that was offered and not taken into the line again, in front.
+// back puts a run that was offered and not taken into the line again, where it stood.
 func (s *Runs) back(now time.Duration, r *run, l *line, out []Effect) []Effect {
 	switch {
 	case s.doubts[r.spec.Call]:
@@ -22,8 +27,9 @@ func (s *Runs) back(now time.Duration, r *run, l *line, out []Effect) []Effect {
 	case now-r.joined > s.cfg.MaxQueueWait:
 		return s.refuse(now, r, out)
 	}
+	s.in(r)
 	r.phase = lined
-	l.first(r)
+	l.join(r)
 	return out
 }
 
@@ -35,9 +41,13 @@ func (s *Runs) Free(now time.Duration, class, member string, share int, out []Ef
 		r := l.next()
 		if r == nil {
 			l.full, l.absent = false, 0
+			delete(l.busy, member)
 			return out
 		}
 		out = s.offer(now, r, member, out)
+	}
+	if share > 0 {
+		l.busy[member] = now // that was its room
 	}
 	return out
 }
@@ -59,14 +69,16 @@ func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Eff
 	return out
 }
 
-// show takes a sign of the member that has the work. Where two have it, the one that was heard first keeps it, unless it
-// is silent or the caller has read from the other; the work is taken back from the one that does not.
+// show takes a sign of the member that has the work. Where two have it, the one that was heard first keeps it, unless
+// it is silent or the caller has read from the other; the work is taken back from the one that does not. A copy gives way
+// to whoever had the work before it, once.
 func (s *Runs) show(now time.Duration, r *run, member string, read bool, out []Effect) []Effect {
 	if r.phase == held && r.holder != member && !r.spec.Once {
 		other := member
-		if read || now-r.sign >= listStands && !r.released {
+		if read || (now-r.sign >= listStands || r.copied) && !r.released {
 			other = r.holder
 		}
+		r.copied = false
 		out = append(out, Effect{Kind: Cancel, Call: r.spec.Call, Group: r.spec.Class, To: other, N: r.n})
 		if other == member {
 			return out

@@ -53,6 +53,41 @@ func TestWorkThatAMemberHasIsNotOfferedAgain(t *testing.T) {
 	require.Len(t, only(out, Confirm), 1, "a member that did not hear the confirmation gets it again")
 }
 
+// copyOf has a copy made of work that another owner had offered, and the member "copy" show it.
+func (b *bench) copyOf(t *testing.T) Work {
+	t.Helper()
+	b.pass(4*time.Second, Offer)
+	target := Target{Work: Work{"c", 1}, Class: "k", Until: b.now + time.Minute}
+	b.out = b.Runs.Start(b.now, target, b.out[:0])
+	require.NotEmpty(t, b.pass(1200*ms, GetOutcome))
+	require.Len(t, only(b.stored(t, GetOutcome, Stored{Result: Missing}), Offer), 1)
+	b.Shown(b.now, "copy", nil, []Work{target.Work}, nil)
+	return target.Work
+}
+
+func TestACopyIsTakenBackWhenTheFirstOutcomeIsFound(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.copyOf(t)
+	require.NotEmpty(t, b.pass(3200*ms, GetOutcome))
+	require.NotEmpty(t, only(b.out, WhoHas))
+	b.stored(t, GetOutcome, Stored{Result: OK, Record: Record{State: Done}})
+	require.Equal(t, "copy", only(b.out, Cancel)[0].To)
+	require.Equal(t, Ended, only(b.out, Wake)[0].Why)
+}
+
+func TestACopyGivesWayToWhoHadTheWorkBefore(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	w := b.copyOf(t)
+	out := b.Runs.Has(b.now, w, "first", true, nil)
+	require.Equal(t, "copy", only(out, Cancel)[0].To)
+	out = b.Shown(b.now, "copy", nil, []Work{w}, nil)
+	require.Equal(t, "copy", only(out, Cancel)[0].To, "its list was on the way")
+	b.Shown(b.now, "first", nil, []Work{w}, nil)
+	require.Empty(t, b.pass(3200*ms, GetOutcome), "it is no copy")
+}
+
 func TestNoClockOfLostWorkRunsRightAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b := newBench()
@@ -128,7 +163,7 @@ func TestALineIsFairBetweenTenants(t *testing.T) {
 		order = append(order, r.spec.Call)
 	}
 	require.Equal(t, []string{"a1", "b1", "c1", "a2", "a3"}, order)
-	require.Zero(t, l.length)
+	require.Zero(t, l.length())
 }
 
 func TestFullClassesMakeALineAndDoNotStopOthers(t *testing.T) {

@@ -5,6 +5,9 @@ import "time"
 // drainEach is how much work in line is offered in one tick after a class has opened again.
 const drainEach = 64
 
+// copiesEach is how many copies are looked after in one tick, however many there are.
+const copiesEach = 16
+
 // listens reports whether a run waits for signs, so that its owner must know whether it hears.
 func (s *Runs) listens(now time.Duration) bool {
 	for _, r := range s.order {
@@ -33,6 +36,27 @@ func (s *Runs) tick(now time.Duration, changed bool, out []Effect) []Effect {
 	}
 	for _, l := range s.classes {
 		out = s.serve(now, l, out)
+	}
+	return s.copies(now, out)
+}
+
+// copies asks now and then for work that was offered because nobody had it: who had it may have been out of reach, and
+// the copy may wait in a queue. A part of them in each tick.
+func (s *Runs) copies(now time.Duration, out []Effect) []Effect {
+	each := copiesEach
+	for i := range s.order {
+		at := (s.turn + i) % len(s.order)
+		r := s.order[at]
+		if !r.copied || r.phase != held || r.released || now-r.again < copyEvery {
+			continue
+		}
+		if each--; each < 0 {
+			s.turn = at
+			return out
+		}
+		r.again = now
+		out = append(out, s.whoHas(now, r, ""))
+		out = s.store(r, Effect{Kind: GetOutcome, N: r.n}, out)
 	}
 	return out
 }
@@ -125,10 +149,13 @@ func (s *Runs) lookChecking(now time.Duration, r *run, out []Effect) []Effect {
 
 // serve tries a class again that was full or absent, and empties a line that is open.
 func (s *Runs) serve(now time.Duration, l *line, out []Effect) []Effect {
-	if l.length == 0 {
+	if l.length() == 0 {
 		return out
 	}
 	each := drainEach
+	if s.roomy(now, l) != "" || len(l.busy) == 0 {
+		l.full = false
+	}
 	if l.full || l.absent > 0 {
 		wait := time.Second
 		if l.absent > 0 {
@@ -141,7 +168,7 @@ func (s *Runs) serve(now time.Duration, l *line, out []Effect) []Effect {
 	}
 	for range each {
 		if r := l.next(); r != nil {
-			out = s.offer(now, r, "", out)
+			out = s.offer(now, r, s.roomy(now, l), out)
 		}
 	}
 	return out

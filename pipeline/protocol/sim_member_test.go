@@ -118,6 +118,9 @@ func (s *simMember) carry(e Effect) {
 	case Start:
 		s.begin(e)
 	case Stop, Drop:
+		if e.Kind == Stop && s.m.Works.Holds(Work{e.Call, e.N}) {
+			return // it ends as it likes
+		}
 		if x := s.results[Work{e.Call, e.N}]; x != nil {
 			x.stopped = x.stopped || e.Kind == Stop
 			if x.member == s.proc {

@@ -11,12 +11,12 @@ func (s *Works) create(now time.Duration, w *work, out []Effect) []Effect {
 		w.nonce = *s.ops + 1
 	}
 	return s.store(now, w, creating,
-		Effect{Kind: PutBegun, N: w.offer.N, State: Begun, By: s.own, Nonce: w.nonce}, out)
+		Effect{Kind: PutBegun, N: w.offer.N, State: Begun, By: s.own, Nonce: w.nonce, Until: w.until}, out)
 }
 
 // write writes the record by the revision that this process created.
 func (s *Works) write(now time.Duration, w *work, st workStep, state State, out []Effect) []Effect {
-	e := Effect{Kind: SetBegun, N: w.offer.N, State: state, Rev: w.rev, By: s.own, Nonce: w.nonce}
+	e := Effect{Kind: SetBegun, N: w.offer.N, State: state, Rev: w.rev, By: s.own, Nonce: w.nonce, Until: w.until}
 	return s.store(now, w, st, e, out)
 }
 
@@ -29,6 +29,9 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 	w.op = 0
 	if st.Result == Unclear || st.Result == No {
 		w.tries++
+		if w.step == creating && st.Result == Unclear && now-w.created <= beginWithin { // there is time to look
+			return s.store(now, w, taken, Effect{Kind: GetBegun, N: w.offer.N}, out)
+		}
 		return out // tick tries again
 	}
 	switch w.step {
@@ -45,13 +48,14 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 		if st.Result != OK {
 			return s.drop(now, w, out) // somebody wrote over it: they know what it says
 		}
-		w.state = NotRun
+		w.state, w.last = NotRun, st.Record.Rev
 		out = s.leaveSlot(now, w, out)
 		return s.keep(now, w, out)
 	case writingOutcome:
 		if st.Result != OK {
 			return s.store(now, w, readingOutcome, Effect{Kind: GetBegun, N: w.offer.N}, out)
 		}
+		w.last = st.Record.Rev
 		return s.keep(now, w, out)
 	case readingOutcome:
 		return s.readBack(now, w, st, out)
@@ -59,6 +63,16 @@ func (s *Works) Stored(now time.Duration, e Effect, st Stored, out []Effect) []E
 		return s.drop(now, w, append(out, s.outcome(w))) // its owner need not look for it, if it hears this
 	}
 	return out
+}
+
+// expire lets the record go of work that nobody will ask for any more, if this process wrote it last. Others, whose
+// writers died, are swept away.
+func (s *Works) expire(w *work, out []Effect) []Effect {
+	if w.last == 0 {
+		return out
+	}
+	return append(out, Effect{Kind: Expire, Call: w.offer.Call, N: w.offer.N, Group: w.offer.Tenant, State: w.state,
+		By: s.own, Nonce: w.nonce, Rev: w.last, Until: w.until})
 }
 
 func (s *Works) byOp(e Effect) *work {
@@ -111,6 +125,8 @@ func (s *Works) readBack(now time.Duration, w *work, st Stored, out []Effect) []
 		return s.write(now, w, writingOutcome, w.state, out)
 	case r.By != s.own:
 		w.state, w.proof = r.State, false
+	default:
+		w.last = r.Rev
 	}
 	return s.keep(now, w, out)
 }

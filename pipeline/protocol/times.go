@@ -41,6 +41,8 @@ const (
 	offerSilent   = time.Second
 	holdersWithin = time.Second
 	holdersEvery  = 250 * time.Millisecond
+	// copyEvery is how often it is asked for work of which a copy was made: three lists.
+	copyEvery = 3 * time.Second
 	// offerLate is the age at which a member refuses an offer: before its owner can have offered the work anew.
 	offerLate = 900 * time.Millisecond
 	// beginWithin is the longest time between the sending of a begun record and the begin of the work.
@@ -86,6 +88,9 @@ func backoff(k int) time.Duration {
 type Config struct {
 	// AckWait is the ack wait of the work queue: 15 s, 30 s on clusters.
 	AckWait time.Duration
+	// HopPatience is how long a question may stay without any sign before it counts as lost, where answers come fast;
+	// 250 ms: a round trip many times over.
+	HopPatience time.Duration
 	// MemberTimeout is how long work that was shown and is shown no more is waited for: 10 s.
 	MemberTimeout time.Duration
 	// MaxQueueWait is the longest expected wait in line before calls are refused: 30 s.
@@ -103,6 +108,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	or(&c.AckWait, 15*time.Second)
+	or(&c.HopPatience, silentAfter)
 	or(&c.MemberTimeout, 10*time.Second)
 	or(&c.MaxQueueWait, 30*time.Second)
 	if c.QueueCapacity == 0 {

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -10,9 +11,11 @@ type Offered struct {
 	Work
 	Owner string
 	Class string
-	Seq   uint64
-	Once  bool
-	First uint64 // as in Target
+	// Tenant is the call's: a member's queue is in turn between them.
+	Tenant string
+	Seq    uint64
+	Once   bool
+	First  uint64 // as in Target
 	// Bound says that nobody goes on with the call if its owner dies.
 	Bound bool
 	Sent  time.Duration // by the owner's clock
@@ -40,9 +43,11 @@ type work struct {
 	step    workStep
 	created time.Duration // when the first creation was sent
 	again   time.Duration
+	kept    time.Duration // since when its outcome is
 	tries   int
 	nonce   uint64
 	rev     uint64
+	last    uint64 // the revision of the own last write of its record, once nothing follows; 0: none
 	op      uint64
 	state   State // of the outcome
 	proof   bool
@@ -50,6 +55,7 @@ type work struct {
 	slot    bool
 	cancel  bool // nobody wants it any more
 	index   int
+	place   place[*work] // in the queue
 }
 
 // Works holds the target work of a member: in its queues, running, and kept.
@@ -64,6 +70,7 @@ type Works struct {
 	order    []*work
 	classes  map[string]*slots
 	named    []*slots
+	pools    map[string]*shared
 	refused  map[string]refusal // by call
 	recent   recent             // confirmed work
 	bytes    int                // of kept outcomes
@@ -78,32 +85,9 @@ type refusal struct {
 	at    time.Duration
 }
 
-type slots struct {
-	class    string
-	slots    int
-	used     int
-	queue    []*work
-	told     time.Duration // when free slots were last published
-	wasFull  bool          // since then nobody was told that there is room
-	refused  time.Duration // when an offer last found no room, or took the last
-	capacity int
-}
-
-func (s *slots) free() int { return s.slots - s.used }
-
-// room is how many offers more would be taken. The queue counts: what waits in it begins without a round trip.
-func (s *slots) room() int { return s.free() + s.capacity - len(s.queue) }
-
 func newWorks(own string, cfg Config, p *Presence, h *Hearing, hands *Hands, ops *uint64) Works {
 	return Works{own: own, cfg: cfg, presence: p, hearing: h, hands: hands, ops: ops,
 		works: map[Work]*work{}, classes: map[string]*slots{}, refused: map[string]refusal{}}
-}
-
-// Serve says how much work of a class the member does at once.
-func (s *Works) Serve(class string, n int) {
-	c := &slots{class: class, slots: n, capacity: s.cfg.QueueCapacity}
-	s.classes[class] = c
-	s.named = append(s.named, c)
 }
 
 // Holds reports whether the work is in hand or its outcome kept.
@@ -120,13 +104,13 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	if c == nil || now >= until || s.recent.has(f.Work) || s.late(now, f) {
 		return out
 	}
-	room := c.room()
+	room := s.room(c)
 	if room <= 1 { // whoever waits in line is to hear when there is room again
 		c.wasFull, c.refused = true, now
 	}
 	if room <= 0 {
 		return append(out, Effect{Kind: Busy, Call: f.Call, Group: f.Class, To: f.Owner, N: f.N, Seq: f.Seq,
-			Free: 0, Waiting: int32(len(c.queue))})
+			Free: 0, Waiting: int32(c.queue.length)})
 	}
 	w := &work{offer: f, until: until, index: len(s.order)}
 	s.works[f.Work] = w
@@ -134,7 +118,8 @@ func (s *Works) Offered(now time.Duration, f Offered, out []Effect) []Effect {
 	s.hands.work(now, f.Owner, f.Work)
 	if c.free() <= 0 {
 		w.step = queued
-		c.queue = append(c.queue, w)
+		w.place.of = w
+		c.queue.join(f.Tenant, &w.place)
 		return out
 	}
 	return s.begin(now, c, w, out)
@@ -182,6 +167,7 @@ func (s *Works) outcome(w *work) Effect {
 func (s *Works) begin(now time.Duration, c *slots, w *work, out []Effect) []Effect {
 	w.slot = true
 	c.used++
+	c.with.used++
 	switch {
 	case !w.offer.Once:
 		return s.start(w, out)
@@ -234,43 +220,36 @@ func (s *Works) Ended(now time.Duration, w Work, st State, bytes int, out []Effe
 	return s.keep(now, has, out)
 }
 
-// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket.
+// keep sends the outcome and keeps it. Beyond the bound the oldest ones go to a bucket; those that a record holds need
+// not be kept at all.
 func (s *Works) keep(now time.Duration, w *work, out []Effect) []Effect {
-	w.step, w.again, w.op, w.tries = kept, now, 0, 0
+	w.step, w.again, w.op, w.tries, w.kept = kept, now, 0, 0, now
 	s.bytes += w.bytes
 	out = append(out, s.outcome(w))
 	if s.bytes <= s.cfg.KeepBytes {
 		return out
 	}
-	oldest := w
+	var some []*work
+	over := s.bytes - s.cfg.KeepBytes
 	for _, o := range s.order {
-		if o.step == kept && o.op == 0 && o.bytes > 0 && o.again < oldest.again {
-			oldest = o
+		switch {
+		case o.step == spilling:
+			over -= o.bytes
+		case o.step == kept && o.bytes > 0:
+			some = append(some, o)
 		}
 	}
-	return s.store(now, oldest, spilling, Effect{Kind: PutOutcome, N: oldest.offer.N}, out)
-}
-
-// leaveSlot gives the slot to the next in the queue.
-func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
-	if !w.slot {
-		return out
-	}
-	w.slot = false
-	c := s.classes[w.offer.Class]
-	c.used--
-	for c.free() > 0 && len(c.queue) > 0 {
-		next := c.queue[0]
-		c.queue = c.queue[1:]
-		if now >= next.until || s.ownerGone(next) {
-			out = s.drop(now, next, out)
-			continue
+	slices.SortFunc(some, func(a, b *work) int { return cmp.Compare(a.kept, b.kept) })
+	for _, o := range some {
+		if over <= 0 {
+			break
 		}
-		out = s.begin(now, c, next, out)
-	}
-	if c.wasFull && c.room() > 0 {
-		c.wasFull, c.told = false, now
-		out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
+		over -= o.bytes
+		if o.last != 0 {
+			out = s.drop(now, o, out)
+		} else {
+			out = s.store(now, o, spilling, Effect{Kind: PutOutcome, N: o.offer.N}, out)
+		}
 	}
 	return out
 }
@@ -297,7 +276,7 @@ func (s *Works) Confirmed(now time.Duration, w Work, out []Effect) []Effect {
 	if has == nil || has.step != kept && has.step != spilling {
 		return out
 	}
-	return s.drop(now, has, out)
+	return s.drop(now, has, s.expire(has, out))
 }
 
 // Cancelled says that nobody wants the work any more. What must not run twice and has begun goes on into its record.
@@ -312,22 +291,15 @@ func (s *Works) Cancelled(now time.Duration, w Work, out []Effect) []Effect {
 		s.unqueue(has)
 		return s.drop(now, has, out)
 	case active:
-		if !has.offer.Once {
+		out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
+		if !has.offer.Once { // else its record takes what comes of it
 			s.refused[w.Call] = refusal{at: now}
-			out = append(out, Effect{Kind: Stop, Call: w.Call, N: w.N})
 			return s.drop(now, has, out)
 		}
 	case before, creating, taken:
 		has.cancel = true
 	}
 	return out
-}
-
-func (s *Works) unqueue(w *work) {
-	c := s.classes[w.offer.Class]
-	if i := slices.Index(c.queue, w); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
-	}
 }
 
 // unstarted drops repeatable work that waits: this process was stopped or cut off, and its owner has asked others.

@@ -11,9 +11,9 @@ func (s *Works) tick(now time.Duration, out []Effect) []Effect {
 	}
 	for _, c := range s.named {
 		waited := c.refused > 0 && now-c.refused < freeFor
-		if waited && c.room() > 0 && now-c.told >= time.Second {
+		if waited && s.room(c) > 0 && now-c.told >= time.Second {
 			c.told = now
-			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(c.room())})
+			out = append(out, Effect{Kind: Free, Group: c.class, Free: int32(s.room(c))})
 		}
 	}
 	if now-s.swept >= rememberFor {
@@ -44,7 +44,7 @@ func (s *Works) look(now time.Duration, w *work, out []Effect) []Effect {
 		}
 	case kept:
 		if ownerGone || now >= w.until+keepPast {
-			return s.drop(now, w, out)
+			return s.drop(now, w, s.expire(w, out))
 		}
 		if now-w.again >= backoff(w.tries+1) {
 			w.again = now

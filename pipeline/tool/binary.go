@@ -7,11 +7,11 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// MetaBinary is the key of the result metadata that says that a result is no text: its media type. The result itself is
-// an MCP result of one block then - image, audio, or a resource - with the bytes as base64, for callers of every face.
+// MetaBinary is the key of the result metadata that holds the media type of a result that is not text. Such a result is
+// an MCP result with one block - image, audio or resource - and its bytes as base64, whichever face the caller uses.
 const MetaBinary = "binary"
 
-// Binary makes the result of bytes that are no text. call names the call they belong to.
+// Binary makes the result of bytes that are not text. call is the id of the call they belong to.
 func Binary(mediaType string, data []byte, call string) []byte {
 	type block struct {
 		Type     string `json:"type"`
@@ -28,12 +28,14 @@ func Binary(mediaType string, data []byte, call string) []byte {
 	return rawjson.Encode(map[string]any{"content": []any{content}})
 }
 
-// textTypes are media types beside text/* and those that end in +json, +xml or +yaml whose bytes are text.
-var textTypes = []string{"json", "xml", "javascript", "ecmascript", "x-ndjson", "ndjson", "jsonl", "jsonlines", "yaml", "x-yaml", "toml", "sql", "graphql",
-	"x-www-form-urlencoded", "x-sh", "json-seq"}
+// textTypes are the media types whose bytes are text, beside text/* and those that end in +json, +xml or +yaml.
+var textTypes = []string{
+	"json", "xml", "javascript", "ecmascript", "x-ndjson", "ndjson", "jsonl", "jsonlines", "yaml", "x-yaml", "toml",
+	"sql", "graphql", "x-www-form-urlencoded", "x-sh", "json-seq",
+}
 
-// MediaType is the media type of a content type without its parameters; empty if there is none. text says that its bytes
-// are text, and so are those of no type.
+// MediaType is the media type of a content type without its parameters; empty if there is none. text says whether its
+// bytes are text, which bytes without a type are taken for.
 func MediaType(contentType string) (mediaType string, text bool) {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil && mediaType == "" {
@@ -46,7 +48,7 @@ func MediaType(contentType string) (mediaType string, text bool) {
 	if i := strings.LastIndexByte(sub, '+'); i >= 0 {
 		switch sub[i+1:] {
 		case "json", "xml", "yaml":
-			return mediaType, kind != "image" // an SVG is a picture to whoever shows it
+			return mediaType, kind != "image" // people see a picture in an SVG, not its source
 		}
 	}
 	for _, t := range textTypes {

@@ -9,19 +9,20 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// MaxDescription is how long a description may be, in bytes, where nothing else is said.
+// MaxDescription is the default limit of a description in bytes.
 const MaxDescription = 8 << 10
 
-// escapes are terminal escape sequences, with what belongs to them.
-var escapes = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[PX^_][^\x1b]*(?:\x1b\\\\)?|[ -/]*[0-~])?")
+// escapes matches terminal escape sequences with their parameters.
+var escapes = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|" +
+	"[PX^_][^\x1b]*(?:\x1b\\\\)?|[ -/]*[0-~])?")
 
-// cleanText takes out of a text what a person does not see and a model or a terminal obeys: escape sequences, control
-// characters but line ends and tabs, marks that turn the direction of writing, and other invisible characters. limit
-// bounds it in bytes.
+// cleanText removes what a person does not see but a model or a terminal obeys: escape sequences, control characters
+// other than line ends and tabs, marks that turn the direction of writing, and other invisible characters. limit is in
+// bytes; 0 means MaxDescription.
 func cleanText(s string, limit int) string {
 	s = escapes.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), "")
 	s = strings.Map(func(r rune) rune {
-		const nonJoiner, joiner = '\u200c', '\u200d' // letters and pictures are written with them
+		const nonJoiner, joiner = '\u200c', '\u200d' // needed in some scripts and in pictures
 		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != nonJoiner && r != joiner {
 			return -1
 		}
@@ -39,7 +40,7 @@ func cleanText(s string, limit int) string {
 	return s[:max(0, limit)] + more
 }
 
-// clean cleans what a model and a person read of the tool; changed says that there was something.
+// clean cleans the texts of the tool that models and people read. changed reports whether it had to.
 func (d *Definition) clean(limit int) (changed bool) {
 	one := func(s string) string {
 		out := cleanText(s, limit)

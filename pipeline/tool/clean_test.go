@@ -31,9 +31,11 @@ func TestDescriptionsAreCleanedAndBounded(t *testing.T) {
 		var log bytes.Buffer
 		reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, slog.New(slog.NewTextHandler(&log, nil)))
 		reg.MaxDescription = 1000
-		d, err := reg.Register(t.Context(), tool.Definition{Name: "x", Source: tool.Discovered, Executor: tool.Executor{Kind: "go"}, Description: in,
+		d, err := reg.Register(t.Context(), tool.Definition{Name: "x", Source: tool.Discovered,
+			Executor: tool.Executor{Kind: "go"}, Description: in,
 			Annotations: &tool.Annotations{Title: in},
-			InputSchema: tool.JSON(`{"type":"object","properties":{"description":{"type":"string","description":` + quote(in) + `,"default":"\u001b"}}}`)})
+			InputSchema: tool.JSON(`{"type":"object","properties":{"description":{"type":"string","description":` + quote(in) +
+				`,"default":"\u001b"}}}`)})
 		require.NoError(t, err)
 		require.Equal(t, want, d.Description)
 		require.Equal(t, want, d.Annotations.Title)

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -18,14 +19,15 @@ import (
 // Source says who defined a tool. It decides what a definition may hold and how far its words are trusted.
 type Source string
 
-// The sources. Only the operator's file may start programs (security.md: no stdio command from any API).
+// The sources. Only the operator's file may start programs: a command that came over any API would let whoever reaches
+// that API run code here.
 const (
 	Operator   Source = "operator"   // the configuration file, and the built-in tools
 	API        Source = "api"        // the admin API
 	Discovered Source = "discovered" // an MCP server or a NATS micro service said so
 )
 
-// Definition is one tool (S2-DEF-1). YAML and JSON keys are those of contracts T4 (`tool.tools`).
+// Definition is one tool, as the configuration (`tool.tools`), the admin API and the registry write it.
 type Definition struct {
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description" json:"description,omitempty"`
@@ -36,14 +38,14 @@ type Definition struct {
 	OutputSchema JSON     `yaml:"output-schema" json:"output-schema,omitempty"`
 	Executor     Executor `yaml:"executor" json:"executor"`
 	Policy       `yaml:",inline"`
-	// StubData is what S2-FALL-3 answers with. It should carry a disclaimer of its own.
+	// StubData is given in the place of a result when the tool fails. It should say of itself that it is not one.
 	StubData JSON `yaml:"stub-data" json:"stub-data,omitempty"`
-	// Stages are stages of this tool alone (S2-CHAIN-4): mandatory ones at orders 1-9, optional ones at 51-59.
+	// Stages are stages of this tool alone: mandatory ones get the orders 1 to 9, optional ones 51 to 59.
 	Stages Stages `yaml:"stages" json:"stages,omitzero"`
-	// Annotations are the hints of a discovered tool; they are not trusted (contracts 11).
+	// Annotations are the hints of a discovered tool. They are not trusted unless the operator asks for it.
 	Annotations *Annotations `yaml:"annotations" json:"annotations,omitempty"`
 	Source      Source       `yaml:"-" json:"source,omitempty"`
-	// Held says why the tool must not run until somebody approves it; empty: it runs.
+	// Quarantined says why the tool must not run until somebody approves it; empty: it runs.
 	Quarantined string `yaml:"-" json:"held,omitempty"`
 	// Hash covers what a model and a person read: see [Definition.Fingerprint].
 	Hash string `yaml:"-" json:"hash,omitempty"`
@@ -55,7 +57,7 @@ type Stages struct {
 	Optional  []string `yaml:"optional" json:"optional,omitempty"`
 }
 
-// Annotations are the hints of MCP. Nil means not said.
+// Annotations are the hints of MCP. A nil hint was not given.
 type Annotations struct {
 	Title       string `yaml:"title" json:"title,omitempty"`
 	ReadOnly    *bool  `yaml:"read-only" json:"readOnlyHint,omitempty"`
@@ -68,16 +70,16 @@ type Annotations struct {
 // http(s) URL.
 type Executor struct {
 	Kind string `yaml:"kind" json:"kind"` // go | http | nats | mcp
-	// Name is the Go function, the NATS subject, or the MCP server; empty: the tool's name.
+	// Name is the Go function, the NATS subject or the MCP server; empty: the tool's name.
 	Name string `yaml:"name" json:"name,omitempty"`
-	// Tool is the tool's name on the other side, where it differs (mcp).
+	// Tool is the tool's name on an MCP server, where it differs.
 	Tool string `yaml:"tool" json:"tool,omitempty"`
 	URL  string `yaml:"url" json:"url,omitempty"`
-	// Headers hold references to secrets, which the worker resolves when it sends: see References.
+	// Headers hold references to secrets, which the worker resolves when it sends a request: see [References].
 	Headers map[string]string `yaml:"headers" json:"headers,omitempty"`
 	// MaxResponse bounds the answer in bytes; 0 means the executor's default.
 	MaxResponse int64 `yaml:"max-response" json:"max-response,omitempty"`
-	// Command would start a program: refused unless it comes from the operator's file.
+	// Command would start a program. It is refused unless it comes from the operator's file.
 	Command []string `yaml:"command" json:"command,omitempty"`
 }
 
@@ -89,7 +91,7 @@ const (
 	ExecMCP  = "mcp"
 )
 
-// ParseExecutor reads the short form.
+// ParseExecutor reads the short form of an executor.
 func ParseExecutor(s string) (Executor, error) {
 	if strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") {
 		return Executor{Kind: ExecHTTP, URL: s}, nil
@@ -130,14 +132,15 @@ var toolName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 // ErrDefinition is the class of every refused definition.
 var ErrDefinition = errors.New("tool definition")
 
-// Validate refuses what could not run; the message names the place as a JSON pointer. A parameter of a type that JSON
-// Schema does not know is not refused here: S2-ARG-12 wants each of its values refused, with the reason.
+// Validate refuses a definition that could not run; the message names the place as a JSON pointer. A parameter of a
+// type that JSON Schema does not know is accepted here, because the tool's other parameters may be fine: each value
+// given for it is refused, with the reason.
 func (d *Definition) Validate(p *args.Parser) error {
 	bad := func(at, format string, values ...any) error {
 		return fmt.Errorf("%w %q at %s: %s", ErrDefinition, args.Clip(d.Name), at, fmt.Sprintf(format, values...))
 	}
 	if !toolName.MatchString(d.Name) || d.Name == "." || d.Name == ".." {
-		return bad("/name", "a name is 1 to 128 of A-Z a-z 0-9 _ . -, and not . or .., which no path can name")
+		return bad("/name", "a name has 1 to 128 characters of A-Z a-z 0-9 _ . -, and is not . or ..")
 	}
 	if strings.ContainsAny(d.Version, "@ \t\r\n") || len(d.Version) > 64 {
 		return bad("/version", "%q; at most 64 characters, without @ and white space", args.Clip(d.Version))
@@ -180,8 +183,8 @@ func (d *Definition) Validate(p *args.Parser) error {
 	return nil
 }
 
-// Fingerprint is the hash of name, description, schemas and annotations: what a change of must be seen by a person
-// before the tool runs again (a tool that turns bad after it was approved).
+// Fingerprint is the hash of name, description, schemas and annotations. A change to any of them must be approved
+// before the tool runs again: a tool must not turn malicious after it was approved.
 func (d *Definition) Fingerprint() string {
 	h := sha256.New()
 	part := func(b []byte) { fmt.Fprintf(h, "%d:", len(b)); h.Write(b) }
@@ -196,7 +199,7 @@ func (d *Definition) Fingerprint() string {
 // Ref is name@version.
 func (d *Definition) Ref() string { return d.Name + "@" + d.Version }
 
-// Class is the tool's work queue: its concurrency group, else its executor (contracts 18).
+// Class is the tool's work queue: its concurrency group, else its executor.
 func (d *Definition) Class() string {
 	switch {
 	case d.ConcurrencyGroup != "":
@@ -207,11 +210,11 @@ func (d *Definition) Class() string {
 	return d.Executor.Kind
 }
 
-// DecodeAPI reads a definition that came over the admin API: unknown keys are errors, and where it comes from, whether
-// it is held and its hash are never the sender's to say.
+// DecodeAPI reads a definition that came over the admin API. Unknown keys are errors. The sender cannot set the source,
+// the hash or the quarantine.
 func DecodeAPI(raw []byte) (Definition, error) {
 	var d Definition
-	err := plainKeys(raw)
+	err := cmp.Or(PlainKeys(raw), PlainKeys([]byte(gjson.GetBytes(raw, "executor").Raw)))
 	if err == nil {
 		err = strictJSON(raw, &d)
 	}
@@ -222,22 +225,15 @@ func DecodeAPI(raw []byte) (Definition, error) {
 	return d, nil
 }
 
-// plainKeys refuses keys that come twice or in another case, at the top and in the executor: encoding/json would take
-// the last of them, another reader the first.
-func plainKeys(raw []byte) error {
-	root := gjson.ParseBytes(raw)
-	for _, o := range []gjson.Result{root, root.Get("executor")} {
-		seen, bad := map[string]bool{}, ""
-		o.ForEach(func(k, _ gjson.Result) bool {
-			if o.IsObject() && (seen[k.Str] || k.Str != strings.ToLower(k.Str)) {
-				bad = k.Str
-			}
-			seen[k.Str] = true
-			return bad == ""
-		})
-		if bad != "" {
-			return fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", args.Clip(bad))
+// PlainKeys refuses an object in which a key comes twice or in another case: encoding/json would take the last of them
+// and another reader the first. What is not an object passes.
+func PlainKeys(obj []byte) (err error) {
+	seen := map[string]bool{}
+	rawjson.EachField(obj, func(key string, _ []byte) {
+		if err == nil && (seen[key] || key != strings.ToLower(key)) {
+			err = fmt.Errorf("key %q is given twice, or in another case; write it once, in small letters", args.Clip(key))
 		}
-	}
-	return nil
+		seen[key] = true
+	})
+	return err
 }

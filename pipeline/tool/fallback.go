@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// The marks of degraded results: metadata "fallback" (S2-FALL-2 to S2-FALL-4).
+// The values of the metadata key "fallback", which mark a degraded result.
 const (
 	MarkFallback  = "fallback"
 	StaleCache    = "stale_cache"
@@ -15,13 +15,13 @@ const (
 	GracefulError = "graceful_error"
 )
 
-// The limits of the stale cache (S2-FALL-2).
+// The limits of the cache of old results.
 const (
 	StaleTTL = 30 * time.Minute
 	StaleMax = 5000
 )
 
-// ErrorClassOf is the documents' class of a fault (S2-FALL-5); where the ladder does not act it is empty.
+// ErrorClassOf is the class of a fault for retries and stand-ins; empty for a fault that gets no stand-in.
 func ErrorClassOf(f *messages.Fault) messages.ErrorClass {
 	if f == nil {
 		return ""
@@ -32,7 +32,7 @@ func ErrorClassOf(f *messages.Fault) messages.ErrorClass {
 	return f.Code.Info().ErrorClass
 }
 
-// Graceful is the last rung of the ladder: {error, tool, message, suggestion} (S2-FALL-4, S2-FALL-7). A fault
+// Graceful is the last stand-in, a result that tells the model what failed: {error, tool, message, suggestion}. A fault
 // without a message gives "".
 func Graceful(tool string, class messages.ErrorClass, message, suggestion string) []byte {
 	return rawjson.Encode(struct {
@@ -43,13 +43,14 @@ func Graceful(tool string, class messages.ErrorClass, message, suggestion string
 	}{class, tool, message, suggestion})
 }
 
-// StaleAllowed, StubAllowed say which rungs a call may use: bad arguments skip to the graceful error, a stale
-// result stands in only for a cacheable tool (contracts 11), and a stub only for one that declares it.
+// StaleAllowed reports whether an old result may take the place of a failed one. The tool must be cacheable, and the
+// arguments must have been good: bad ones would get the data of a call that nobody made.
 func StaleAllowed(class messages.ErrorClass, e Effective) bool {
 	return class != "" && class != messages.ClassArguments && class != messages.ClassNotFound && e.Cacheable
 }
 
-// StubAllowed: see StaleAllowed.
+// StubAllowed reports whether the tool's stub data may take the place of a failed result. The tool must declare some,
+// and the arguments must have been good.
 func StubAllowed(class messages.ErrorClass, d *Definition) bool {
 	return class != "" && class != messages.ClassArguments && d != nil && len(d.StubData) > 0
 }

@@ -5,9 +5,9 @@ import (
 	"encoding/hex"
 )
 
-// MCPName is the name under which a server's tool or prompt is offered: the configured prefix, and the name with every
-// character that a model API refuses made an underscore. A name above 64 characters ends in eight characters of its
-// hash instead, so that two long names stay two.
+// MCPName is the name under which a server's tool or prompt is offered: the configured prefix and the name, with an
+// underscore for each character that a model API refuses. A name above 64 characters ends in eight characters of its
+// hash instead, so that two long names remain different.
 func MCPName(prefix, name string) string {
 	out := notInModel.ReplaceAllString(prefix+name, "_")
 	if len(out) <= maxModelName {
@@ -17,7 +17,7 @@ func MCPName(prefix, name string) string {
 	return out[:maxModelName-9] + "_" + hex.EncodeToString(sum[:4])
 }
 
-// Methods beside tool calls that an MCP server is asked with.
+// Methods other than tool calls that an MCP server is asked for.
 const (
 	MCPPrompts     = "prompts/list"
 	MCPPrompt      = "prompts/get"

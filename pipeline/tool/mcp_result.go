@@ -13,11 +13,11 @@ import (
 // MetaNative is the key of the result metadata under which the native form of an MCP result travels.
 const MetaNative = "mcp"
 
-// MCPCall is what an MCP caller said beside the arguments, for a tool that is an MCP server's.
+// MCPCall is what an MCP caller sent beside the arguments, for a tool of an MCP server.
 type MCPCall struct {
-	// Progress says that the caller wants to hear of progress.
+	// Progress says that the caller wants progress messages.
 	Progress bool `json:"progress,omitempty"`
-	// LogLevel is the least level of the log messages that the caller wants to hear of; empty: none.
+	// LogLevel is the lowest level of the log messages that the caller wants; empty: none.
 	LogLevel string `json:"logLevel,omitempty"`
 	// Capabilities are the kinds of input that the caller can give: elicitation, sampling, roots.
 	Capabilities json.RawMessage `json:"capabilities,omitempty"`
@@ -48,8 +48,8 @@ func NativeHash(reply []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// NativeMCP returns the native form of a finished call's reply. ok is false where there is none, and where a stage has
-// changed the reply since: then the reply alone is true.
+// NativeMCP returns the native form of a finished call's reply. ok is false if there is none, or if a stage has changed
+// the reply since: then only the reply is true.
 func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	if !c.HasReply() {
 		return nil, false
@@ -68,9 +68,12 @@ func NativeMCP(c *messages.Call) (result json.RawMessage, ok bool) {
 	return n.Result, true
 }
 
-// AsksForInput reports whether a reply is a question to the caller and no result: it must not be cached or kept as one.
+// AsksForInput reports whether a reply is a question to the caller instead of a result. It must not be cached or kept.
 func AsksForInput(reply []byte) bool {
-	return gjson.GetBytes(reply, "resultType").String() == "input_required" && gjson.GetBytes(reply, "inputRequests").IsObject()
+	if gjson.GetBytes(reply, "resultType").String() != "input_required" {
+		return false
+	}
+	return gjson.GetBytes(reply, "inputRequests").IsObject()
 }
 
 // IsNativeMCP reports whether a reply is an MCP result itself: content blocks, or a request for input.

@@ -16,9 +16,10 @@ var (
 	aliasOfModel = regexp.MustCompile(`^(?:[A-Za-z0-9_-]{1,55})?_[0-9a-f]{8}$`)
 )
 
-// ModelName is the name under which a model is offered a tool. Model APIs take 1 to 64 of A-Z a-z 0-9 _ -. A name that
-// is such a one stays; any other, with a dot or too long, gets underscores and ends in eight characters of its hash, so
-// that a.b and a_b stay two. It hangs on the name alone: other tools that come and go do not change it.
+// ModelName is the name under which a model is offered a tool. Model APIs take 1 to 64 characters of A-Z a-z 0-9 _ -. A
+// name of that form stays as it is. Any other, with a dot or too long, gets underscores and ends in eight characters of
+// its hash, so that a.b and a_b remain different. The result depends on the name alone; tools that come and go do not
+// change it.
 func ModelName(name string) string {
 	if modelName.MatchString(name) {
 		return name
@@ -35,8 +36,8 @@ func MayBeModelName(name string) bool {
 	return aliasOfModel.MatchString(base)
 }
 
-// OfModelName is the tool among names that ModelName turned into the given name, with the version that stands behind
-// it; ok is false if it is none of them, and where a tool has that name itself.
+// OfModelName finds the tool among names that ModelName turned into alias, and returns its name with the version of
+// alias. ok is false if there is none, and if a tool has that name itself.
 func OfModelName(alias string, names []string) (name string, ok bool) {
 	base, version, pinned := strings.Cut(alias, "@")
 	for _, n := range names {

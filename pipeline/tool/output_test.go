@@ -21,7 +21,9 @@ func TestCheckOutput(t *testing.T) {
 		"text for an object":    {schema: object, content: `oops`, wrong: `expected object, got string "oops"`},
 		"structured counts":     {schema: object, content: `words`, structured: `{"n":1}`},
 		"MCP without structure": {kind: "mcp", schema: object, content: `{"content":[{"type":"text","text":"x"}]}`},
-		"MCP with structure":    {kind: "mcp", schema: object, content: `{"content":[{"type":"text","text":"x"}],"structuredContent":{}}`, wrong: "/n: required, but it is missing"},
+		"MCP with structure": {kind: "mcp", schema: object,
+			content: `{"content":[{"type":"text","text":"x"}],"structuredContent":{}}`,
+			wrong:   "/n: required, but it is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

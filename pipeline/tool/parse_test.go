@@ -26,7 +26,8 @@ func TestNoGuessesForDestructiveTools(t *testing.T) {
 		"adds only":             {&tool.Annotations{Destructive: &no}, "", true},
 		"reads":                 {&tool.Annotations{ReadOnly: &yes, Destructive: &yes}, "", true},
 	} {
-		def := &tool.Definition{Name: "t", InputSchema: tool.JSON(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)}
+		def := &tool.Definition{Name: "t",
+			InputSchema: tool.JSON(`{"properties":{"all":{"type":"boolean"},"ids":{"type":"array"}}}`)}
 		def.Annotations, def.Coercion = c.hints, c.own
 		_, f := def.ParseArguments(&p, []byte(`{"ids":"[1,2]"}`), args.Options{Coercion: args.Extended}, tool.Effective{})
 		require.Equal(t, c.wide, f == nil, name)

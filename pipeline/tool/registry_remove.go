@@ -9,9 +9,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Remove takes out a tool (all versions), or one version of it. One that is not there is tool_not_found. A discovered
-// tool whose source still offers it is held when it is seen again: to remove it is not to approve it. Removed once more,
-// also that is forgotten, and it comes as a new one.
+// Remove takes out all versions of a tool, or one of them. It is tool_not_found if there is none. Removing is not
+// approving: a discovered tool whose source still offers it is quarantined when it is seen again. Removed once more, it
+// is forgotten, and its next sight is the first.
 func (r *Registry) Remove(ctx context.Context, name string) error {
 	return r.drop(ctx, name, func(rec record) error {
 		key := messages.Key(rec.Definition.Name, rec.Definition.Version)
@@ -22,19 +22,19 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 	})
 }
 
-// Withdraw takes out a discovered tool that its source no longer offers. What was approved is kept: if it comes back
-// changed, or from elsewhere, it is held.
+// Withdraw takes out a discovered tool that its source no longer offers. What was approved is kept: if the tool comes
+// back changed, or from elsewhere, it is quarantined.
 func (r *Registry) Withdraw(ctx context.Context, name string) error {
 	return r.drop(ctx, name, func(rec record) error {
 		d := rec.Definition
 		if d.Source != Discovered {
-			return messages.NewFault(messages.Conflict, "the tool '%s' is defined by the %s", d.Ref(), d.Source).From("registry")
+			return refuse(messages.Conflict, "the tool '%s' is defined by the %s", d.Ref(), d.Source)
 		}
 		return r.leave(ctx, messages.Key(d.Name, d.Version), false)
 	})
 }
 
-// leave marks a tool as gone; disapprove takes back what was approved.
+// leave marks a tool as gone. disapprove also withdraws its approval.
 func (r *Registry) leave(ctx context.Context, key string, disapprove bool) error {
 	_, err := pipeline.Change(ctx, r.store, key, 0, func(rec *record) (bool, error) {
 		was := *rec
@@ -64,12 +64,14 @@ func (r *Registry) drop(ctx context.Context, name string, one func(record) error
 		gone++
 	}
 	if gone == 0 {
-		return notFound(name)
+		return NotFound(name)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.edits++
-	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool { return !pinned || d.Version == version })
+	r.defs[base] = slices.DeleteFunc(slices.Clone(r.defs[base]), func(d *Definition) bool {
+		return !pinned || d.Version == version
+	})
 	if len(r.defs[base]) == 0 {
 		delete(r.defs, base)
 	}

@@ -123,7 +123,8 @@ func TestVersionOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	// Oldest first. What is newest must not hang on the order of registration, nor on how many there are.
-	order := []string{"1.0-alpha", "1.0-alpha.1", "1.0-beta", "1.0-rc.2", "1.0-rc.10", "1.0-rc9", "1.0-rc10", "2.0-rc1", "0.9", "1.0", "1.2a", "v1.3", "1.3.1", "1.9", "1.10", "2.0+build7", "10", "2026-07-28", "2026-11-01", "2026"}
+	order := []string{"1.0-alpha", "1.0-alpha.1", "1.0-beta", "1.0-rc.2", "1.0-rc.10", "1.0-rc9", "1.0-rc10", "2.0-rc1",
+		"0.9", "1.0", "1.2a", "v1.3", "1.3.1", "1.9", "1.10", "2.0+build7", "10", "2026-07-28", "2026-11-01", "2026"}
 	for turn := range order {
 		r := registry(&pipeline.Memory{})
 		for i := range order {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -12,8 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// RetryPolicy says how often and when a tool is tried again (S2-RETRY-1). MaxAttempts counts all attempts, the first
-// too: attempts = retries + 1 (X-11). In configuration it may be the name of a preset.
+// RetryPolicy says how often and when a tool is tried again. MaxAttempts counts all attempts, the first one too. In
+// configuration it may be the name of a preset.
 type RetryPolicy struct {
 	Name        string   `yaml:"-" json:"name,omitempty"`
 	MaxAttempts int      `yaml:"max-attempts" json:"max-attempts,omitempty"`
@@ -21,8 +20,8 @@ type RetryPolicy struct {
 	Multiplier  float64  `yaml:"multiplier" json:"multiplier,omitempty"`
 	MaxDelay    Duration `yaml:"max-delay" json:"max-delay,omitempty"` // 0: 30s
 	Jitter      float64  `yaml:"jitter" json:"jitter,omitempty"`       // 0.25: each delay within +-25 %
-	// On lists the faults worth another attempt: codes of contracts T2, classes of S2-FALL-5, or "any"; empty: any, for
-	// whoever writes max-attempts wants attempts.
+	// On lists the faults worth another attempt: fault codes, error classes, or "any". Empty means any: an operator who
+	// writes max-attempts wants attempts.
 	On []string `yaml:"on" json:"on,omitempty"`
 }
 
@@ -31,7 +30,7 @@ const AnyFault = "any"
 
 const maxDelay = 30 * time.Second
 
-// NetworkRetry is S2-RETRY-3; a tool's timeout counts as network trouble (X-30).
+// NetworkRetry is the preset for network trouble, which a tool's timeout counts as: 3 attempts, 500 ms, doubled.
 func NetworkRetry() RetryPolicy {
 	return RetryPolicy{
 		Name: "networkRetry", MaxAttempts: 3, BaseDelay: Duration(500 * time.Millisecond), Multiplier: 2,
@@ -39,7 +38,7 @@ func NetworkRetry() RetryPolicy {
 	}
 }
 
-// IdempotentSafeRetry is S2-RETRY-4.
+// IdempotentSafeRetry is the preset for any fault: 2 attempts, 200 ms, times 1.5.
 func IdempotentSafeRetry() RetryPolicy {
 	return RetryPolicy{
 		Name: "idempotentSafeRetry", MaxAttempts: 2, BaseDelay: Duration(200 * time.Millisecond), Multiplier: 1.5,
@@ -47,10 +46,10 @@ func IdempotentSafeRetry() RetryPolicy {
 	}
 }
 
-// NoRetry is S2-RETRY-5.
+// NoRetry is the preset of one attempt.
 func NoRetry() RetryPolicy { return RetryPolicy{Name: "noRetry", MaxAttempts: 1} }
 
-// Preset returns a policy by the documents' name.
+// Preset returns the policy of that name.
 func Preset(name string) (RetryPolicy, error) {
 	for _, p := range []RetryPolicy{NetworkRetry(), IdempotentSafeRetry(), NoRetry()} {
 		if p.Name == name {
@@ -101,10 +100,12 @@ func (p RetryPolicy) check() error {
 	return nil
 }
 
-var classes = []messages.ErrorClass{messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal}
+var classes = []messages.ErrorClass{
+	messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal,
+}
 
-// NextDelay is base * multiplier^n, at most MaxDelay (S2-RETRY-2). The first wait of the documents' interceptor uses
-// n = 0 and that of the engine n = 1 (X-10). The exponent is bounded before the power is taken.
+// NextDelay is base * multiplier^n, at most MaxDelay. Before the second attempt n is 0 for the policy of the retry stage
+// and 1 for a tool's own. The exponent is bounded before the power is taken.
 func (p RetryPolicy) NextDelay(n int) time.Duration {
 	top := p.MaxDelay.D()
 	if top <= 0 {
@@ -121,33 +122,17 @@ func (p RetryPolicy) NextDelay(n int) time.Duration {
 	return time.Duration(d)
 }
 
-// Delay is NextDelay with the policy's jitter; what the fault asks for (Retry-After) is the least.
-func (p RetryPolicy) Delay(n int, f *messages.Fault) time.Duration {
-	d := Jitter(p.NextDelay(n), p.Jitter)
-	if f != nil && f.RetryAfter > d {
-		d = f.RetryAfter
-	}
-	return d
-}
-
-// Jitter spreads a delay evenly over +-share of it (RT-13).
-func Jitter(d time.Duration, share float64) time.Duration {
-	if share <= 0 {
-		return d
-	}
-	return time.Duration(float64(d) * (1 - share + 2*share*rand.Float64()))
-}
-
-// ShouldRetry says whether another attempt is worth it after the given number of attempts. Only faults of the tool
-// itself count (contracts 7); bad arguments, unknown tools, unknown outcomes and cancelled calls never do
-// (S2-ARG-15).
+// ShouldRetry reports whether another attempt is worth it after the given number of attempts. Only faults of the tool
+// itself count. Bad arguments, unknown tools, unknown outcomes and cancelled calls never do: the next attempt would end
+// the same, or do the work twice.
 func (p RetryPolicy) ShouldRetry(attempts int, f *messages.Fault) bool {
 	if f == nil || attempts >= p.MaxAttempts || !f.OfTarget() {
 		return false
 	}
 	switch f.Code {
-	case messages.InvalidArguments, messages.InvalidRequest, messages.ToolNotFound, messages.OutcomeUnknown, messages.Cancelled, messages.Blocked,
-		messages.DeadlineExceeded, messages.Misconfigured, messages.RetriesExhausted:
+	case messages.InvalidArguments, messages.InvalidRequest, messages.ToolNotFound, messages.OutcomeUnknown,
+		messages.Cancelled, messages.Blocked, messages.DeadlineExceeded, messages.Misconfigured,
+		messages.RetriesExhausted:
 		return false
 	}
 	if len(p.On) == 0 {
@@ -162,14 +147,14 @@ func (p RetryPolicy) ShouldRetry(attempts int, f *messages.Fault) bool {
 	return false
 }
 
-// NotExecuted reports whether the fault proves that the tool did not run: only then may one that is not idempotent be
-// tried again (contracts 11). A timeout proves nothing.
+// NotExecuted reports whether the fault proves that the tool did not run. Without such a proof, a tool that is not
+// idempotent is not tried again. A timeout proves nothing.
 func NotExecuted(f *messages.Fault) bool {
 	return f != nil && (f.Unsent || f.Code == messages.TargetAbsent || f.Code == messages.Overloaded)
 }
 
-// MayRetry puts policy and proof together: what the retry stage asks. fallback is the stage's own policy, for tools
-// that declare none.
+// MayRetry combines the policy with what is known about the tool: it is what the retry stage asks. fallback is the
+// stage's own policy, for tools that declare none.
 func (e Effective) MayRetry(fallback RetryPolicy, attempts int, f *messages.Fault) bool {
 	p := fallback
 	if e.Retry != nil {

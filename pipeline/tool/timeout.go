@@ -8,13 +8,13 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Timeouts are the defaults for tools without a timeout of their own (S2-TIME-3).
+// Timeouts are the defaults for tools without a timeout of their own: by prefix of the name, and a general one.
 type Timeouts struct {
 	Default  time.Duration
 	Prefixes map[string]time.Duration
 }
 
-// DefaultTimeouts are those of contracts T4.
+// DefaultTimeouts are the defaults of the configuration.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		Default:  15 * time.Second,
@@ -22,7 +22,7 @@ func DefaultTimeouts() Timeouts {
 	}
 }
 
-// For resolves the time limit of one attempt: the tool's own, else that of the longest matching prefix, else the
+// For returns the time limit of one attempt: the tool's own, else that of the longest matching prefix, else the
 // default.
 func (t Timeouts) For(tool string, own time.Duration) time.Duration {
 	if own > 0 {
@@ -40,30 +40,33 @@ func (t Timeouts) For(tool string, own time.Duration) time.Duration {
 	return d
 }
 
-// TimeoutText is the text of S2-TIME-2.
+// TimeoutText is the message of a result that came too late.
 func TimeoutText(tool string, limit time.Duration) string {
 	return fmt.Sprintf("Tool '%s' timed out after %dms", tool, limit.Milliseconds())
 }
 
-// TimeoutFault is the fault of an attempt that took too long. A tool that may not run twice and had started gives
-// outcome_unknown instead (contracts 10): see UnknownOutcome.
+// TimeoutFault is the fault of an attempt that took too long. For a tool that may not run twice and had started, use
+// [UnknownOutcome] instead.
 func TimeoutFault(tool string, limit time.Duration) *messages.Fault {
 	return messages.NewFault(messages.ToolTimeout, "%s", TimeoutText(tool, limit)).From(messages.TargetOrigin)
 }
 
+// DoNotRepeat is in every text of [UnknownOutcome].
+const DoNotRepeat = "Do not repeat it"
+
 // UnknownOutcome is the fault of a tool that may or may not have done its work. check names a read tool; may be empty.
 func UnknownOutcome(tool, why, check string) *messages.Fault {
-	look := "look up what it was to change before anything else is done"
+	look := "look up what it was to change before doing anything else"
 	if check != "" {
 		look = "check with the tool '" + check + "'"
 	}
 	return messages.NewFault(messages.OutcomeUnknown,
-		"%s. The outcome is unknown: '%s' may have been carried out. Do not repeat it; %s.", strings.TrimSuffix(why, "."), tool, look).
+		"%s. The outcome is unknown: '%s' may have been carried out. "+DoNotRepeat+"; %s.", strings.TrimSuffix(why, "."), tool, look).
 		From(messages.TargetOrigin)
 }
 
-// AfterStart is the fault of a call whose tool may not run twice and had started, when something else than the tool
-// went wrong with the call: a fault that invites to another try becomes outcome_unknown. Any other stays as it is.
+// AfterStart is the fault of a call that failed for another reason after its tool, which may not run twice, had
+// started. A fault that invites another attempt becomes outcome_unknown; any other stays as it is.
 func AfterStart(tool string, f *messages.Fault, check string) *messages.Fault {
 	if f.OfTarget() && !NotExecuted(f) || !f.Retryable() && ErrorClassOf(f) == "" {
 		return f

@@ -22,7 +22,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {
-		return fmt.Errorf("%q is no duration; write it as 500ms, 15s or 2m", b)
+		return fmt.Errorf("%q is not a duration; write it as 500ms, 15s or 2m", b)
 	}
 	if v < 0 {
 		return fmt.Errorf("the duration %s is negative", b)
@@ -31,11 +31,11 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// JSON is a JSON value in its own bytes. In YAML it is written as YAML (the order of keys is kept) or as a string
+// JSON is a JSON value in its own bytes. In YAML it is written as YAML, which keeps the order of keys, or as a string
 // that holds a JSON object or array.
 type JSON []byte
 
-// MarshalJSON writes the bytes; none are null.
+// MarshalJSON writes the bytes; no bytes are null.
 func (j JSON) MarshalJSON() ([]byte, error) {
 	if len(j) == 0 {
 		return []byte("null"), nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Pin is the name with the version that a call was resolved to; a pin that the name already has gives way.
+// Pin is the name with the version that a call was resolved to, which replaces a version that the name has.
 func Pin(name, version string) string {
 	base, _, _ := strings.Cut(name, "@")
 	if version == "" {
@@ -15,11 +15,11 @@ func Pin(name, version string) string {
 	return base + "@" + version
 }
 
-// versions says which version is the one to run, by the rules of semantic versions as far as they go: part by part,
-// numbers as numbers (1.10 is newer than 1.9), a release newer than what led to it (1.0 than 1.0-rc.10, and that than
-// 1.0-rc.9), a leading v and what follows a + without weight. Any release goes before any pre-release (1.9 before
-// 2.0-rc1), because a call that pins nothing must not be moved by a trial. The order is total: two that are spelled
-// differently are never equal, so that all processes choose the same.
+// versions orders versions; the last one is the one to run. It follows semantic versions as far as they go: part by
+// part, numbers as numbers (1.10 is newer than 1.9), a release newer than its pre-releases (1.0 than 1.0-rc.10, which
+// is newer than 1.0-rc.9); a leading v and what follows a + do not count. Any release is preferred to any pre-release
+// (1.9 to 2.0-rc1), because a trial must not take over the calls that pin no version. The order is total: two versions
+// that are spelled differently are never equal, so all processes choose the same.
 func versions(a, b string) int {
 	coreA, preA, hasA := parts(a)
 	coreB, preB, hasB := parts(b)
@@ -64,8 +64,8 @@ func inTurn(a, b []string, missing string) int {
 	return 0
 }
 
-// part compares one part: nothing before numbers before words. What follows a number ("2a") and the number at the end
-// of a word ("rc9", "rc10") counts too.
+// part compares one part: nothing before numbers, numbers before words. What follows a number ("2a") and the number at
+// the end of a word ("rc9", "rc10") count too.
 func part(a, b string) int {
 	if c := cmp.Compare(partKind(a), partKind(b)); c != 0 {
 		return c
@@ -87,7 +87,7 @@ func partKind(part string) int {
 	return 2
 }
 
-// lead cuts the number at the beginning off; what is no number of 64 bits belongs to the rest.
+// lead splits off the number at the beginning. A number beyond 64 bits belongs to the rest.
 func lead(part string) (n uint64, rest string) {
 	rest = strings.TrimLeft(part, "0123456789")
 	n, err := strconv.ParseUint(part[:len(part)-len(rest)], 10, 64)
@@ -97,7 +97,7 @@ func lead(part string) (n uint64, rest string) {
 	return n, rest
 }
 
-// tail cuts the number at the end off.
+// tail splits off the number at the end.
 func tail(part string) (word string, n uint64) {
 	word = strings.TrimRight(part, "0123456789")
 	n, err := strconv.ParseUint(part[len(word):], 10, 64)

@@ -1,6 +1,6 @@
-// Package toolbox runs tools: Go functions in this process, HTTP endpoints, and whatever the bus and MCP fill in. What
-// a tool is (definition, arguments, policy) is package tool, which the tool stages import; this one is imported by
-// whoever serves tools.
+// Package toolbox runs tools: Go functions in this process, HTTP endpoints, and those that the NATS and MCP executors
+// reach. What a tool is (definition, arguments, policy) is in package tool, which the tool stages import; processes
+// that serve tools import this one.
 package toolbox
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// Executor runs one tool. It watches ctx: when it ends, the work stops and Execute returns (S2-TIME-1). It is called
-// for many calls at once.
+// Executor runs one tool. It must watch ctx: when ctx ends, the work stops and Execute returns, because a timeout that
+// leaves the work running only hides it. Execute is called for many calls at once.
 //
-// An error that is or wraps a *messages.Fault travels as it is. Unsent in it says that the tool provably did not run.
-// Any other error is tool_error, a context's end is a timeout or a cancel.
+// An error that is or wraps a *messages.Fault is passed on as it is. Unsent in it says that the tool provably did not
+// run. Any other error becomes tool_error, and the end of ctx a timeout or a cancellation.
 type Executor interface {
 	Execute(ctx context.Context, inv Invocation) (Result, error)
 }
 
-// ExecutorFunc is a function as an Executor.
+// ExecutorFunc makes a function an Executor.
 type ExecutorFunc func(ctx context.Context, inv Invocation) (Result, error)
 
 // Execute calls f.
@@ -40,46 +40,46 @@ type Invocation struct {
 	Arguments json.RawMessage
 	CallID    string
 	// IdempotencyKey is the same for every attempt and redelivery of one call; a tool that honours it runs once. It is
-	// the call's id, or made of tenant, tool and the caller's own key.
+	// the call's id, or is made of the tenant, the tool and the caller's own key.
 	IdempotencyKey string
 	Tenant         string
 	Session        string
 	// Deadline of this attempt.
 	Deadline time.Time
 	Trace    messages.Trace
-	// MCP is what an MCP caller said beside the arguments; nil for other callers.
+	// MCP is what an MCP caller sent beside the arguments; nil for other callers.
 	MCP *tool.MCPCall
-	// Progress takes a sign of life, a JSON object such as {"progress":1,"total":2,"message":"..."}; never nil. It
-	// reaches the caller if he asked for it, and may be called until Execute returns.
+	// Progress takes a progress message, a JSON object such as {"progress":1,"total":2,"message":"..."}. It is never
+	// nil. The caller gets the message if they asked for progress. It may be called until Execute returns.
 	Progress func(progress json.RawMessage)
-	// Streams says that the caller reads the result while it is made: a tool that can give it either way gives chunks.
+	// Streams says that the caller reads the result as it is made. A tool that can give it in chunks should do so.
 	Streams bool
 	// Once says that the tool may not run twice: its request is sent once, and no redirect is followed.
 	Once bool
-	// Chunk takes the next piece of a result that is text; never nil. It is shown at once where the caller reads a stream
-	// and no stage holds it back. Pieces may be cut anywhere. Joined they are the result if Execute returns no Content, and
-	// the beginning of Content if it does. It may be called until Execute returns. An error after the first chunk is the
-	// end of the call: nothing is tried again.
+	// Chunk takes the next piece of a result that is text. It is never nil. The piece is shown at once if the caller
+	// reads a stream and no stage holds it back. Pieces may be cut anywhere. Joined they are the result if Execute
+	// returns no Content, and the beginning of Content if it does. It may be called until Execute returns. After the
+	// first chunk an error ends the call: nothing is tried again.
 	Chunk func(text string)
 }
 
-// Result is what a tool gave.
+// Result is what a tool returned.
 type Result struct {
 	// Content is JSON, or plain text.
 	Content []byte
-	// Structured is the structured content beside a text, if there is any.
+	// Structured is the structured content beside a text, if any.
 	Structured json.RawMessage
-	// IsError says that the tool itself reports a failure in Content: passed on as it is, never cached (contracts 13).
+	// IsError says that the tool itself reports a failure in Content. It is passed on as it is and never cached.
 	IsError  bool
 	Metadata map[string]any
-	streamed bool // it was given in chunks, which it begins with
+	streamed bool // it begins with what was given in chunks
 }
 
 // Executors are the executors by kind: "go", "http", "nats", "mcp".
 type Executors map[string]Executor
 
-// fault reads an executor's error: its own fault, or, by the kinds of errors that Go has for it and never by words, a
-// timeout, network trouble (with the proof that nothing was sent where the connection was not made), or tool_error.
+// fault turns an executor's error into a fault: the error's own, else a timeout, network trouble or tool_error, by the
+// kind of the error and never by its words. If the connection was not made, the fault proves that nothing was sent.
 func fault(tool string, err error) *messages.Fault {
 	var f *messages.Fault
 	if errors.As(err, &f) {
@@ -97,7 +97,8 @@ func fault(tool string, err error) *messages.Fault {
 		f.Code, f.Unsent = messages.ToolNetwork, true
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &other) && other.Timeout():
 		f.Code = messages.ToolTimeout
-	case op != nil, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrUnexpectedEOF):
+	case op != nil, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed),
+		errors.Is(err, io.ErrUnexpectedEOF):
 		f.Code = messages.ToolNetwork
 	}
 	return f

@@ -64,35 +64,6 @@ func execute(t *testing.T, e toolbox.Executor, d *tool.Definition) (toolbox.Resu
 	return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), CallID: "c1", IdempotencyKey: "k1"})
 }
 
-// An endpoint that took the request and died with it has perhaps done the work. Go's transport would send the request
-// once more by itself, because it carries an idempotency key; that must not happen, and on a connection that was used
-// before least of all.
-func TestHTTPIsNeverSentTwice(t *testing.T) {
-	t.Parallel()
-	for _, own := range []string{"", "Idempotency-Key", "X-Idempotency-Key", "x-idempotency-key"} {
-		url, requests := wire(t, func(n int64, c net.Conn) {
-			if n == 1 {
-				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-				return
-			}
-			_ = c.Close()
-		})
-		e := toolbox.NewHTTPExecutor()
-		defer e.Close()
-		d := httpTool(url, tool.Policy{})
-		if own != "" {
-			d.Executor.Headers = map[string]string{own: "mine"}
-		}
-		_, err := execute(t, e, d)
-		require.NoError(t, err)
-		_, err = execute(t, e, d)
-		f := faultOf(t, err)
-		require.Equal(t, messages.ToolNetwork, f.Code, own)
-		require.False(t, f.Unsent, "it may have run")
-		require.EqualValues(t, 2, requests.Load(), "one request for each attempt; own header %q", own)
-	}
-}
-
 func TestGoexit(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -124,21 +95,33 @@ func TestHostileHTTP(t *testing.T) {
 		code   messages.Code
 		text   string
 	}{
-		"reset before headers":      {answer: plain(""), code: messages.ToolNetwork, text: "closed"},
-		"half a header":             {answer: plain("HTTP/1.1 200 O"), code: messages.ToolNetwork},
-		"half a body":               {answer: plain("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"), code: messages.ToolNetwork},
-		"half a chunk":              {answer: plain("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf"), code: messages.ToolNetwork},
-		"no HTTP":                   {answer: plain("SSH-2.0-OpenSSH_9.6\r\n"), code: messages.ToolNetwork},
-		"says gzip, is none":        {answer: plain("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain"), code: messages.ToolNetwork},
-		"503, come again":           {answer: plain("HTTP/1.1 503 X\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
-		"503 of a proxy":            {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\nupstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
-		"429":                       {answer: plain("HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
-		"502":                       {answer: plain("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
-		"500 in HTML":               {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n<html>oops</html>"), code: messages.ToolError, text: "oops"},
-		"303 to somewhere":          {answer: plain("HTTP/1.1 303 X\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError, text: "redirect"},
-		"a redirect to itself":      {answer: func(_ int64, c net.Conn) { fmt.Fprint(c, "HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n") }, code: messages.ToolError, text: "redirect"},
-		"a redirect to nowhere":     {answer: plain("HTTP/1.1 307 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError, text: "redirect"},
-		"a redirect to bad escapes": {answer: plain("HTTP/1.1 307 X\r\nLocation: http://%zz/\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolNetwork},
+		"reset before headers": {answer: plain(""), code: messages.ToolNetwork, text: "closed"},
+		"half a header":        {answer: plain("HTTP/1.1 200 O"), code: messages.ToolNetwork},
+		"half a body": {answer: plain("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
+			code: messages.ToolNetwork},
+		"half a chunk": {answer: plain("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf"),
+			code: messages.ToolNetwork},
+		"no HTTP": {answer: plain("SSH-2.0-OpenSSH_9.6\r\n"), code: messages.ToolNetwork},
+		"says gzip, is none": {answer: plain("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain"),
+			code: messages.ToolNetwork},
+		"503, come again": {answer: plain("HTTP/1.1 503 X\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolNetwork},
+		"503 of a proxy": {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\nupstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
+		"429": {answer: plain("HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolNetwork},
+		"502": {answer: plain("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolNetwork},
+		"500 in HTML": {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n<html>oops</html>"), code: messages.ToolError, text: "oops"},
+		"303 to somewhere": {answer: plain("HTTP/1.1 303 X\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolError, text: "redirect"},
+		"a redirect to itself": {answer: func(_ int64,
+			c net.Conn) {
+			fmt.Fprint(c, "HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
+		}, code: messages.ToolError, text: "redirect"},
+		"a redirect to nowhere": {answer: plain("HTTP/1.1 307 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError,
+			text: "redirect"},
+		"a redirect to bad escapes": {answer: plain("HTTP/1.1 307 X\r\nLocation: http://%zz/\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolNetwork},
 		"endless": {answer: func(_ int64, c net.Conn) {
 			fmt.Fprint(c, "HTTP/1.1 200 OK\r\n\r\n")
 			for b := []byte(strings.Repeat("x", 1<<20)); ; {
@@ -207,7 +190,8 @@ func TestHTTPSlowLoris(t *testing.T) {
 	defer e.Close()
 	d := httpTool(url, tool.Policy{Timeout: tool.Duration(50 * time.Millisecond)})
 	pool := toolbox.NewPool(toolbox.DefaultPool())
-	target := &toolbox.Target{Tools: tools{"x": d}, Rules: documents(), Executors: toolbox.Executors{"http": e}, Pool: pool}
+	target := &toolbox.Target{Tools: tools{"x": d}, Rules: documents(), Executors: toolbox.Executors{"http": e},
+		Pool: pool}
 	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
 	<-gone
 	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
@@ -231,7 +215,8 @@ func TestHTTPGuard(t *testing.T) {
 	defer shut.Close()
 	defer open.Close()
 	for _, source := range []tool.Source{tool.API, tool.Discovered, ""} {
-		for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "127.1"} {
+		for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254",
+			"127.1"} {
 			d := httpTool("http://"+host+":"+port, tool.Policy{})
 			d.Source = source
 			_, err := execute(t, shut, d)

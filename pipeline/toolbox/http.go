@@ -27,15 +27,15 @@ import (
 
 const maxResponse = 10 << 20
 
-// HTTPExecutor runs tools that are HTTP endpoints: the arguments are POSTed as JSON, the answer's body is the result.
-// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308) for tools that
-// are idempotent, any other is refused, so that no answer can lead a call to another host or into a private network.
+// HTTPExecutor runs tools that are HTTP endpoints: it POSTs the arguments as JSON, and the answer's body is the result.
+// Only the URL of the definition is ever called: a redirect within the same origin is followed (307 and 308) for
+// idempotent tools. Any other is refused, so that no answer can lead a call to another host or into a private network.
 //
-// A tool that does not come from the operator's file reaches public addresses only, and the networks that Allow names:
-// the address is checked when the connection is made, after the name was resolved, so that no name and no rebinding
-// leads inside (security.md, SSRF). Such a tool uses no proxy of the environment, which would hide the address.
+// A tool that does not come from the operator's file reaches public addresses only, and the networks that Allow names.
+// The address is checked when the connection is made, after the name was resolved, so that neither a name nor DNS
+// rebinding leads inside. Such a tool does not use a proxy of the environment, which would hide the address.
 type HTTPExecutor struct {
-	// References resolves the values of the definition's headers; set it before the first call.
+	// References resolves the values of the definition's headers. Set it before the first call.
 	References tool.References
 
 	client  *http.Client
@@ -44,8 +44,8 @@ type HTTPExecutor struct {
 
 var _ Executor = (*HTTPExecutor)(nil)
 
-// NewHTTPExecutor returns an executor with its own connections; Close drops the idle ones. allow are networks beside
-// the public internet that tools of the API may reach.
+// NewHTTPExecutor returns an executor with its own connections. allow are the networks, beside the public internet,
+// that tools of the API may reach.
 func NewHTTPExecutor(allow ...netip.Prefix) *HTTPExecutor {
 	open := &net.Dialer{Timeout: 10 * time.Second}
 	guard := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
@@ -56,18 +56,17 @@ func NewHTTPExecutor(allow ...netip.Prefix) *HTTPExecutor {
 
 func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
+		Transport: NewConnections(&http.Transport{
 			Proxy:               proxy,
 			DialContext:         d.DialContext,
 			TLSHandshakeTimeout: 10 * time.Second,
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     90 * time.Second,
 			ForceAttemptHTTP2:   true,
-		},
+		}),
 		CheckRedirect: func(to *http.Request, via []*http.Request) error {
 			from := via[0].URL
-			once, _ := to.Context().Value(sendOnce{}).(bool)
-			if once || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
+			if !mayRepeat(to.Context()) || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
 				return http.ErrUseLastResponse
 			}
 			return nil
@@ -75,13 +74,9 @@ func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Cl
 	}
 }
 
-// sendOnce is the key of a request's context that keeps a redirect from being followed: 307 and 308 send the request a
-// second time, and nobody knows what the first one did.
-type sendOnce struct{}
-
 var errPrivate = errors.New("the address is not public")
 
-// mayDial judges the address that is about to be connected to.
+// mayDial refuses an address that must not be connected to.
 func mayDial(address string, allow []netip.Prefix) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -100,7 +95,7 @@ func (e *HTTPExecutor) Close() {
 	e.guarded.CloseIdleConnections()
 }
 
-// Execute posts the arguments. No value of a header stands in the error.
+// Execute posts the arguments. Errors never contain the value of a header.
 func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, error) {
 	own := make(http.Header, len(inv.Tool.Executor.Headers))
 	for k, v := range inv.Tool.Executor.Headers {
@@ -123,7 +118,7 @@ func (e *HTTPExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	return r, err
 }
 
-// hide takes a header's value out of a text, and the part of it that follows its scheme.
+// hide removes a header's value from a text, also the part that follows its scheme.
 func hide(text, value string) string {
 	_, token, _ := strings.Cut(value, " ")
 	for _, secret := range []string{value, token} {
@@ -143,14 +138,16 @@ func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/plain;q=0.9, */*;q=0.1")
 	if inv.Streams {
-		req.Header.Set("Accept", "text/event-stream, application/x-ndjson;q=0.9, application/json;q=0.8, text/plain;q=0.8, */*;q=0.1")
+		req.Header.Set("Accept",
+			"text/event-stream, application/x-ndjson;q=0.9, application/json;q=0.8, text/plain;q=0.8, */*;q=0.1")
 	}
 	for k, v := range headers(inv) {
 		req.Header.Set(k, v)
 	}
 	maps.Copy(req.Header, own)
-	SendOnce(req.Header)
-	ctx = context.WithValue(ctx, sendOnce{}, inv.Once)
+	if inv.Once {
+		ctx = Once(ctx)
+	}
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
 	c := e.client
@@ -190,7 +187,7 @@ func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header
 	return outcome(inv.Tool, resp.StatusCode, retryAfter(resp.Header.Get("Retry-After")), body, "")
 }
 
-// contentOf is the result of bytes of a content type: text as it is, anything else as base64 with its type.
+// contentOf makes a result of bytes with a content type: text as it is, anything else as base64 with its type.
 func contentOf(inv Invocation, contentType string, body []byte) Result {
 	mediaType, text := tool.MediaType(contentType)
 	if text || len(body) == 0 {
@@ -199,24 +196,13 @@ func contentOf(inv Invocation, contentType string, body []byte) Result {
 	return Result{Content: tool.Binary(mediaType, body, inv.CallID), Metadata: map[string]any{tool.MetaBinary: mediaType}}
 }
 
-// SendOnce keeps Go's transport from sending a request once more by itself when a connection breaks under it: it does
-// that to every request that carries an idempotency key, by the canonical name of the header. On the wire the case of a
-// name means nothing. Whether a tool is tried again is decided by its policy and nowhere else.
-func SendOnce(h http.Header) {
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if v, ok := h[name]; ok {
-			delete(h, name)
-			h[strings.ToLower(name)] = v
-		}
-	}
-}
-
 func tooLong(tool string, limit int64) *messages.Fault {
-	return messages.NewFault(messages.ToolError, "tool '%s' answered with more than %d bytes; raise max-response of its executor or make it answer less", tool, limit)
+	return messages.NewFault(messages.ToolError, "tool '%s' answered with more than %d bytes; "+
+		"raise max-response of its executor or make it answer less", tool, limit)
 }
 
-// network reads a transport error without its URL, which may hold a secret. Before there was a connection, nothing was
-// sent.
+// network makes a fault of a transport error, without its URL, which may hold a secret. Unless there was a connection,
+// nothing was sent.
 func network(ctx context.Context, name string, connected bool, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -229,7 +215,8 @@ func network(ctx context.Context, name string, connected bool, err error) error 
 	isOp := errors.As(err, &op)
 	switch {
 	case errors.Is(err, errPrivate):
-		f = messages.NewFault(messages.Misconfigured, "tool '%s': its URL leads to an address that is not public; define the tool in the configuration file, or name the network in tool.api-networks", name)
+		f = messages.NewFault(messages.Misconfigured, "tool '%s': its URL leads to an address that is not public; "+
+			"define the tool in the configuration file, or name the network in tool.api-networks", name)
 		f.Unsent = !connected
 	case errors.As(err, &dns):
 		f.Message = fmt.Sprintf("tool '%s': the name of its host cannot be resolved", name)
@@ -243,14 +230,14 @@ func network(ctx context.Context, name string, connected bool, err error) error 
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		f.Message = fmt.Sprintf("tool '%s': the connection closed before the answer was complete", name)
 	default:
-		f.Message = fmt.Sprintf("tool '%s': what came back is no HTTP answer that can be read", name)
+		f.Message = fmt.Sprintf("tool '%s': the answer is not readable as HTTP", name)
 	}
 	return f
 }
 
-// outcome maps a status that is no success. What the tool says in its own words about bad input or a missing thing is
-// a result (IsError); what a gateway says about the way there is a fault. Only the tool's definition says which status
-// proves that nothing was done: a proxy answers 429 and 503 of itself, also in the middle of the work.
+// outcome maps a status other than success. What the tool itself says about bad input or a missing thing is a result
+// (IsError); what a gateway says about the way there is a fault. Only the tool's definition says which status proves
+// that nothing was done: a proxy can answer 429 and 503 in the middle of the work.
 func outcome(d *tool.Definition, status int, wait time.Duration, body []byte, text string) (Result, error) {
 	name := d.Name
 	said := strings.TrimSpace(text)
@@ -266,13 +253,15 @@ func outcome(d *tool.Definition, status int, wait time.Duration, body []byte, te
 	case slices.Contains(d.NotExecuted, status):
 		f.Code, f.Unsent = messages.ToolNetwork, true
 	case status/100 == 3:
-		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL", name, status)
-	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway:
+		f.Message = fmt.Sprintf("tool '%s' answered %d, a redirect that is not followed; configure the final URL",
+			name, status)
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable, status == http.StatusBadGateway:
 		f.Code = messages.ToolNetwork
 	case status == http.StatusGatewayTimeout || status == http.StatusRequestTimeout:
 		f.Code = messages.ToolTimeout
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		f.Message = fmt.Sprintf("tool '%s' answered %d: it refuses our credentials; check the headers of its executor", name, status)
+		f.Message = fmt.Sprintf("tool '%s' answered %d: it refuses our credentials; check the headers of its executor",
+			name, status)
 	case status/100 == 4 && len(bytes.TrimSpace(body)) > 0:
 		return Result{Content: body, IsError: true, Metadata: map[string]any{"status": status}}, nil
 	}
@@ -292,9 +281,5 @@ func retryAfter(h string) time.Duration {
 
 // Short makes a text of another program fit for a message: valid UTF-8, at most 300 characters.
 func Short(s string) string {
-	r := []rune(strings.ToValidUTF8(strings.TrimSpace(s), "?"))
-	if len(r) > 300 {
-		return string(r[:297]) + "..."
-	}
-	return string(r)
+	return messages.Clip(strings.ToValidUTF8(strings.TrimSpace(s), "?"), 300)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// streamOf is how an answer is read piece by piece; nil if it is read whole. Server-sent events and JSON lines are
-// streams; any other text is one if its length was not said before. JSON is a value and stays whole.
+// streamOf returns the reader for an answer that comes piece by piece; nil if it is read whole. Server-sent events and
+// JSON lines are streams, and so is any other text whose length was not announced. JSON is one value and is read whole.
 func streamOf(resp *http.Response) func(Invocation, int64, io.Reader) (Result, error) {
 	if resp.StatusCode/100 != 2 {
 		return nil
@@ -34,17 +34,17 @@ func streamOf(resp *http.Response) func(Invocation, int64, io.Reader) (Result, e
 	return nil
 }
 
-// readText gives the body as it comes; it is the result.
+// readText passes on the body as it comes; the body is the result.
 func readText(inv Invocation, limit int64, body io.Reader) (Result, error) {
 	return readPieces(inv, limit, body, func(b []byte) int { return len(b) })
 }
 
-// readLines gives whole lines; the body is the result.
+// readLines passes on whole lines; the body is the result.
 func readLines(inv Invocation, limit int64, body io.Reader) (Result, error) {
 	return readPieces(inv, limit, body, func(b []byte) int { return bytes.LastIndexByte(b, '\n') + 1 })
 }
 
-// readPieces gives as much of what was read as ready says.
+// readPieces passes on as much of what was read as ready says.
 func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) int) (Result, error) {
 	var all, buf []byte
 	given := 0
@@ -67,9 +67,9 @@ func readPieces(inv Invocation, limit int64, body io.Reader, ready func([]byte) 
 	}
 }
 
-// readEvents reads the events that the tool face writes too: chunk, whose data is {"text": "..."}; progress, a sign of
-// life; result, the whole result, which ends the stream; error, which ends it as a failure. The data of an event without
-// a name, or named message, is text as it stands; [DONE] ends the stream. Other events are dropped.
+// readEvents reads the events that Shallot's own tool API writes too: chunk, whose data is {"text": "..."}; progress;
+// result, the whole result, which ends the stream; error, which ends it as a failure. The data of an event without a
+// name, or named message, is plain text; [DONE] ends the stream. Other events are ignored.
 func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 	events := chat.NewEventReader(body, int(limit)+64, nil)
 	var size int64
@@ -103,7 +103,8 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 		case "progress":
 			inv.Progress(ev.Data)
 		case "error":
-			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' failed: %s", inv.Tool.Name, Short(errorText(ev.Data)))
+			return Result{}, messages.NewFault(messages.ToolError,
+				"tool '%s' failed: %s", inv.Tool.Name, Short(errorText(ev.Data)))
 		case "result":
 			return resultEvent(ev.Data), nil
 		}
@@ -113,7 +114,7 @@ func readEvents(inv Invocation, limit int64, body io.Reader) (Result, error) {
 	}
 }
 
-// resultEvent reads {"result": <value or text>}; data of another form is the result itself.
+// resultEvent reads {"result": <value or text>}; other data is the result itself.
 func resultEvent(data []byte) Result {
 	raw, ok := rawjson.Field(data, "result")
 	if !ok || !json.Valid(data) {
@@ -128,7 +129,7 @@ func resultEvent(data []byte) Result {
 	return r
 }
 
-// errorText is the message of an error body, or the data.
+// errorText is the message of an error body, else the data.
 func errorText(data []byte) string {
 	raw, _ := rawjson.Field(data, "error")
 	if text, ok := rawjson.FieldString(raw, "message"); ok && json.Valid(data) {

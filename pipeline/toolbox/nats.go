@@ -10,31 +10,34 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// ErrNoResponders is what a Requester returns, wrapped or not, when nobody serves the subject: the tool provably did not run.
+// ErrNoResponders is what a Requester returns, possibly wrapped, when nothing serves the subject: the tool provably did
+// not run.
 var ErrNoResponders = errors.New("nobody serves it")
 
-// Requester sends a request and waits for its answer until ctx ends: the bus fills it with a NATS request. Header names
-// are written as given. chunk takes the pieces of the result that the endpoint sends before its answer, in order and
-// without a gap; after one is missing no more come. It is not called after Request returned.
+// Requester sends a request and waits for its answer until ctx ends; package natstool has one. Header names are written
+// as given. chunk takes the pieces of the result that the endpoint sends before its answer, in order; after a missing
+// piece no more are passed on. It is not called after Request returned.
 type Requester interface {
-	Request(ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string)) (Response, error)
+	Request(
+		ctx context.Context, subject string, header map[string]string, body []byte, chunk func(text string),
+	) (Response, error)
 }
 
-// Response is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it gave one, and
-// RetryAfter is when it wants to be asked again, as in HTTP.
+// Response is the answer of a NATS micro endpoint. ErrorCode and ErrorText are its service error, if it sent one.
+// RetryAfter says when it wants to be asked again, as in HTTP.
 type Response struct {
 	Body []byte
-	// Chunked says that the chunks are the result, and Body the last piece of it. All of them have come.
+	// Chunked says that the chunks are the result and that Body is the last one. All of them have come.
 	Chunked    bool
 	ErrorCode  string
 	ErrorText  string
 	RetryAfter string
-	// ContentType is the header of the answer; empty: text.
+	// ContentType is the header of the answer; empty means text.
 	ContentType string
 }
 
-// NATSExecutor runs tools that are NATS micro endpoints: the request's body is the arguments, the answer's the result,
-// if the endpoint does not say that it has sent it in chunks.
+// NATSExecutor runs tools that are NATS micro endpoints: the arguments are the request's body, and the answer's body is
+// the result, unless the endpoint says that it has sent it in chunks.
 type NATSExecutor struct {
 	Requester Requester
 }
@@ -65,7 +68,8 @@ func (e *NATSExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	case errors.As(err, &f), err != nil && errors.As(context.Cause(bounded), &f):
 		return Result{}, f
 	case errors.Is(err, ErrNoResponders):
-		return Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': nobody serves %s; start its worker", name, subject)
+		return Result{}, messages.NewFault(messages.TargetAbsent,
+			"tool '%s': nobody serves %s; start its worker", name, subject)
 	case err != nil && ctx.Err() != nil:
 		return Result{}, ctx.Err()
 	case err != nil:
@@ -73,7 +77,8 @@ func (e *NATSExecutor) Execute(ctx context.Context, inv Invocation) (Result, err
 	case r.ErrorCode != "" || r.ErrorText != "":
 		code, err := strconv.Atoi(r.ErrorCode)
 		if err != nil {
-			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s", name, Short(r.ErrorCode), Short(r.ErrorText))
+			return Result{}, messages.NewFault(messages.ToolError, "tool '%s' answered with the service error %s: %s",
+				name, Short(r.ErrorCode), Short(r.ErrorText))
 		}
 		return outcome(inv.Tool, code, retryAfter(r.RetryAfter), r.Body, r.ErrorText)
 	case r.Chunked:

@@ -10,35 +10,22 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// PoolConfig is `tool.executor` of the configuration (S2-TIME-4). CorePool is checked and otherwise without effect:
-// goroutines need no core threads.
+// PoolConfig is `tool.executor` of the configuration, which checks it. CorePool has no effect: goroutines need no core
+// threads.
 type PoolConfig struct {
 	CorePool      int `yaml:"core-pool" json:"core-pool"`
 	MaxPool       int `yaml:"max-pool" json:"max-pool"`
 	QueueCapacity int `yaml:"queue-capacity" json:"queue-capacity"`
 }
 
-// DefaultPool are the documents' values.
+// DefaultPool are the values of the specification.
 func DefaultPool() PoolConfig { return PoolConfig{CorePool: 16, MaxPool: 64, QueueCapacity: 256} }
 
-// Validate names the key and its bound.
-func (c PoolConfig) Validate() error {
-	switch {
-	case c.MaxPool < 1:
-		return fmt.Errorf("tool.executor.max-pool is %d; at least 1", c.MaxPool)
-	case c.CorePool < 0 || c.CorePool > c.MaxPool:
-		return fmt.Errorf("tool.executor.core-pool is %d; 0 to max-pool (%d)", c.CorePool, c.MaxPool)
-	case c.QueueCapacity < 0:
-		return fmt.Errorf("tool.executor.queue-capacity is %d; at least 0", c.QueueCapacity)
-	}
-	return nil
-}
-
-// Pool bounds how much tool work runs at once. Nothing is refused: whoever comes when all slots are taken waits, which
-// is the back-pressure that the caller feels (TO-7). It is safe for concurrent use.
+// Pool bounds how much tool work runs at once. It refuses nothing: a call that comes when all slots are taken waits,
+// and its caller feels the back-pressure. It is safe for concurrent use.
 type Pool struct {
 	slots    chan struct{}
-	admitted chan struct{} // slots and queue together; only what is in here counts as taken on
+	admitted chan struct{} // slots and queue together; only what is in here counts as accepted
 	work     sync.WaitGroup
 }
 
@@ -50,10 +37,10 @@ func NewPool(c PoolConfig) *Pool {
 // Running is the number of slots in use.
 func (p *Pool) Running() int { return len(p.slots) }
 
-// Free is how many more calls the pool takes on before callers wait: what a puller of work asks for.
+// Free is how many more calls the pool accepts before callers wait. A puller of work asks for that many.
 func (p *Pool) Free() int { return cap(p.admitted) - len(p.admitted) }
 
-// Wait waits for running work to end: at shutdown, after nothing is given to the pool any more.
+// Wait waits for running work to end. Call it at shutdown, when the pool is given no more work.
 func (p *Pool) Wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { p.work.Wait(); close(done) }()
@@ -65,7 +52,7 @@ func (p *Pool) Wait(ctx context.Context) error {
 	}
 }
 
-// acquire takes a slot, waiting for one. The error is the context's; then nothing ran.
+// acquire waits for a slot and takes it. If it fails, with the context's error, nothing ran.
 func (p *Pool) acquire(ctx context.Context) error {
 	select {
 	case p.admitted <- struct{}{}:
@@ -81,14 +68,14 @@ func (p *Pool) acquire(ctx context.Context) error {
 	}
 }
 
-// run does the work in the slot that was acquired. It returns as soon as ctx ends, although the work may still be on
-// its way out: the slot is free when the work has really ended, and its late answer is dropped. A panic is a tool_error.
+// run does the work in the slot that was acquired. It returns as soon as ctx ends, although the work may still be
+// stopping; the slot is freed when the work has really ended, and a late answer is dropped. A panic is a tool_error.
 func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Context) (Result, error)) (Result, error) {
 	type outcome struct {
 		r   Result
 		err error
 	}
-	out := make(chan outcome, 1) // room for one: a late answer is put here and nobody reads it
+	out := make(chan outcome, 1) // buffered, so that a late answer needs no reader
 	p.work.Add(1)
 	go func() {
 		defer p.work.Done()
@@ -107,7 +94,7 @@ func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Conte
 		return o.r, o.err
 	case <-ctx.Done():
 		select {
-		case o := <-out: // both at once: what was done is done
+		case o := <-out: // both at once: the work is done
 			return o.r, o.err
 		default:
 		}
@@ -115,16 +102,17 @@ func (p *Pool) run(ctx context.Context, tool string, work func(ctx context.Conte
 	}
 }
 
-// errNoEnd stays where the work ended its goroutine instead of returning (runtime.Goexit): that is no success.
+// errNoEnd is the error of work that ended its goroutine instead of returning (runtime.Goexit), which is not a success.
 var errNoEnd = errors.New("it ended without an answer")
 
 type panicError struct{ text, stack string }
 
 func (e *panicError) Error() string { return "it panicked: " + e.text }
 
-// busy is the fault of a call whose time was over before a slot was free: the tool did not run.
+// busy is the fault of a call whose time was over before it got a slot: the tool did not run.
 func busy(tool string) *messages.Fault {
-	f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over while it waited for a free slot to run '%s'; it did not run", tool).From("tool pool")
+	f := messages.NewFault(messages.DeadlineExceeded, "the call's time was over while it waited for a free slot "+
+		"to run '%s'; it did not run", tool).From("tool pool")
 	f.Unsent = true
 	return f
 }

@@ -15,13 +15,13 @@ import (
 // resultKey is the one text of a tool's stream.
 var resultKey = pipeline.ChunkKey{Tool: -1}
 
-// resultStream takes the signs of life and the chunks of one run of a tool and sends what the caller may see now to the
-// process that accepted the call. Nothing is sent after end, but by finish: the call then belongs to whoever passes it
-// on. Executors may use it from any goroutine.
+// resultStream takes the progress messages and the chunks of one run of a tool and sends what the caller may see now to
+// the process that accepted the call. After end, only finish sends: the call then belongs to the process that continues
+// it. Executors may use it from any goroutine.
 type resultStream struct {
-	progress bool // the caller asked for signs of life
+	progress bool // the caller asked for progress
 	show     bool // the caller reads chunks and no stage holds them back
-	wordless bool // a stage rewrites results: signs of life go without their texts, which no stage sees
+	wordless bool // a stage rewrites results: progress goes without its texts, which no stage sees
 	filters  []pipeline.ChunkFilter
 
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ type resultStream struct {
 	shown bool            // a part of the text was sent
 }
 
-// alive sends a sign of life.
+// alive sends a progress message.
 func (s *resultStream) alive(what json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,10 +46,11 @@ func (s *resultStream) alive(what json.RawMessage) {
 			return
 		}
 	}
-	_ = s.emit(chat.ToolProgress(what)) // a lost sign of life is no failure
+	_ = s.emit(chat.ToolProgress(what)) // losing progress is not a failure
 }
 
-// numbers is what may be said of a sign of life where a stage rewrites results: how far the tool is, if it says that.
+// numbers keeps only the numbers of a progress message, for calls on whose way a stage rewrites results. far is false
+// if it has none.
 func numbers(what json.RawMessage) (out json.RawMessage, far bool) {
 	out = json.RawMessage("{}")
 	for _, key := range []string{"progress", "total"} {
@@ -84,26 +85,26 @@ func (s *resultStream) send(text string) {
 	}
 	s.shown = true
 	if s.emit(chat.ToolChunk(text)) != nil {
-		s.show = false // nobody takes them any more; the result is whole at the end
+		s.show = false // nothing takes them any more; the result is whole at the end
 	}
 }
 
-// end stops the executor's access: it may still be on its way out.
+// end ends the executor's access, because it may run on for a while.
 func (s *resultStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
 }
 
-// begun reports whether the tool has given a piece of its result: then it has run, whatever it says later.
+// begun reports whether the tool has given a piece of its result. Then it has run, whatever it says later.
 func (s *resultStream) begun() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.given
 }
 
-// complete makes a result of which chunks were given whole. A result that says something else than its chunks is a
-// failure where a part of them was shown, and stands where nobody saw them.
+// complete adds the chunks to a result that was given in chunks. A result that differs from its chunks is a failure if
+// a part of them was shown, and replaces them if nobody saw them.
 func (s *resultStream) complete(tool string, r *Result) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,14 +126,15 @@ func (s *resultStream) complete(tool string, r *Result) error {
 	case s.shown && r.IsError:
 		return messages.NewFault(messages.ToolError, "tool '%s' failed: %s", tool, Short(whole))
 	case s.shown:
-		return messages.NewFault(messages.ToolError, "the result of tool '%s' does not begin with the chunks that it gave before; give chunks only, or the whole text too", tool)
+		return messages.NewFault(messages.ToolError, "the result of tool '%s' does not begin with the chunks "+
+			"that it gave before; give chunks only, or the whole text too", tool)
 	default:
 		s.show = false
 	}
 	return nil
 }
 
-// reply puts a streamed result into the call, and sends what the filters have held back of it.
+// reply puts a streamed result into the call and sends what the filters have held back.
 func (s *resultStream) reply(c *messages.Call, content string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,8 +3,6 @@ package toolbox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,32 +20,28 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the attempt's
-// time. The call's request is the arguments, its reply the result.
+// Target is the target of tool calls: it finds the definition and runs its executor in the pool, within the time of an
+// attempt. The call's request is the arguments, its reply the result.
 //
-// It may be called again for one call after a crash: a tool that may run twice does; any other gives the stored result,
-// or the fault outcome_unknown, and is never run again.
+// A tool that may not run twice runs once for a call; asked for another attempt, Do ends in the fault outcome_unknown.
+// That nobody asks again after a crash is for its caller to see to; see [Target.Once].
 type Target struct {
 	Tools     tool.Tools
 	Rules     tool.Rules
 	Executors Executors
 	Pool      *Pool
-	Runs      *RunRecords
 	// Approvals are the policies of the stage that asks people; nil: only tools that say so themselves need an approval.
 	// Such a call runs only with the grant of exactly its arguments, whatever is on its route.
 	Approvals *approval.Policies
-	// Parser holds results against output schemas; nil: they are not looked at.
+	// Parser checks results against output schemas; nil: they are not checked.
 	Parser *args.Parser
-	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A stage
-	// that is unknown here holds streamed results back. Nil means that none is known.
+	// Filters returns the maker of a stage's chunk filter, by the stage's name, from this process's own registry. A
+	// stage that it does not know holds streamed results back. Nil knows none.
 	Filters func(stage string) (stream.FilterMaker, bool)
 	Log     *slog.Logger
 }
 
 var _ pipeline.Target = (*Target)(nil)
-
-// recordGrace is how long a record may still be written after the call's own time is over.
-const recordGrace = 5 * time.Second
 
 // Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
 // stream_cut, but for an unknown outcome and the end of the call's own time.
@@ -64,9 +58,9 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 	}
 	exec := t.Executors[d.Executor.Kind]
 	if exec == nil {
-		return messages.NewFault(messages.TargetAbsent, "tool '%s': no executor of kind %q runs here", d.Name, d.Executor.Kind).From(messages.TargetOrigin)
+		return targetFault(messages.TargetAbsent, "tool '%s': no executor of kind %q runs here", d.Name, d.Executor.Kind)
 	}
-	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: arguments(c)}
+	a := &attempt{t: t, c: c, d: d, e: t.Rules.Effective(d), exec: exec, emit: emit, args: tool.Arguments(c)}
 	a.limit = a.e.Timeout
 	var ms int64
 	if c.Noted(messages.NoteToolTimeout, &ms) && ms > 0 {
@@ -79,41 +73,30 @@ func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) e
 		return busy(d.Name)
 	}
 	a.open()
-	switch {
-	case a.e.Unguarded:
+	if a.e.Unguarded {
 		return a.ended(a.reply(a.run(ctx)))
-	case t.Runs == nil || t.Runs.Store == nil:
-		r, err := a.run(ctx)
-		return a.ended(a.reply(r, a.proven(r, err)))
 	}
 	return a.ended(a.guarded(ctx))
 }
 
-// notGranted says why a call that needs an approval has none: nobody was there to ask, or the arguments are others since.
+// notGranted says why a call that needs an approval has none: nobody was asked, or the arguments have changed since.
 func notGranted(c *messages.Call, d *tool.Definition) *messages.Fault {
 	why := "the stage '" + tool.ApprovalStage + "', which asks for it, was not on the route; switch it on"
 	if slices.ContainsFunc(c.Slip.Stops, func(s messages.Stop) bool { return s.Name == tool.ApprovalStage }) {
-		why = "the stage '" + tool.ApprovalStage + "' was on the route and granted nothing for these arguments; a stage further in may have changed them"
+		why = "the stage '" + tool.ApprovalStage + "' was on the route and granted nothing for these arguments; " +
+			"a stage further in may have changed them"
 	}
-	return messages.NewFault(messages.Blocked, "the tool '%s' needs an approval and was not run: %s", d.Name, why).At("tool").From("registry")
+	return messages.NewFault(messages.Blocked,
+		"the tool '%s' needs an approval and was not run: %s", d.Name, why).At("tool").From("registry")
 }
 
-// name is the tool's name with the version that an earlier stage resolved, so that one call keeps to one version.
+// name is the tool's name with the version that an earlier stage resolved, so that one call uses one version.
 func (t *Target) name(c *messages.Call) string {
 	var version string
 	if c.Noted(messages.NoteToolVersion, &version) && version != "" {
 		return tool.Pin(c.Tool, version)
 	}
 	return c.Tool
-}
-
-// arguments are the request, or what a request of text holds.
-func arguments(c *messages.Call) json.RawMessage {
-	raw := c.Request()
-	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage("{}")
-	}
-	return raw
 }
 
 type attempt struct {
@@ -129,7 +112,7 @@ type attempt struct {
 	out   *resultStream
 }
 
-// open prepares what the executor says while it runs.
+// open prepares for what the executor says while it runs.
 func (a *attempt) open() {
 	a.c.Unnote(messages.NoteStreamShown)
 	var said tool.MCPCall
@@ -143,7 +126,7 @@ func (a *attempt) open() {
 	a.out.wordless = a.out.progress && stream.Unseen(a.c)
 }
 
-// ended notes that a part of the result was shown, so that nothing runs again for it and nothing else stands in.
+// ended notes that a part of the result was shown, so that nothing runs again for it and no other result replaces it.
 func (a *attempt) ended(err error) error {
 	if !a.out.shown {
 		return err
@@ -151,25 +134,29 @@ func (a *attempt) ended(err error) error {
 	a.c.Note(messages.NoteStreamShown, true)
 	f, ok := errors.AsType[*messages.Fault](err)
 	if !ok || f.Code == messages.OutcomeUnknown || f.Code == messages.Cancelled || f.Code == messages.DeadlineExceeded {
-		return err // these say more, and nobody acts on them either
+		return err // these codes say more, and are not tried again either
 	}
 	return stream.ToolCut(f)
 }
 
-// run runs the executor in the slot that was acquired. The timer is the context's, not a worker of the pool (X-42).
+// run runs the executor in the slot that was acquired. The context keeps the time limit: a timer that needed a worker
+// of the pool would wait behind the work that it limits.
 func (a *attempt) run(ctx context.Context) (Result, error) {
 	limited, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	deadline, _ := limited.Deadline()
 	key := a.c.ID
 	if own := a.c.IdempotencyKey; own != "" {
-		key = messages.Key(a.c.Tenant, a.c.Tool, own) // two tenants may choose one key; the tool must not take them for one
+		key = messages.Key(a.c.Tenant, a.c.Tool, own) // two tenants may choose one key; to the tool it must be two
 	}
 	inv := Invocation{
 		Tool: a.d, Arguments: a.args, CallID: a.c.ID, IdempotencyKey: key, Tenant: a.c.Tenant, Session: a.c.Session,
-		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk, Streams: a.out.show, Once: !a.e.Idempotent,
+		Deadline: deadline, Trace: a.c.Trace, MCP: a.said, Progress: a.out.alive, Chunk: a.out.chunk,
+		Streams: a.out.show, Once: !a.e.Idempotent,
 	}
-	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) { return a.exec.Execute(ctx, inv) })
+	r, err := a.t.Pool.run(limited, a.d.Name, func(ctx context.Context) (Result, error) {
+		return a.exec.Execute(ctx, inv)
+	})
 	a.out.end()
 	if err == nil {
 		err = a.out.complete(a.d.Name, &r)
@@ -188,22 +175,25 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	var f *messages.Fault
 	switch {
 	case errors.As(err, &f) && tool.NotExecuted(f) && a.out.begun():
-		return r, messages.NewFault(messages.ToolNetwork, "'%s' gave a part of its result, and then: %s", a.d.Name, f.Message).From(messages.TargetOrigin)
+		return r, targetFault(messages.ToolNetwork,
+			"'%s' gave a part of its result, and then: %s", a.d.Name, f.Message)
 	case errors.As(err, &f):
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), pipeline.ErrCancelled):
 		return r, messages.NewFault(messages.Cancelled, "the caller cancelled while '%s' ran", a.d.Name).From("caller")
 	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// The process stops: the caller of Do hands the call to another one, or says so where it may not run again.
-		return r, messages.NewFault(messages.DeadlineExceeded, "the process that ran '%s' stopped before it ended", a.d.Name).From("deadline")
+		// The process stops: the caller of Do hands the call to another one, or fails it if the tool may not run again.
+		return r, messages.NewFault(messages.DeadlineExceeded,
+			"the process that ran '%s' stopped before it ended", a.d.Name).From("deadline")
 	case ctx.Err() != nil:
-		return r, messages.NewFault(messages.DeadlineExceeded, "the call's time was over while '%s' ran", a.d.Name).From("deadline")
+		return r, messages.NewFault(messages.DeadlineExceeded,
+			"the call's time was over while '%s' ran", a.d.Name).From("deadline")
 	case limited.Err() != nil:
 		return r, tool.TimeoutFault(a.d.Name, a.limit)
 	}
 	return r, fault(a.d.Name, err)
 }
 
-// readable refuses a text that is not UTF-8: it would arrive damaged.
+// readable refuses a text that is not UTF-8, which would arrive damaged.
 func readable(name string, text []byte) error {
 	if utf8.Valid(text) {
 		return nil
@@ -216,11 +206,11 @@ func readable(name string, text []byte) error {
 		}
 		at += n
 	}
-	return messages.NewFault(messages.ToolError, "the result of '%s' is given as text and is not valid UTF-8 at byte %d; send UTF-8, or say its type in Content-Type",
-		name, at)
+	return messages.NewFault(messages.ToolError, "the result of '%s' is given as text and is not valid UTF-8 "+
+		"at byte %d; send UTF-8, or say its type in Content-Type", name, at)
 }
 
-// judge marks a result that is not as the tool's output schema has it.
+// judge marks a result that does not fit the tool's output schema.
 func (a *attempt) judge(ctx context.Context, r *Result) {
 	if a.t.Parser == nil || r.IsError {
 		return
@@ -229,66 +219,36 @@ func (a *attempt) judge(ctx context.Context, r *Result) {
 	if wrong == "" {
 		return
 	}
-	a.log().WarnContext(ctx, "the result is not as the tool's output schema has it; it goes on as it is", "wrong", wrong)
+	a.log().WarnContext(ctx, "the result does not fit the tool's output schema; it goes on unchanged", "wrong", wrong)
 	meta := map[string]any{tool.MarkOutputSchema: wrong}
 	maps.Copy(meta, r.Metadata)
 	r.Metadata = meta
 }
 
-// guarded runs a tool that must not run twice: the record first, then the tool, then its end into the record. The slot
-// is the caller's until run takes it over.
+// guarded runs a tool that may not run twice. That a second process does not run it for the same attempt is the bus's
+// promise; that a second attempt of the call does not is kept here. The slot is the caller's until run takes it over.
 func (a *attempt) guarded(ctx context.Context) error {
-	free := func() { <-a.t.Pool.slots; <-a.t.Pool.admitted }
-	sum := sha256.Sum256(a.args)
-	n := runRecord{State: "started", Tool: a.d.Ref(), Fingerprint: base64.RawURLEncoding.EncodeToString(sum[:]), Started: time.Now().UTC()}
-	key := runKey(a.c)
-	rev, old, err := a.t.Runs.begin(ctx, key, n)
-	if err != nil {
-		free()
-		f := messages.NewFault(messages.StoreUnavailable, "'%s' was not run: its intent record could not be written: %v", a.d.Name, err).From(messages.TargetOrigin)
-		f.Unsent = true
-		return f
+	if a.c.Flag(messages.NoteToolStarted) {
+		<-a.t.Pool.slots
+		<-a.t.Pool.admitted
+		return tool.UnknownOutcome(a.d.Name,
+			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name), a.e.Check)
 	}
 	a.c.Note(messages.NoteToolStarted, true)
-	if old != nil {
-		free()
-		return a.before(*old, n.Fingerprint)
-	}
 	r, err := a.run(ctx)
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordGrace) // the record outlives the caller's patience
-	defer cancel()
 	err = a.proven(r, err)
-	var f *messages.Fault
-	switch {
-	case err == nil:
-		n.Result = &storedResult{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, Streamed: r.streamed}
-	case errors.As(err, &f) && tool.NotExecuted(f):
+	if f, ok := errors.AsType[*messages.Fault](err); ok && tool.NotExecuted(f) {
 		a.c.Unnote(messages.NoteToolStarted)
-		if err := a.t.Runs.forget(late, key); err != nil {
-			a.log().WarnContext(ctx, "intent record stays although the tool did not run", "err", err)
-		}
-		return f
-	case errors.As(err, &f) && f.Code == messages.Cancelled:
-		n.Fault = tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
-	default:
-		n.Fault = f
-	}
-	if err := a.t.Runs.end(late, key, rev, n); err != nil {
-		// The caller still gets the result; a redelivery would find the record open and say that it cannot know.
-		a.log().ErrorContext(ctx, "result not stored in the intent record", "err", err)
-	}
-	if f != nil {
-		return f
 	}
 	return a.reply(r, err)
 }
 
-// proven is how a run of a tool that may not run twice ends: with its result, with the proof that nothing was done, with
-// the caller's cancel, or, whatever else was answered, with an outcome that nobody knows. An error result without a word
-// is no result.
+// proven is how a run of a tool that may not run twice ends: with its result, with the proof that nothing was done,
+// with the caller's cancellation, or else with an unknown outcome, whatever was answered. An empty error result does
+// not count as a result.
 func (a *attempt) proven(r Result, err error) error {
 	if err == nil && r.IsError && len(bytes.TrimSpace(r.Content)) == 0 && len(r.Structured) == 0 {
-		err = messages.NewFault(messages.ToolError, "'%s' says that it failed, and nothing else", a.d.Name)
+		err = messages.NewFault(messages.ToolError, "'%s' reports a failure and says nothing else", a.d.Name)
 	}
 	if err == nil {
 		return nil
@@ -303,26 +263,6 @@ func (a *attempt) proven(r Result, err error) error {
 	return tool.UnknownOutcome(a.d.Name, f.Message, a.e.Check)
 }
 
-// before is what a record of an earlier run means. A run with other arguments - a stage asked for another attempt with
-// them - is no run of this one, and its result no answer.
-func (a *attempt) before(old runRecord, fingerprint string) error {
-	switch {
-	case old.State == "done" && old.Result != nil && old.Fingerprint != fingerprint:
-		return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' ran at %s with other arguments of this call and may not run twice, so it did not run with these",
-			a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
-	case old.State == "done" && old.Result != nil:
-		r := old.Result
-		if r.Streamed {
-			a.out.chunk(string(r.Content)) // what the caller saw of the first run is its beginning
-			a.out.end()
-		}
-		return a.reply(Result{Content: r.Content, Structured: r.Structured, IsError: r.IsError, Metadata: r.Metadata, streamed: r.Streamed}, nil)
-	case old.State == "done" && old.Fault != nil:
-		return old.Fault
-	}
-	return tool.UnknownOutcome(a.d.Name, fmt.Sprintf("'%s' was started at %s and its end is not known", a.d.Name, old.Started.Format(time.RFC3339)), a.e.Check)
-}
-
 // reply writes a result into the call.
 func (a *attempt) reply(r Result, err error) error {
 	if err != nil {
@@ -330,7 +270,7 @@ func (a *attempt) reply(r Result, err error) error {
 	}
 	content := r.Content
 	if len(content) == 0 {
-		content = []byte(`""`) // null becomes empty (S2-MCP-1)
+		content = []byte(`""`)
 	}
 	a.c.Unnote(messages.NoteIsError)
 	if r.IsError {
@@ -358,7 +298,12 @@ func (a *attempt) log() *slog.Logger {
 	return l.With("call", a.c.ID, "tool", a.d.Name)
 }
 
-// fromTarget keeps a fault's code and makes it the target's.
+// targetFault makes a fault of the target.
+func targetFault(code messages.Code, format string, values ...any) *messages.Fault {
+	return messages.NewFault(code, format, values...).From(messages.TargetOrigin)
+}
+
+// fromTarget keeps a fault's code and makes it one of the target.
 func fromTarget(err error) error {
 	var f *messages.Fault
 	if errors.As(err, &f) {

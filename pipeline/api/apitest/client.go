@@ -1,4 +1,4 @@
-// Package apitest is what the tests of the APIs share: a entry in this process, an HTTP client, an installation.
+// Package apitest is what the tests of the APIs share: an entry in this process, an HTTP client, an installation.
 package apitest
 
 import (
@@ -22,10 +22,10 @@ const (
 	StreamBody = `{"model":"m1","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
 
-// Client speaks to a face under test.
+// Client sends requests to a server under test.
 type Client struct{ *httptest.Server }
 
-// LockedWriter lets several goroutines write, such as a log that a test reads later.
+// LockedWriter lets several goroutines write, for example a log that a test reads later.
 type LockedWriter struct {
 	mu sync.Mutex
 	W  io.Writer
@@ -50,7 +50,7 @@ func (r Reply) Param() string { return gjson.Get(r.Body, "error.param").String()
 // Message is the text of an error.
 func (r Reply) Message() string { return gjson.Get(r.Body, "error.message").String() }
 
-// IsFault checks the whole error shape: four keys, the code's header, x-should-retry.
+// IsFault checks the whole form of an error: four keys, the code's header, x-should-retry.
 func (r Reply) IsFault(t *testing.T, code messages.Code) {
 	t.Helper()
 	require.Equal(t, string(code), r.Header.Get("Shallot-Fault"), r.Body)
@@ -111,7 +111,7 @@ func (g Client) Raw(t *testing.T, request string) string {
 	return string(out)
 }
 
-// TwoTenantsFile is a keys-file with the keys a (tenant ta), b (tenant tb) and op (operator), under the pepper "pepper".
+// TwoTenantsFile is a keys file with the keys a (tenant ta), b (tenant tb) and op (operator), with the pepper "pepper".
 func TwoTenantsFile(hash func(key string, pepper []byte) string) string {
 	return fmt.Sprintf(`
 keys:

@@ -16,7 +16,7 @@ import (
 type Entry struct {
 	Stages []pipeline.Stage
 	Target pipeline.TargetFunc
-	Refuse func(pipeline.Request) error // refuses, if set
+	Refuse func(pipeline.Request) error // refuses requests, if set
 	Left   chan string
 
 	mu      sync.Mutex
@@ -107,7 +107,7 @@ func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (
 	return c, err
 }
 
-// PlainFollower releases every chunk, and replays the reply where there was none.
+// PlainFollower releases every chunk, and shows the whole reply if there was none.
 type PlainFollower struct{ shown bool }
 
 // Delta releases the chunk.

@@ -12,20 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Person answers forms; answers are used up one after the other, the last one stays.
+// Person answers forms, with one answer after the other; the last one is repeated.
 type Person struct {
 	Asked   atomic.Int64
 	Last    atomic.Pointer[mcp.ElicitParams]
 	Answers []*mcp.ElicitResult
 }
 
-// Options are those of a client at which the person sits.
+// Options are those of a client that the person uses.
 func (p *Person) Options() *mcp.ClientOptions {
-	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	answer := func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 		n := int(p.Asked.Add(1))
 		p.Last.Store(r.Params)
 		return p.Answers[min(n, len(p.Answers))-1], nil
-	}}
+	}
+	return &mcp.ClientOptions{ElicitationHandler: answer}
 }
 
 // Filled is a form that was filled in.
@@ -41,7 +42,7 @@ func CallTool(t *testing.T, s *mcp.ClientSession, p *mcp.CallToolParams) *mcp.Ca
 	return r
 }
 
-// AddBig is a call that waits for a person under WaitingTools.
+// AddBig is a call that waits for a person with WaitingTools.
 func AddBig() *mcp.CallToolParams {
 	return &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"a":9007199254740993,"b":1}`)}
 }
@@ -55,7 +56,7 @@ func Connect(t *testing.T, transport mcp.Transport, o *mcp.ClientOptions) *mcp.C
 	return s
 }
 
-// Offered waits until the face lists a tool.
+// Offered waits until the server lists a tool.
 func Offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -68,7 +69,7 @@ func Offered(t *testing.T, s *mcp.ClientSession, tool string) {
 	}, 30*time.Second, 20*time.Millisecond, "%s is not listed", tool)
 }
 
-// Invoke calls a tool with arguments of JSON.
+// Invoke calls a tool with arguments in JSON.
 func Invoke(t *testing.T, s *mcp.ClientSession, tool, args string) *mcp.CallToolResult {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
@@ -86,12 +87,14 @@ func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// DialMCP opens a session with /mcp of a server, under a key and a revision of the protocol.
+// DialMCP opens a session with /mcp of a server, with a key and a revision of the protocol.
 func DialMCP(t *testing.T, url, key, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
-	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: bearerOf(key)}, MaxRetries: -1},
-		&mcp.ClientSessionOptions{ProtocolVersion: revision})
+	dial := &mcp.StreamableClientTransport{
+		Endpoint: url + "/mcp", HTTPClient: &http.Client{Transport: bearerOf(key)}, MaxRetries: -1,
+	}
+	s, err := c.Connect(t.Context(), dial, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s

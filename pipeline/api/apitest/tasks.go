@@ -20,25 +20,29 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// taskTools are tools over HTTP and on an MCP server, which wait until the test lets them end.
+// taskTools are tools over HTTP and on an MCP server that wait until the test lets them end.
 type taskTools struct {
-	Config  string        // file
-	Until   chan string   // the deadline that it was told
+	Config  string        // configuration file
+	Until   chan string   // the deadline that the tool was told
 	Begun   chan string   // a call of the tool "slow" began; its arguments
 	Release chan string   // what the next one answers
-	Stopped chan struct{} // one was cancelled
+	Stopped chan struct{} // a call was cancelled
 	Asked   chan string   // a round of the MCP tool "ask": its input responses
 }
 
 // taskTool writes one entry of tool.tools.
 func taskTool(name, url, more string) string {
-	return fmt.Sprintf("    - {name: %s, description: d, executor: {kind: http, url: %q}, idempotent: false, %s}\n", name, url, more)
+	return fmt.Sprintf("    - {name: %s, description: d, executor: {kind: http, url: %q}, idempotent: false, %s}\n",
+		name, url, more)
 }
 
 // NewTaskTools starts the tools, which end with the test.
 func NewTaskTools(t *testing.T, more string) *taskTools {
 	t.Helper()
-	x := &taskTools{Begun: make(chan string, 64), Release: make(chan string), Until: make(chan string, 1), Stopped: make(chan struct{}, 64), Asked: make(chan string, 64)}
+	x := &taskTools{
+		Begun: make(chan string, 64), Release: make(chan string), Until: make(chan string, 1),
+		Stopped: make(chan struct{}, 64), Asked: make(chan string, 64),
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -54,33 +58,43 @@ func NewTaskTools(t *testing.T, more string) *taskTools {
 			_, _ = io.WriteString(w, reply)
 		}
 	})
-	mux.HandleFunc("/quick", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"n":9007199254740993}`) })
+	mux.HandleFunc("/quick", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"n":9007199254740993}`)
+	})
 	up := mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, nil)
-	up.AddTool(&mcp.Tool{Name: "ask", InputSchema: json.RawMessage(`{"type":"object","properties":{"file":{"type":"string"}}}`)},
+	schema := json.RawMessage(`{"type":"object","properties":{"file":{"type":"string"}}}`)
+	up.AddTool(&mcp.Tool{Name: "ask", InputSchema: schema},
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			told, _ := json.Marshal(r.Params.InputResponses)
 			x.Asked <- string(told) + r.Params.RequestState
 			form := func(text string) *mcp.ElicitParams {
-				return &mcp.ElicitParams{Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"v": map[string]any{"type": "string"}}}}
+				fields := json.RawMessage(`{"type":"object","properties":{"v":{"type":"string"}}}`)
+				return &mcp.ElicitParams{Message: text, RequestedSchema: fields}
 			}
 			switch r.Params.RequestState {
 			case "":
-				return &mcp.CallToolResult{RequestState: "one", InputRequests: mcp.InputRequestMap{"a": form("a?"), "b": form("b?")}}, nil
+				forms := mcp.InputRequestMap{"a": form("a?"), "b": form("b?")}
+				return &mcp.CallToolResult{RequestState: "one", InputRequests: forms}, nil
 			case "one": // the same name again, for another question
-				return &mcp.CallToolResult{RequestState: "two", InputRequests: mcp.InputRequestMap{"a": form("really?")}}, nil
+				forms := mcp.InputRequestMap{"a": form("really?")}
+				return &mcp.CallToolResult{RequestState: "two", InputRequests: forms}, nil
 			}
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done " + string(r.Params.Arguments)}}}, nil
+			done := &mcp.TextContent{Text: "done " + string(r.Params.Arguments)}
+			return &mcp.CallToolResult{Content: []mcp.Content{done}}, nil
 		})
-	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up }, &mcp.StreamableHTTPOptions{Stateless: true}))
+	serve := func(*http.Request) *mcp.Server { return up }
+	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(serve, &mcp.StreamableHTTPOptions{Stateless: true}))
 	web := httptest.NewServer(mux)
 	t.Cleanup(web.Close)
 	x.Config = filepath.Join(t.TempDir(), "shallot.yaml")
-	slow := web.URL + "/slow"
-	require.NoError(t, os.WriteFile(x.Config, []byte("version: 1\ntool:\n  mcp-servers: [{name: up, url: \""+web.URL+"/mcp\", prefix: \"\"}]\n  tools:\n"+
-		taskTool("slow", slow, "task: always, timeout: 5m")+taskTool("lazy", slow, "timeout: 5m")+taskTool("must", slow, "task: required")+
-		taskTool("quick", web.URL+"/quick", "task: auto")+taskTool("at_once", web.URL+"/quick", "task: always")+taskTool("never", slow, "task: never")+
-		taskTool("broken", web.URL+"/nix", "task: always")+
-		"    - {name: ask, description: d, executor: \"mcp:up\", task: always}\n"+more), 0o600))
+	slow, quick := web.URL+"/slow", web.URL+"/quick"
+	text := "version: 1\ntool:\n  mcp-servers: [{name: up, url: \"" + web.URL + "/mcp\", prefix: \"\"}]\n  tools:\n" +
+		taskTool("slow", slow, "task: always, timeout: 5m") + taskTool("lazy", slow, "timeout: 5m") +
+		taskTool("must", slow, "task: required") + taskTool("quick", quick, "task: auto") +
+		taskTool("at_once", quick, "task: always") + taskTool("never", slow, "task: never") +
+		taskTool("broken", web.URL+"/nix", "task: always") +
+		"    - {name: ask, description: d, executor: \"mcp:up\", task: always}\n" + more
+	require.NoError(t, os.WriteFile(x.Config, []byte(text), 0o600))
 	return x
 }
 
@@ -107,10 +121,10 @@ func (x *taskTools) End(t *testing.T, reply string) {
 	}
 }
 
-// TaskClient is an MCP client of 2026-07-28, request by request.
+// TaskClient is an MCP client of revision 2026-07-28 that sends single requests.
 type TaskClient struct {
 	URL, Key string
-	Without  bool   // the extension is not declared
+	Without  bool   // do not declare the extension
 	Session  string // of an older revision
 	Caps     string // more capabilities
 }
@@ -124,17 +138,19 @@ type TaskAnswer struct {
 	gjson.Result
 }
 
-// Ask sends a request; headers replace those that it has by itself, and an empty value takes one away.
+// Ask sends a request. headers replace those that it has by itself; an empty value removes one.
 func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...string) (TaskAnswer, error) {
 	extensions := `"extensions":{"io.modelcontextprotocol/tasks":{}}`
 	if c.Without {
 		extensions = `"extensions":{}`
 	}
 	if c.Session == "" {
-		params = string(rawjson.SetField([]byte(params), "_meta", []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
-			`"io.modelcontextprotocol/clientCapabilities":{`+c.Caps+extensions+`}}`)))
+		meta := `{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+			`"io.modelcontextprotocol/clientCapabilities":{` + c.Caps + extensions + `}}`
+		params = string(rawjson.SetField([]byte(params), "_meta", []byte(meta)))
 	}
-	r, err := http.NewRequestWithContext(ctx, "POST", c.URL+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":"q","method":"`+method+`","params":`+params+`}`))
+	body := `{"jsonrpc":"2.0","id":"q","method":"` + method + `","params":` + params + `}`
+	r, err := http.NewRequestWithContext(ctx, "POST", c.URL+"/mcp", strings.NewReader(body))
 	if err != nil {
 		return TaskAnswer{}, err
 	}
@@ -172,7 +188,7 @@ func (c TaskClient) Ask(ctx context.Context, method, params string, headers ...s
 	return TaskAnswer{resp.StatusCode, gjson.ParseBytes(raw)}, err
 }
 
-// Do is Ask that must be answered.
+// Do is Ask for a request that must be answered.
 func (c TaskClient) Do(t *testing.T, method, params string, headers ...string) TaskAnswer {
 	t.Helper()
 	a, err := c.Ask(t.Context(), method, params, headers...)
@@ -188,7 +204,7 @@ func (c TaskClient) Call(t *testing.T, tool, args string) gjson.Result {
 	return a.Get("result")
 }
 
-// Task calls a tool that is answered with a handle.
+// Task calls a tool whose call is answered with a handle.
 func (c TaskClient) Task(t *testing.T, tool, args string) string {
 	t.Helper()
 	r := c.Call(t, tool, args)

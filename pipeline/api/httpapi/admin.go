@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"io"
+	"bytes"
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addControl mounts the control surfaces (S0-API-1..4) for the listener at addr.
+// addControl mounts the control surfaces for the listener at addr.
 func (s *Server) addControl(t *router, addr string) {
 	if s.Control != nil {
 		t.add("/api/debug/interceptor-stats", methods{http.MethodGet: s.operator(addr, s.stats)})
@@ -27,7 +27,7 @@ func (s *Server) addControl(t *router, addr string) {
 	}
 }
 
-// local serves a surface without a key, with the check of the Host that all surfaces of a loopback listener have.
+// local serves a surface without a key, but with the check of Host that every surface of a loopback listener has.
 func local(addr string, h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if IsLoopback(addr) {
@@ -60,7 +60,7 @@ func (s *Server) diagnostics(w http.ResponseWriter, r *http.Request, _ api.Ident
 
 func (s *Server) switchTo(on bool) endpoint {
 	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
-		confirm, fault := confirmation(w, r)
+		confirm, fault := s.confirmation(w, r)
 		if fault != nil {
 			writeFault(w, fault)
 			return
@@ -76,21 +76,15 @@ func (s *Server) switchTo(on bool) endpoint {
 }
 
 // confirmation is the name that confirms a switch: ?confirm=<name>, or {"confirm": "<name>"} as the body.
-func confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fault) {
+func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (string, *messages.Fault) {
 	if q := r.URL.Query(); q.Has("confirm") {
 		return q.Get("confirm"), nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4096))
-	if err != nil {
-		return "", messages.NewFault(messages.TooLarge, "the body of a switch is at most 4096 bytes").From("entry")
+	body, fault := s.bodies().Read(w, r)
+	if fault != nil || len(bytes.TrimSpace(body)) == 0 {
+		return "", fault
 	}
-	if len(body) == 0 {
-		return "", nil
-	}
-	if f := api.JSONType(r.Header); f != nil {
-		return "", f
-	}
-	if f := api.WellFormed(body); f != nil {
+	if f := api.ControlBody(body); f != nil {
 		return "", f
 	}
 	name, _ := rawjson.FieldString(body, "confirm")

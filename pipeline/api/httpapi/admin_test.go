@@ -18,8 +18,10 @@ func testManager(t *testing.T) *pipeline.Manager {
 	t.Helper()
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 	m := &pipeline.Manager{}
-	require.NoError(t, m.Register(pipeline.Stage{Name: "pii", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory, Before: pass}, true))
-	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model, Order: 100, Before: pass}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "pii", Kind: messages.Model, Order: 6, Tier: pipeline.Mandatory,
+		Before: pass}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "logging", Alias: "LoggingModelInterceptor", Kind: messages.Model,
+		Order: 100, Before: pass}, true))
 	return m
 }
 
@@ -51,7 +53,8 @@ func TestControlSurfaces(t *testing.T) {
 	post := func(path, body string) apitest.Reply { return g.Do(t, "POST", debugAPI+path, body) }
 
 	stats := g.Do(t, "GET", debugAPI+"-stats", "")
-	for _, key := range []string{"modelInterceptors.0.name", "toolInterceptors", "cacheStats.hitRate", "retryStats.totalRetries",
+	for _, key := range []string{"modelInterceptors.0.name", "toolInterceptors", "cacheStats.hitRate",
+		"retryStats.totalRetries",
 		"interceptors.0.invocationCount", "orderConflicts", "chainBuildCount", "lastBuildTimeMs"} {
 		require.True(t, gjson.Get(stats.Body, key).Exists(), "ST-4 %s", key)
 	}
@@ -84,7 +87,8 @@ func TestWhoReachesControl(t *testing.T) {
 	t.Run("with keys: operators only", func(t *testing.T) {
 		t.Parallel()
 		g := controlled(t, "127.0.0.1:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
-		for _, r := range []struct{ method, path string }{{"GET", "-stats"}, {"GET", "/diagnostics"}, {"POST", "/logging/disable"}, {"POST", "/nope/enable"}} {
+		for _, r := range []struct{ method, path string }{{"GET", "-stats"}, {"GET", "/diagnostics"},
+			{"POST", "/logging/disable"}, {"POST", "/nope/enable"}} {
 			g.Do(t, r.method, debugAPI+r.path, "").IsFault(t, messages.Unauthenticated)
 			g.Do(t, r.method, debugAPI+r.path, "", apitest.AuthA).IsFault(t, messages.Forbidden)
 		}
@@ -122,7 +126,8 @@ func TestWhoReachesControl(t *testing.T) {
 			got := g.Do(t, "POST", debugAPI+"/logging/disable", "", headers...)
 			require.Equal(t, http.StatusForbidden, got.StatusCode, name)
 		}
-		require.Equal(t, 200, g.Do(t, "POST", debugAPI+"/logging/disable", "", "Origin: "+g.URL, "Sec-Fetch-Site: same-origin").StatusCode)
+		require.Equal(t, 200, g.Do(t, "POST", debugAPI+"/logging/disable", "", "Origin: "+g.URL,
+			"Sec-Fetch-Site: same-origin").StatusCode)
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addApprovals mounts the questions: a control surface, on the main port only while that is loopback (contracts 19).
+// addApprovals mounts the approvals. They are a control surface: the main port has them only while it is loopback.
 func (s *Server) addApprovals(t *router, addr string, main bool) {
 	if s.Approvals == nil {
 		return
@@ -19,7 +19,8 @@ func (s *Server) addApprovals(t *router, addr string, main bool) {
 	guard := func(next endpoint) http.HandlerFunc {
 		if main && !IsLoopback(addr) {
 			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
-				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, because this port is reachable from other machines"))
+				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, "+
+					"because this port is reachable from other machines"))
 			})
 		}
 		return s.operator(addr, next)
@@ -28,7 +29,7 @@ func (s *Server) addApprovals(t *router, addr string, main bool) {
 	t.add("/v1/approvals/{call}", methods{http.MethodGet: guard(s.getApproval), http.MethodPost: guard(s.decide)})
 }
 
-// waitingRow is a call that waits, as the API shows it.
+// waitingRow is a call that waits for an answer, as the API shows it.
 type waitingRow struct {
 	Object string `json:"object"` // shallot.approval
 	api.Approval
@@ -36,26 +37,26 @@ type waitingRow struct {
 
 func waiting(a api.Approval) waitingRow { return waitingRow{"shallot.approval", a} }
 
-// asOperator is the tenant that an operator means: all of them, unless he names one.
+// asOperator is the tenant that an operator asks about: all tenants, unless they name one.
 func asOperator(r *http.Request) (string, *messages.Fault) {
 	return api.OneValue(r.Header.Values, "Shallot-Tenant")
 }
 
-// mayDecide reports whether an operator's key, which may be for some tools only, is for this call's.
+// mayDecide reports whether an operator's key may decide about the call: some keys are limited to some tools.
 func mayDecide(id api.Identity, a api.Approval) bool {
 	return a.Kind != messages.Tool || id.MayTool(a.Tool)
 }
 
-// approval is a call that waits and that the operator may decide about; any other is one that there is not.
+// approval is a waiting call that the operator may decide about; any other is not found.
 func (s *Server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
 	a, err := s.Approvals.Approval(ctx, tenant, call)
 	if err == nil && !mayDecide(id, a) {
-		return a, messages.NewFault(messages.NotFound, "no held call %s", call).From("entry")
+		return a, api.Refused(messages.NotFound, "no held call %s", call)
 	}
 	return a, err
 }
 
-// listApprovals is GET /v1/approvals: what waits, the oldest first.
+// listApprovals is GET /v1/approvals: the calls that wait, the oldest first.
 func (s *Server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
@@ -96,7 +97,7 @@ func (s *Server) getApproval(w http.ResponseWriter, r *http.Request, id api.Iden
 }
 
 // decide is POST /v1/approvals/{call} with {"decision": "approve|edit|reject|respond", "arguments", "content",
-// "reason"}: 200 once it is decided, 202 if the decision is null. A decision that is refused leaves the call waiting.
+// "reason"}: 200 once it is decided, 202 if the decision is null. After a refused decision the call keeps waiting.
 func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	var body []byte
@@ -113,7 +114,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 	}
 	call := r.PathValue("call")
 	var err error
-	if len(id.Tools) > 0 { // his key is for some tools only
+	if len(id.Tools) > 0 { // the key is limited to some tools
 		_, err = s.approval(r.Context(), tenant, call, id)
 	}
 	if err == nil {
@@ -139,7 +140,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 	}
 }
 
-// decider is who decides: the key, and the person whom its holder names.
+// decider is who decides: the key, and the person that its holder names.
 func decider(r *http.Request, id api.Identity) (string, *messages.Fault) {
 	user, fault := api.OneValue(r.Header.Values, "Shallot-User")
 	if id.User != "" {

@@ -60,9 +60,11 @@ func TestApprovalsOverHTTP(t *testing.T) {
 	require.Equal(t, 202, g.Do(t, "GET", place, "").StatusCode, "still waiting")
 	done := post(`{"decision":"approve"}`, "Shallot-User: ann")
 	require.Equal(t, 200, done.StatusCode, done.Body)
-	require.Equal(t, []string{"decided", "approve", "open/ann"}, []string{gjson.Get(done.Body, "status").Str, gjson.Get(done.Body, "decision").Str, gjson.Get(done.Body, "by").Str})
+	require.Equal(t, []string{"decided", "approve", "open/ann"},
+		[]string{gjson.Get(done.Body, "status").Str, gjson.Get(done.Body, "decision").Str, gjson.Get(done.Body, "by").Str})
 	var end apitest.Reply
-	require.Eventually(t, func() bool { end = g.Do(t, "GET", place, ""); return end.StatusCode == 200 }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { end = g.Do(t, "GET", place, ""); return end.StatusCode == 200 }, 10*time.Second,
+		20*time.Millisecond)
 	require.JSONEq(t, `{"sum":9007199254740994}`, end.Body)
 	require.Contains(t, end.Body, "9007199254740994")
 	again = g.Do(t, "POST", "/v1/tools/add/call", body, "Idempotency-Key: k1")
@@ -88,11 +90,14 @@ func TestApprovalsAreControl(t *testing.T) {
 		g.Do(t, r[0], r[1], r[2], asAcme).IsFault(t, messages.Forbidden)
 		g.Do(t, r[0], r[1], r[2]).IsFault(t, messages.Unauthenticated)
 	}
-	g.Do(t, "POST", at, `{"decision":"approve"}`, asOp, "Origin: https://evil.example", "Sec-Fetch-Site: cross-site").IsFault(t, messages.Forbidden)
+	g.Do(t, "POST", at, `{"decision":"approve"}`, asOp, "Origin: https://evil.example",
+		"Sec-Fetch-Site: cross-site").IsFault(t, messages.Forbidden)
 	require.Equal(t, "ta", gjson.Get(g.Do(t, "GET", "/v1/approvals", "", asOp).Body, "data.0.tenant").Str)
-	require.Equal(t, int64(0), gjson.Get(g.Do(t, "GET", "/v1/approvals", "", asOp, "Shallot-Tenant: default").Body, "data.#").Int())
+	require.Equal(t, int64(0), gjson.Get(g.Do(t, "GET", "/v1/approvals", "", asOp, "Shallot-Tenant: default").Body,
+		"data.#").Int())
 	g.Do(t, "POST", at, `{"decision":"approve"}`, asOp, "Shallot-Tenant: default").IsFault(t, messages.NotFound)
-	require.Contains(t, g.Do(t, "POST", at, `{"decision":"respond","content":1}`, asOp).Message(), "allowed: approve, reject")
+	require.Contains(t, g.Do(t, "POST", at, `{"decision":"respond","content":1}`, asOp).Message(),
+		"allowed: approve, reject")
 	require.Equal(t, "op", gjson.Get(g.Do(t, "POST", at, `{"decision":"reject","reason":"no"}`, asOp).Body, "by").Str)
 	g.Do(t, "POST", at, `{"decision":"approve"}`, asOp).IsFault(t, messages.Conflict)
 	require.Eventually(t, func() bool {

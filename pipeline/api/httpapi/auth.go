@@ -10,10 +10,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// endpoint is a handler that knows who asks.
+// endpoint is a handler that is told who makes the request.
 type endpoint func(w http.ResponseWriter, r *http.Request, id api.Identity)
 
-// caller guards the model face. It runs inside the matched handler, so the check and the route read one path.
+// caller guards the endpoints of callers. It runs inside the matched handler, so that the check and the route read the
+// same path.
 func (s *Server) caller(next endpoint) http.HandlerFunc {
 	open := IsLoopback(s.Addr)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -25,8 +26,9 @@ func (s *Server) caller(next endpoint) http.HandlerFunc {
 	}
 }
 
-// operator guards the control surfaces of the listener at addr: operators only; where it is loopback, the Host must
-// be too, and a page of another site may not post (contracts 19). Without keys whoever reaches loopback is operator.
+// operator guards the control surfaces of the listener at addr. They are for operators only. On loopback the Host must
+// be loopback too, and a page of another site must not post. Without keys, every client that reaches loopback is an
+// operator.
 func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
 	loopback := IsLoopback(addr)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +37,7 @@ func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
 			fault = localHost(r, nil)
 		}
 		if fault == nil {
-			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted with control
+			fault = crossSite(r, http.NewCrossOriginProtection()) // no origin is trusted on control surfaces
 		}
 		if fault == nil && id.Role != api.RoleOperator {
 			fault = api.Forbidden("%s needs a key with the role operator", r.URL.Path)
@@ -55,12 +57,12 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 	if a, ok := w.(*recorder); ok {
 		a.identity = id
 	}
-	r.Header.Del("Authorization") // it ends here (contracts T3)
+	r.Header.Del("Authorization") // the key must not reach a stage, a tool or a provider
 	r.Header.Del(apiKeyHeader)
 	next(w, r.WithContext(api.WithOrigin(r.Context(), "http "+r.RemoteAddr)), id)
 }
 
-// identify finds the key's record. Whatever is wrong with the key, the answer is the same.
+// identify finds the key's record. The answer does not say what is wrong with a key.
 func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
 	if s.Keys == nil {
 		id := api.Identity{Tenant: "default", Role: api.RoleCaller}
@@ -80,7 +82,7 @@ func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *me
 		"no valid API key; send one as Authorization: Bearer <key>").From("entry")
 }
 
-// maxKey bounds what is hashed for a caller who is nobody yet.
+// maxKey bounds what is hashed for a caller that is not known yet.
 const maxKey = 512
 
 // bearer reads the one Authorization header. The scheme's case does not matter (RFC 9110).
@@ -108,8 +110,8 @@ func apiKey(h http.Header) (key string, ok bool) {
 	return values[0], true
 }
 
-// localCaller refuses what a browser may be tricked into where no key protects a loopback port: a Host name that is
-// not this machine's (DNS rebinding), and posts of another site's page.
+// localCaller refuses, on a loopback port without keys, requests that a browser can be tricked into: with a Host that
+// is not a name of this machine (DNS rebinding), and posts of other sites' pages.
 func (s *Server) localCaller(r *http.Request) *messages.Fault {
 	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.AllowedOrigins, "*") {
 		return f
@@ -119,15 +121,18 @@ func (s *Server) localCaller(r *http.Request) *messages.Fault {
 
 func localHost(r *http.Request, more []string) *messages.Fault {
 	host := bareHost(r.Host)
-	if loopbackHost(host) || slices.ContainsFunc(more, func(h string) bool { return strings.EqualFold(h, host) }) {
+	named := func(h string) bool { return strings.EqualFold(h, host) }
+	if loopbackHost(host) || slices.ContainsFunc(more, named) {
 		return nil
 	}
-	return api.Forbidden("the host %q is not this machine's name; use localhost, or add its origin to http.allowed-origins", r.Host)
+	return api.Forbidden("the host %q is not this machine's name; "+
+		"use localhost, or add its origin to http.allowed-origins", r.Host)
 }
 
 func crossSite(r *http.Request, c *http.CrossOriginProtection) *messages.Fault {
 	if c.Check(r) != nil {
-		return api.Forbidden("a page of another site may not do this; add its origin to http.allowed-origins if it is yours")
+		return api.Forbidden("a page of another site may not do this; " +
+			"add its origin to http.allowed-origins if it is yours")
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "tb", d.Last(t).Tenant)
 	require.Equal(t, "fixed", d.Last(t).User)
 	g.Chat(t, apitest.GoodBody, apitest.AuthA, "Shallot-Tenant: tb").IsFault(t, messages.Forbidden)
-	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthOp, "Shallot-Tenant: tb").StatusCode, "sha256 records live beside peppered ones")
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthOp, "Shallot-Tenant: tb").StatusCode,
+		"sha256 records live beside peppered ones")
 	require.Equal(t, "tb", d.Last(t).Tenant)
 
 	for _, secret := range []string{"key-a", "key-b", "key-op", "pepper"} {
@@ -66,13 +67,15 @@ func TestOpenGateway(t *testing.T) {
 	t.Parallel()
 	d := &apitest.Entry{}
 	g := start(t, d, nil)
-	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Authorization: Bearer whatever").StatusCode, "clients always send a key")
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Authorization: Bearer whatever").StatusCode,
+		"clients always send a key")
 	require.Equal(t, "default", d.Last(t).Tenant)
 	require.Equal(t, api.RoleCaller, d.Last(t).Role)
 	g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").IsFault(t, messages.Forbidden)
 
 	g = start(t, d, func(c *Config, _ *Deps) { c.Embedded = true })
-	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").StatusCode, "operator on embedded loopback (contracts 19)")
+	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").StatusCode,
+		"operator on embedded loopback (contracts 19)")
 	require.Equal(t, []string{"pii"}, d.Last(t).Only)
 }
 
@@ -109,7 +112,8 @@ func TestListeningBeyondLoopbackNeedsKeys(t *testing.T) {
 	t.Parallel()
 	for addr, loopback := range map[string]bool{
 		"127.0.0.1:8080": true, "localhost:8080": true, "[::1]:8080": true, "127.9.9.9:1": true,
-		":8080": false, "0.0.0.0:8080": false, "[::]:8080": false, "10.0.0.1:8080": false, "example.com:80": false, "nonsense": false,
+		":8080": false, "0.0.0.0:8080": false, "[::]:8080": false, "10.0.0.1:8080": false, "example.com:80": false,
+		"nonsense": false,
 	} {
 		require.Equal(t, loopback, IsLoopback(addr), addr)
 		_, err := New(Config{Addr: addr}, Deps{})

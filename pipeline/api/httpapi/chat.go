@@ -21,7 +21,7 @@ import (
 // agentPrefix in a model's name means an agent.
 const agentPrefix = "agent/"
 
-// chat is POST /v1/chat/completions, streaming and not: the body goes in as it came, the reply goes out as it is.
+// chat is POST /v1/chat/completions, streaming and not. The body goes in as it came, and the reply goes out as it is.
 func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.bodies().Read(w, r)
 	if fault != nil {
@@ -36,7 +36,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.run(w, r, req)
 }
 
-// run makes a call and answers with its end, whatever its kind.
+// run makes a call of any kind and answers with its end.
 func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
 	async := prefers(r.Header, "respond-async")
 	if async {
@@ -49,14 +49,14 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	}
 	setHeader(w.Header(), "Shallot-Call", pending.ID())
 	if req.RequestID == "" {
-		setHeader(w.Header(), "X-Request-Id", pending.ID()) // the default is the call id (contracts T3)
+		setHeader(w.Header(), "X-Request-Id", pending.ID()) // without one of the caller's own it is the call id
 	}
 	if async {
 		w.Header().Set("Preference-Applied", "respond-async")
 		accepted(w, pending.ID(), "accepted")
 		return
 	}
-	// A caller who goes away is noticed at once, whatever the handler is doing.
+	// A caller that leaves is noticed at once, whatever the handler is doing.
 	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
 		s.stream(w, r, pending, req)
@@ -75,7 +75,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	s.finish(w, r, c)
 }
 
-// request makes the entry's request of a model body and its headers.
+// request makes a request for the entry of a model body and its headers.
 func request(r *http.Request, id api.Identity, wire messages.Wire, body []byte) (pipeline.Request, *messages.Fault) {
 	c, fault := api.ParseModel(wire, body)
 	if fault != nil {
@@ -111,7 +111,7 @@ func request(r *http.Request, id api.Identity, wire messages.Wire, body []byte) 
 	return req, nil
 }
 
-// untilHalt is ctx that also ends when the gateway's grace is over.
+// untilHalt is a ctx that also ends when the grace of a stopping gateway is over.
 func (s *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.Halted, func() { cancel(errStopping) })
@@ -120,10 +120,10 @@ func (s *Server) untilHalt(ctx context.Context) (context.Context, context.Cancel
 
 var errStopping = errors.New("the gateway is stopping")
 
-// notEnded answers for an accepted call whose end this connection will not see.
+// notEnded answers about an accepted call whose end this connection will not see.
 func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
 	switch {
-	case r.Context().Err() != nil: // nobody is there to read, or they have closed their sending side
+	case r.Context().Err() != nil: // the caller is gone, or has closed its sending side
 		writeFault(w, gone())
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
@@ -135,7 +135,7 @@ func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, e
 	}
 }
 
-// accepted answers 202 with the place of the result.
+// accepted answers 202 with the path of the result.
 func accepted(w http.ResponseWriter, call, status string) {
 	w.Header().Set("Location", api.ResultPath(call))
 	w.Header().Set("Retry-After", "1")
@@ -157,18 +157,18 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	case isText:
 		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
-		writeFault(w, messages.NewFault(messages.Internal, "the call %s ended without a reply", c.ID).From("entry"))
+		writeFault(w, api.Refused(messages.Internal, "the call %s ended without a reply", c.ID))
 	default:
 		api.WriteJSON(w, http.StatusOK, c.Reply())
 	}
 }
 
-// facts sets the answer headers of contracts T3 from a finished call.
+// facts sets the answer headers of a finished call.
 func facts(h http.Header, c *messages.Call, begin time.Time) {
 	for k, v := range api.ResponseHeaders(c, time.Now()) {
 		setHeader(h, k, v)
 	}
-	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller felt it
+	h.Set("Shallot-Duration-Ms", strconv.FormatInt(time.Since(begin).Milliseconds(), 10)) // as the caller sees it
 }
 
 // prefers reports whether a Prefer header holds the preference (RFC 7240).
@@ -192,7 +192,7 @@ func preferences(h http.Header) []string {
 	return out
 }
 
-// Bounds on how long GET /v1/results waits for an end: a look, or as long as Prefer: wait=<seconds> asks.
+// Bounds on how long GET /v1/results waits for an end: briefly, or as long as Prefer: wait=<seconds> asks.
 const (
 	shortWait = time.Second
 	longWait  = time.Minute
@@ -202,7 +202,7 @@ const (
 func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	call := r.PathValue("call")
 	if uuid.Validate(call) != nil || len(call) != 36 {
-		writeFault(w, messages.NewFault(messages.NotFound, "no call %q", call).From("entry"))
+		writeFault(w, api.Refused(messages.NotFound, "no call %q", call))
 		return
 	}
 	tenant, fault := api.OneValue(r.Header.Values, "Shallot-Tenant")
@@ -234,13 +234,13 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 	case c == nil:
 		accepted(w, call, "running")
 	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Model && !mayRead(id, c): // another key's call
-		writeFault(w, messages.NewFault(messages.NotFound, "no call %s", call).From("entry"))
+		writeFault(w, api.Refused(messages.NotFound, "no call %s", call))
 	default:
 		s.finish(w, r, c)
 	}
 }
 
-// mayRead reports whether a key may read the end of a model's call: who may not use the model may not read what it says.
+// mayRead reports whether a key may read the end of a model's call: it must be allowed to use the model.
 func mayRead(id api.Identity, c *messages.Call) bool {
 	return len(id.Models) == 0 || id.MayModel(chat.ModelName(c.Request()))
 }
@@ -253,7 +253,7 @@ type modelRow struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// visibleModels are the models that the key may use; agents are listed as agent/<name>.
+// visibleModels are the models that the key may use, and the agents as agent/<name>.
 func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
 	rows := []modelRow{}
 	if s.Models == nil {
@@ -283,13 +283,13 @@ func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Ident
 	}{"list", s.visibleModels(r.Context(), id)})
 }
 
-// getModel is GET /v1/models/{id}, where an id may hold slashes.
+// getModel is GET /v1/models/{id}. An id may contain slashes.
 func (s *Server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := r.PathValue("id")
 	rows := s.visibleModels(r.Context(), id)
 	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })
 	if i < 0 {
-		writeFault(w, messages.NewFault(messages.ModelNotFound, "no model %q; GET /v1/models lists those that there are", name).At("model").From("entry"))
+		writeFault(w, api.Refused(messages.ModelNotFound, "no model %q; GET /v1/models lists all models", name).At("model"))
 		return
 	}
 	if r.Header.Get(anthropicVersion) != "" {

@@ -72,14 +72,16 @@ func TestAnswerHeaders(t *testing.T) {
 	got.IsFault(t, messages.Stopped)
 	require.Equal(t, "stopper", got.Header.Get("Shallot-Stopped-By"), "CH-4")
 	require.Equal(t, "0", got.Header.Get("Shallot-Attempts"))
-	require.Equal(t, got.Header.Get("Shallot-Call"), got.Header.Get("X-Request-Id"), "T3: the call id is the default request id")
+	require.Equal(t, got.Header.Get("Shallot-Call"), got.Header.Get("X-Request-Id"),
+		"T3: the call id is the default request id")
 }
 
 func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	t.Parallel()
 	limited := messages.NewFault(messages.ProviderLimited, "slow down").From(messages.TargetOrigin)
 	limited.RetryAfter = 1500 * time.Millisecond
-	limited.Headers = map[string]string{"x-ratelimit-remaining-requests": "0", "x-request-id": "up-1", "set-cookie": "no", "X-RateLimit-Reset": "a\r\nb"}
+	limited.Headers = map[string]string{"x-ratelimit-remaining-requests": "0", "x-request-id": "up-1", "set-cookie": "no",
+		"X-RateLimit-Reset": "a\r\nb"}
 	rejected := messages.NewFault(messages.ProviderRejected, "bad tool").At("tools[0]").From(messages.TargetOrigin)
 	rejected.Status, rejected.Type, rejected.OpenAICode = 409, "odd_error", "odd"
 	odd := messages.NewFault(messages.ProviderRejected, "?").From(messages.TargetOrigin)
@@ -103,7 +105,8 @@ func TestFaultsKeepStatusAndHeaders(t *testing.T) {
 	require.Equal(t, 409, got.StatusCode)
 	require.JSONEq(t, `{"error":{"message":"bad tool","type":"odd_error","param":"tools[0]","code":"odd"}}`, got.Body)
 
-	require.Equal(t, 502, start(t, &apitest.Entry{Target: apitest.Faults(odd)}, nil).Chat(t, apitest.GoodBody).StatusCode, "a status that is none")
+	require.Equal(t, 502, start(t, &apitest.Entry{Target: apitest.Faults(odd)}, nil).Chat(t, apitest.GoodBody).StatusCode,
+		"a status that is none")
 }
 
 func TestEveryFaultCodeIsWritten(t *testing.T) {
@@ -121,7 +124,8 @@ func TestEveryFaultCodeIsWritten(t *testing.T) {
 
 func TestDoorErrorsAreNotShown(t *testing.T) {
 	t.Parallel()
-	g := start(t, &apitest.Entry{Refuse: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
+	g := start(t,
+		&apitest.Entry{Refuse: func(pipeline.Request) error { return errors.New("dial nats://user:secret@host") }}, nil)
 	got := g.Chat(t, apitest.GoodBody)
 	got.IsFault(t, messages.Internal)
 	require.NotContains(t, got.Body, "secret")
@@ -145,26 +149,39 @@ func TestBodyReading(t *testing.T) {
 		limit   int64
 		want    messages.Code
 	}{
-		"json":                        {body: apitest.GoodBody},
-		"json with charset":           {body: apitest.GoodBody, headers: []string{"Content-Type: application/json; charset=UTF-8"}},
-		"no type":                     {body: apitest.GoodBody, headers: []string{"Content-Type: "}},
-		"form, as an upload sends":    {body: apitest.GoodBody, headers: []string{"Content-Type: multipart/form-data; boundary=x"}, want: messages.UnsupportedMedia},
-		"text":                        {body: apitest.GoodBody, headers: []string{"Content-Type: text/plain"}, want: messages.UnsupportedMedia},
-		"other charset":               {body: apitest.GoodBody, headers: []string{"Content-Type: application/json; charset=latin1"}, want: messages.UnsupportedMedia},
-		"broken type":                 {body: apitest.GoodBody, headers: []string{"Content-Type: ;;"}, want: messages.UnsupportedMedia},
-		"gzip":                        {body: pack(apitest.GoodBody), headers: []string{"Content-Encoding: gzip"}},
-		"identity":                    {body: apitest.GoodBody, headers: []string{"Content-Encoding: identity"}},
-		"says gzip, is none":          {body: apitest.GoodBody, headers: []string{"Content-Encoding: gzip"}, want: messages.InvalidRequest},
-		"gzip cut":                    {body: pack(long)[:60], headers: []string{"Content-Encoding: gzip"}, want: messages.InvalidRequest},
-		"gzip twice":                  {body: pack(pack(apitest.GoodBody)), headers: []string{"Content-Encoding: gzip, gzip"}, want: messages.UnsupportedMedia},
-		"brotli":                      {body: apitest.GoodBody, headers: []string{"Content-Encoding: br"}, want: messages.UnsupportedMedia},
-		"gzip bomb by ratio":          {body: pack(bomb), headers: []string{"Content-Encoding: gzip"}, want: messages.TooLarge},
-		"gzip over the limit":         {body: pack(long), headers: []string{"Content-Encoding: gzip"}, limit: 10 << 10, want: messages.TooLarge},
-		"over the limit":              {body: long, limit: 10 << 10, want: messages.TooLarge},
-		"at the limit":                {body: apitest.GoodBody, limit: int64(len(apitest.GoodBody))},
-		"one over":                    {body: apitest.GoodBody, limit: int64(len(apitest.GoodBody)) - 1, want: messages.TooLarge},
-		"large but within":            {body: long},
-		"gzip, empty as a whole body": {body: pack(""), headers: []string{"Content-Encoding: gzip"}, want: messages.InvalidRequest},
+		"json": {body: apitest.GoodBody},
+		"json with charset": {body: apitest.GoodBody,
+			headers: []string{"Content-Type: application/json; charset=UTF-8"}},
+		"no type": {body: apitest.GoodBody, headers: []string{"Content-Type: "}},
+		"form, as an upload sends": {body: apitest.GoodBody,
+			headers: []string{"Content-Type: multipart/form-data; boundary=x"}, want: messages.UnsupportedMedia},
+		"text": {body: apitest.GoodBody, headers: []string{"Content-Type: text/plain"},
+			want: messages.UnsupportedMedia},
+		"other charset": {body: apitest.GoodBody,
+			headers: []string{"Content-Type: application/json; charset=latin1"}, want: messages.UnsupportedMedia},
+		"broken type": {body: apitest.GoodBody, headers: []string{"Content-Type: ;;"},
+			want: messages.UnsupportedMedia},
+		"gzip":     {body: pack(apitest.GoodBody), headers: []string{"Content-Encoding: gzip"}},
+		"identity": {body: apitest.GoodBody, headers: []string{"Content-Encoding: identity"}},
+		"says gzip, is none": {body: apitest.GoodBody, headers: []string{"Content-Encoding: gzip"},
+			want: messages.InvalidRequest},
+		"gzip cut": {body: pack(long)[:60], headers: []string{"Content-Encoding: gzip"},
+			want: messages.InvalidRequest},
+		"gzip twice": {body: pack(pack(apitest.GoodBody)), headers: []string{"Content-Encoding: gzip, gzip"},
+			want: messages.UnsupportedMedia},
+		"brotli": {body: apitest.GoodBody, headers: []string{"Content-Encoding: br"},
+			want: messages.UnsupportedMedia},
+		"gzip bomb by ratio": {body: pack(bomb), headers: []string{"Content-Encoding: gzip"},
+			want: messages.TooLarge},
+		"gzip over the limit": {body: pack(long), headers: []string{"Content-Encoding: gzip"}, limit: 10 << 10,
+			want: messages.TooLarge},
+		"over the limit": {body: long, limit: 10 << 10, want: messages.TooLarge},
+		"at the limit":   {body: apitest.GoodBody, limit: int64(len(apitest.GoodBody))},
+		"one over": {body: apitest.GoodBody, limit: int64(len(apitest.GoodBody)) - 1,
+			want: messages.TooLarge},
+		"large but within": {body: long},
+		"gzip, empty as a whole body": {body: pack(""), headers: []string{"Content-Encoding: gzip"},
+			want: messages.InvalidRequest},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +241,8 @@ func TestAgents(t *testing.T) {
 	require.Equal(t, 200, g.Chat(t, body, apitest.AuthA).StatusCode)
 	require.Equal(t, messages.Agent, d.Last(t).Kind)
 	require.Equal(t, "helper", d.Last(t).Agent)
-	require.Equal(t, 200, g.Do(t, "POST", "/v1/agents/helper/chat/completions", apitest.GoodBody, apitest.AuthA).StatusCode)
+	require.Equal(t, 200, g.Do(t, "POST", "/v1/agents/helper/chat/completions", apitest.GoodBody,
+		apitest.AuthA).StatusCode)
 	require.Equal(t, messages.Agent, d.Last(t).Kind)
 	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, apitest.AuthA, "Shallot-Agent: helper").StatusCode)
 	require.Equal(t, messages.Model, d.Last(t).Kind, "the header alone is metadata")

@@ -21,10 +21,12 @@ func TestGoOpenAIClient(t *testing.T) {
 		c.BaseURL = g.URL + "/v1"
 		return openai.NewClientWithConfig(c)
 	}
-	ask := openai.ChatCompletionRequest{Model: "m1", Messages: []openai.ChatCompletionMessage{{Role: "user", Content: "hi"}}}
+	ask := openai.ChatCompletionRequest{Model: "m1",
+		Messages: []openai.ChatCompletionMessage{{Role: "user", Content: "hi"}}}
 	keyed := func(_ *Config, p *Deps) { p.Keys = twoTenants(t) }
 
-	g := start(t, &apitest.Entry{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
+	g := start(t,
+		&apitest.Entry{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
 	got, err := client(g, "key-a").CreateChatCompletion(t.Context(), ask)
 	require.NoError(t, err)
 	require.Equal(t, "yes", got.Choices[0].Message.Content)
@@ -63,7 +65,10 @@ func TestGoOpenAIClient(t *testing.T) {
 	require.ErrorAs(t, err, &api, "a cut stream is an error to the client, never a short success")
 	require.Equal(t, "stream_cut", api.Code)
 
-	_, err = read(start(t, &apitest.Entry{Target: apitest.Faults(messages.NewFault(messages.ProviderLimited, "slow").From(messages.TargetOrigin))}, keyed))
+	_,
+		err = read(start(t,
+		&apitest.Entry{Target: apitest.Faults(messages.NewFault(messages.ProviderLimited,
+			"slow").From(messages.TargetOrigin))}, keyed))
 	require.ErrorAs(t, err, &api)
 	require.Equal(t, http.StatusTooManyRequests, api.HTTPStatusCode)
 }

@@ -8,24 +8,28 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// exposed are the answer headers that a page may read; allowedHeaders what it may send besides x-stainless-*.
+// exposed are the answer headers that a page may read. allowedHeaders are those that it may send, beside x-stainless-*.
 const (
-	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, Shallot-Changed, Shallot-Edited, Shallot-Cache, " +
-		"Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
+	exposed = "X-Request-Id, X-Upstream-Request-Id, Shallot-Call, Shallot-Path, Shallot-Attempts, Shallot-Degraded, " +
+		"Shallot-Changed, Shallot-Edited, Shallot-Cache, Shallot-Stopped-By, Shallot-Tool-Error, Shallot-Duration-Ms, " +
+		"Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
 		"Mcp-Session-Id, Mcp-Protocol-Version"
-	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, OpenAI-Organization, OpenAI-Project, " +
-		"OpenAI-Beta, X-Api-Key, Anthropic-Version, Anthropic-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
+	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, " +
+		"OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Api-Key, Anthropic-Version, Anthropic-Beta, " +
+		"Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, " +
+		"Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
 		"Accept, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Last-Event-Id"
 )
 
-// pagePaths are what pages of allowed origins may use; control surfaces are not among them.
+// pagePaths are the paths that pages of allowed origins may use. Control surfaces are not among them.
 var pagePaths = []string{"/v1/", "/chat/completions", "/models", "/mcp"}
 
-// cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204
-// whatever the origin: without the headers the browser refuses by itself. No origin gets credentials.
+// cors sets the headers for an allowed origin and reports whether the request is a preflight, which ends with 204 for
+// any origin: without the headers the browser itself refuses. No origin gets credentials.
 func (s *Server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
 	origin := r.Header.Get("Origin")
-	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }) {
+	forPages := func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }
+	if origin == "" || strings.HasPrefix(r.URL.Path, "/v1/approvals") || !slices.ContainsFunc(pagePaths, forPages) {
 		return false
 	}
 	h := w.Header()
@@ -48,7 +52,7 @@ func (s *Server) cors(w http.ResponseWriter, r *http.Request) (preflight bool) {
 	return preflight
 }
 
-// stainless picks the x-stainless-* names that the OpenAI client wants to send; their list grows with its versions.
+// stainless picks the x-stainless-* names that the OpenAI client asks to send. Their list grows with its versions.
 func stainless(asked string) string {
 	var out strings.Builder
 	for name := range strings.SplitSeq(asked, ",") {

@@ -11,8 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// writeFault is the one place that answers with an error. It writes the status, headers and body of contracts T2;
-// what the answer's headers already hold (call id, request id) stays.
+// writeFault is the only place that answers with an error. It writes the fault's status, headers and body. Headers that
+// are set already (call id, request id) stay.
 func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	h := w.Header()
 	for k, v := range api.FaultHeaders(f) {
@@ -37,7 +37,7 @@ func shapeOf(w http.ResponseWriter) shape {
 	return openAIError
 }
 
-// faultStatus is the fault's status, if it is one that says error: an upstream may have sent anything.
+// faultStatus is the fault's status if it is an error status: an upstream may have sent anything.
 func faultStatus(f *messages.Fault) int {
 	if n := f.HTTPStatus(); n >= 400 && n <= 599 {
 		return n
@@ -45,8 +45,8 @@ func faultStatus(f *messages.Fault) int {
 	return http.StatusBadGateway
 }
 
-// setHeader sets a header of our answer from text that others wrote: what is no printable ASCII becomes a question
-// mark, and very long values are cut, so that a reader's limits are not met.
+// setHeader sets an answer header from text that others wrote. Everything except printable ASCII becomes a question
+// mark, and very long values are cut, so that they do not exceed a reader's limits.
 func setHeader(h http.Header, name, value string) {
 	const maxLength = 4096
 	clean := strings.Map(func(r rune) rune {
@@ -67,10 +67,10 @@ func writeValue(w http.ResponseWriter, status int, v any) {
 	api.WriteJSON(w, status, append(rawjson.Encode(v), '\n'))
 }
 
-// failed answers with an error of the entry or of control. What is no fault is our defect: its text goes to the log,
-// the caller gets an id to name.
+// failed answers with an error of the entry or of a control surface. Anything but a fault is a defect of ours: its text
+// goes to the log, and the caller gets an id to report.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // whatever failed, failed for that
+	if r.Context().Err() != nil { // whatever failed, it failed because the caller left
 		writeFault(w, gone())
 		return
 	}
@@ -81,19 +81,19 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	id := w.Header().Get("X-Request-Id")
 	s.Log.Error("request failed", "request_id", id, "path", r.URL.Path, "err", err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		writeFault(w, messages.NewFault(messages.DeadlineExceeded, "the gateway got no answer in time; request id %s", id).From("entry"))
+		writeFault(w, api.Refused(messages.DeadlineExceeded, "the gateway got no answer in time; request id %s", id))
 		return
 	}
 	writeFault(w, internalFault(id))
 }
 
-// gone answers a caller whose side of the connection is closed. Most are not there to read it; who has closed only the
-// sending side is, and must not take an empty answer for a success.
+// gone answers a caller who has left. Hardly anybody is there to read it; whoever is must not take an empty answer for
+// a success.
 func gone() *messages.Fault {
-	return messages.NewFault(messages.Cancelled, "the caller closed the connection before the answer; keep it open to get one").
-		From("caller")
+	return messages.NewFault(messages.Cancelled,
+		"the caller closed the connection before the answer; keep it open to get one").From("caller")
 }
 
 func internalFault(id string) *messages.Fault {
-	return messages.NewFault(messages.Internal, "the gateway failed; the log has the reason under request id %s", id).From("entry")
+	return api.Refused(messages.Internal, "the gateway failed; the log has the reason under request id %s", id)
 }

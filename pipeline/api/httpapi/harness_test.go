@@ -30,7 +30,8 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 	p := Deps{
 		Entry: entry, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
 		Models: func(context.Context) []ModelInfo {
-			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"}, {"agent/helper", 1700000002, "shallot"}}
+			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"},
+				{"agent/helper", 1700000002, "shallot"}}
 		},
 		Log: slog.New(slog.NewJSONHandler(&apitest.LockedWriter{W: log}, nil)),
 	}
@@ -39,7 +40,9 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 	}
 	s, err := New(c, p)
 	require.NoError(t, err)
-	ts := httptest.NewServer(s.Handler())
+	ts := httptest.NewUnstartedServer(s.Handler())
+	ts.Config.ConnContext = withConn
+	ts.Start()
 	t.Cleanup(ts.Close)
 	return &testGateway{apitest.Client{Server: ts}, s, entry, log}
 }

@@ -16,17 +16,20 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// probes are the paths of health; the first asks only whether the process lives.
+var probes = []string{"/livez", "/readyz", "/healthz", "/health"}
+
 // addHealth mounts the probes. They need no key and say nothing of calls.
 func (s *Server) addHealth(t *router) {
-	t.add("/livez", methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
+	t.add(probes[0], methods{http.MethodGet: func(w http.ResponseWriter, _ *http.Request) {
 		writeValue(w, http.StatusOK, map[string]string{"status": "ok"})
 	}})
-	for _, path := range []string{"/readyz", "/healthz", "/health"} {
+	for _, path := range probes[1:] {
 		t.add(path, methods{http.MethodGet: s.ready})
 	}
 }
 
-// readyTime bounds the checks: a probe that hangs tells less than one that says no.
+// readyTime bounds the checks: a probe that hangs says less than one that fails.
 const readyTime = 5 * time.Second
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {

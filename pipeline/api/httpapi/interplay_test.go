@@ -20,11 +20,12 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// Who asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which he has read a
+// A caller that asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which they have read a
 // part, the stream ends with an error that says where the result will be.
 func TestStreamOfACallThatWaits(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+`", effect: read, cache: "off", stages: {mandatory: [check]}}
+	h := apitest.WaitingHost(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+
+		`", effect: read, cache: "off", stages: {mandatory: [check]}}
 stages:
   - {name: check, kind: tool, enabled: false, phases: [after], tries: 1}
 `)
@@ -44,7 +45,8 @@ stages:
 	require.Equal(t, "approval_pending", gjson.Get(held.Body, "status").Str)
 	result := func(call, want string) {
 		require.Equal(t, 200, g.Do(t, "POST", "/v1/approvals/"+call, `{"decision":"approve"}`).StatusCode)
-		require.Eventually(t, func() bool { return strings.TrimSpace(g.Do(t, "GET", "/v1/results/"+call, "").Body) == want }, 10*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.TrimSpace(g.Do(t, "GET", "/v1/results/"+call, "").Body) == want },
+			10*time.Second, 20*time.Millisecond)
 	}
 	result(held.Header.Get("Shallot-Call"), `{"text":"hi"}`)
 
@@ -78,8 +80,9 @@ func TestKeysForSomeTools(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	g := withApprovals(t, h, func(_ *Config, p *Deps) {
-		p.Keys = keysOf(t, fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
-			HashKey("key-a", nil), HashKey("key-b", nil), HashKey("key-op", nil), HashKey("key-op2", nil)))
+		p.Keys = keysOf(t,
+			fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
+				HashKey("key-a", nil), HashKey("key-b", nil), HashKey("key-op", nil), HashKey("key-op2", nil)))
 	})
 	authOp2 := "Authorization: Bearer key-op2"
 	g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, apitest.AuthB, acceptEvents).IsFault(t, messages.Forbidden)
@@ -93,12 +96,13 @@ func TestKeysForSomeTools(t *testing.T) {
 	require.Equal(t, int64(1), gjson.Get(g.Do(t, "GET", "/v1/approvals", "", apitest.AuthOp).Body, "data.#").Int())
 	require.Equal(t, 200, g.Do(t, "POST", at, `{"decision":"approve"}`, apitest.AuthOp).StatusCode)
 	place := held.Header.Get("Location")
-	require.Eventually(t, func() bool { return g.Do(t, "GET", place, "", apitest.AuthA).StatusCode == 200 }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return g.Do(t, "GET", place, "", apitest.AuthA).StatusCode == 200 },
+		10*time.Second, 20*time.Millisecond)
 	g.Do(t, "GET", place, "", apitest.AuthB).IsFault(t, messages.NotFound)
 }
 
-// tool-retry with executed-by: caller marks a failure for the caller; where its headers have gone out with the first sign
-// of life, the last event has the marks. A part that was shown is not worth another attempt.
+// tool-retry with executed-by: caller marks a failure for the caller; where its headers have gone out with the first
+// sign of life, the last event has the marks. A part that was shown is not worth another attempt.
 func TestRetryMarksInStreams(t *testing.T) {
 	t.Parallel()
 	url := installation(t, `
@@ -119,7 +123,8 @@ tool: {tools: [{name: weak, executor: "go:weak", effect: read, cache: "off"}]}`,
 		},
 	})
 	for say, marked := range map[string]bool{"p": true, "pe": true, "pc": false, "": true} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/tools/weak/call", strings.NewReader(`{"say":"`+say+`"}`))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/tools/weak/call",
+			strings.NewReader(`{"say":"`+say+`"}`))
 		require.NoError(t, err)
 		req.Header.Set("Accept", "text/event-stream")
 		req.Header.Set("Content-Type", "application/json")
@@ -129,7 +134,8 @@ tool: {tools: [{name: weak, executor: "go:weak", effect: read, cache: "off"}]}`,
 		require.NoError(t, err)
 		res.Body.Close()
 		if say == "" {
-			require.Equal(t, []string{"true", "70"}, []string{res.Header.Get("Shallot-Should-Retry"), res.Header.Get("Shallot-Suggested-Delay-Ms")})
+			require.Equal(t, []string{"true", "70"}, []string{res.Header.Get("Shallot-Should-Retry"),
+				res.Header.Get("Shallot-Suggested-Delay-Ms")})
 			continue
 		}
 		events := strings.Split(strings.TrimSpace(string(raw)), "\n\n")

@@ -18,8 +18,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// PepperEnv names the environment variable of the server's pepper. With it a stolen keys-file cannot be searched for
-// keys; without it the hashes are plain SHA-256, which is enough for keys of 256 random bits.
+// PepperEnv names the environment variable of the server's pepper. With a pepper, a stolen keys file cannot even be
+// searched for keys. Without one the hashes are plain SHA-256, which is enough for keys of 256 random bits.
 const PepperEnv = "SHALLOT_KEY_PEPPER"
 
 // KeyRecord is one entry of http.keys-file.
@@ -38,11 +38,11 @@ type keysFile struct {
 	Keys []KeyRecord `yaml:"keys" json:"keys"`
 }
 
-// KeyStore finds key records by hash. It is read-only after load and safe for concurrent use.
+// KeyStore finds key records by hash. It does not change after loading and is safe for concurrent use.
 type KeyStore struct {
 	pepper          []byte
-	peppered, plain bool                 // which hashes occur
-	records         map[string]storedKey // by hash as in the file
+	peppered, plain bool                 // which kinds of hashes occur
+	records         map[string]storedKey // by hash, as in the file
 }
 
 type storedKey struct {
@@ -83,7 +83,7 @@ func ParseKeys(raw []byte, pepper string) (*KeyStore, error) {
 	for i, r := range f.Keys {
 		at := fmt.Sprintf("keys[%d] (%s)", i, r.ID)
 		if r.ID == "" || !api.Visible(r.ID) || ids[r.ID] {
-			return nil, fmt.Errorf("%s: id must be visible ASCII and unlike all others", at)
+			return nil, fmt.Errorf("%s: id must be visible ASCII and different from all others", at)
 		}
 		ids[r.ID] = true
 		if err := k.add(r); err != nil {
@@ -111,7 +111,7 @@ func (k *KeyStore) add(r KeyRecord) error {
 		return fmt.Errorf("hash scheme %q; known: hmac-sha256, sha256", scheme)
 	}
 	if _, ok := k.records[r.Hash]; ok {
-		return fmt.Errorf("the hash stands in another record too")
+		return fmt.Errorf("another record has the same hash")
 	}
 	switch r.Role {
 	case "":
@@ -126,12 +126,14 @@ func (k *KeyStore) add(r KeyRecord) error {
 	if !api.MetaValue(r.Tenant) || r.User != "" && !api.MetaValue(r.User) {
 		return fmt.Errorf("tenant and user must be 1 to 256 visible ASCII characters")
 	}
-	k.records[r.Hash] = storedKey{r.Hash, api.Identity{KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools}}
+	k.records[r.Hash] = storedKey{r.Hash, api.Identity{
+		KeyID: r.ID, Tenant: r.Tenant, Role: r.Role, User: r.User, Models: r.Models, Agents: r.Agents, Tools: r.Tools,
+	}}
 	return nil
 }
 
-// Find returns the identity of a key. The map is indexed by the hash, so its timing tells nothing about keys that
-// exist; the last comparison is constant in time.
+// Find returns the identity of a key. The map is indexed by hash, so its timing reveals nothing about existing keys;
+// the final comparison takes constant time.
 func (k *KeyStore) Find(key string) (api.Identity, bool) {
 	for _, h := range k.hashes(key) {
 		if r, ok := k.records[h]; ok && subtle.ConstantTimeCompare([]byte(r.hash), []byte(h)) == 1 {
@@ -141,7 +143,7 @@ func (k *KeyStore) Find(key string) (api.Identity, bool) {
 	return api.Identity{}, false
 }
 
-// Login is Find for who also says which key it is, as users of NATS do.
+// Login is Find for a client that also says which key it has, as users of NATS do.
 func (k *KeyStore) Login(name, key string) (api.Identity, bool) {
 	if len(key) > maxKey {
 		return api.Identity{}, false
@@ -164,7 +166,7 @@ func (k *KeyStore) hashes(key string) []string {
 	return out
 }
 
-// HashKey is a key's hash as the keys-file holds it.
+// HashKey is a key's hash in the form of the keys file.
 func HashKey(key string, pepper []byte) string {
 	if len(pepper) == 0 {
 		sum := sha256.Sum256([]byte(key))
@@ -175,7 +177,7 @@ func HashKey(key string, pepper []byte) string {
 	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil))
 }
 
-// NewKey makes a key of 256 random bits. The prefix lets people and secret scanners tell what it is.
+// NewKey makes a key of 256 random bits. The prefix lets people and secret scanners recognise it.
 func NewKey() string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails (crypto/rand)

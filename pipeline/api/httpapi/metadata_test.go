@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -49,7 +50,12 @@ func TestBodyValidation(t *testing.T) {
 		"model twice":                 {body: `{"model":"m1","model":"m2",` + msgs + `}`, param: "model", code: messages.InvalidRequest},
 		"model in another case":       {body: `{"model":"m1","Model":"m2",` + msgs + `}`, param: "Model", code: messages.InvalidRequest},
 		"escaped second model":        {body: `{"model":"m1","mod\u0065l":"m2",` + msgs + `}`, param: "model", code: messages.InvalidRequest},
-		"unknown field twice":         {body: `{"model":"m1",` + msgs + `,"x":1,"x":2}`},
+		"unknown field twice":         {body: `{"model":"m1",` + msgs + `,"x":1,"x":2}`, param: "x", code: messages.InvalidRequest},
+		"content twice":               {body: `{"model":"m1","messages":[{"role":"user","content":"a","content":"b"}]}`, param: "content", code: messages.InvalidRequest},
+		"an escaped second key":       {body: `{"model":"m1",` + msgs + `,"x":{"abc":1,"a\u0062c":2}}`, param: "abc", code: messages.InvalidRequest},
+		"a key in two objects":        {body: `{"model":"m1",` + msgs + `,"x":{"a":1},"y":[{"a":1},{"a":2,"b":{"a":3}}]}`},
+		"the last of many keys twice": {body: `{"model":"m1",` + msgs + `,"x":` + object(300, `"k299":1`) + `}`, param: "k299", code: messages.InvalidRequest},
+		"10,001 keys":                 {body: `{"model":"m1",` + msgs + `,"x":` + object(10_000, `"z":1`) + `}`, code: messages.TooLarge},
 		"no messages":                 {body: `{"model":"m1"}`, param: "messages", code: messages.InvalidRequest},
 		"messages empty":              {body: `{"model":"m1","messages":[]}`, param: "messages", code: messages.InvalidRequest},
 		"messages null":               {body: `{"model":"m1","messages":null}`, param: "messages", code: messages.InvalidRequest},
@@ -248,4 +254,14 @@ func BenchmarkReadChat(b *testing.B) {
 
 func label(text string) messages.Notes {
 	return messages.Notes{messages.NoteSessionLabel: rawjson.Encode(text)}
+}
+
+// object is an object with n keys, and one more.
+func object(n int, more string) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i := range n {
+		fmt.Fprintf(&b, `"k%d":1,`, i)
+	}
+	return b.String() + more + "}"
 }

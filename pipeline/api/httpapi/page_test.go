@@ -25,13 +25,15 @@ func TestPage(t *testing.T) {
 	require.NotContains(t, got.Body, "{{", "every place is filled in")
 	require.Less(t, len(got.Body), 60_000)
 	for _, foreign := range []string{"https://", "http://", "<script src", "@import", "url("} {
-		require.NotContains(t, strings.ReplaceAll(got.Body, "http://www.w3.org/", ""), foreign, "the page is made of one file")
+		require.NotContains(t, strings.ReplaceAll(got.Body, "http://www.w3.org/", ""), foreign,
+			"the page is made of one file")
 	}
 
 	_, script, _ := strings.Cut(got.Body, "<script>")
 	script, _, _ = strings.Cut(script, "</script>")
 	sum := sha256.Sum256([]byte(script))
-	require.Contains(t, got.Header.Get("Content-Security-Policy"), "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+	require.Contains(t, got.Header.Get("Content-Security-Policy"),
+		"'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
 	require.NotContains(t, script, "innerHTML", "what comes from calls is shown as text")
 
 	require.Equal(t, 405, g.Do(t, "POST", "/ui/", "").StatusCode)

@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -17,11 +20,12 @@ import (
 // methods maps HTTP methods of one path to handlers; GET serves HEAD.
 type methods map[string]http.HandlerFunc
 
-// router is the routing: one ServeMux of paths without methods, so that unknown paths and wrong methods answer in our
-// own error shape.
+// router routes requests. It has one ServeMux of paths without methods, so that unknown paths and wrong methods are
+// answered in the same form as other errors.
 type router struct {
-	s   *Server
-	mux *http.ServeMux
+	s    *Server
+	mux  *http.ServeMux
+	list []string
 }
 
 func newRouter(s *Server) *router {
@@ -35,10 +39,16 @@ func noPath(r *http.Request) *messages.Fault {
 		"/v1/messages, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
-func (t *router) mount(pattern string, h http.HandlerFunc) { t.mux.HandleFunc(pattern, h) }
+func (t *router) mount(pattern string, h http.HandlerFunc) {
+	t.list = append(t.list, "* "+pattern)
+	t.mux.HandleFunc(pattern, h)
+}
 
 func (t *router) add(path string, m methods) {
 	allow := slices.Collect(maps.Keys(m))
+	for _, method := range allow {
+		t.list = append(t.list, method+" "+path)
+	}
 	if m[http.MethodGet] != nil {
 		allow = append(allow, http.MethodHead)
 	}
@@ -64,35 +74,55 @@ func (t *router) add(path string, m methods) {
 
 func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages.Fault {
 	w.Header().Set("Allow", allow)
-	return messages.NewFault(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow).From("entry")
+	return api.Refused(messages.MethodNotAllowed, "%s does not take %s; it takes %s", r.URL.Path, r.Method, allow)
 }
 
-// recorder records what the log says of a request. Unwrap lets http.ResponseController reach deadlines and Flush.
+// recorder records what the log says of a request, and how far its answer is. Unwrap lets http.ResponseController reach
+// deadlines.
 type recorder struct {
 	http.ResponseWriter
-	status   int
 	identity api.Identity
 	shape    shape  // of errors; nil: OpenAI's
 	idHeader string // a further header of the request id
+
+	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
+	status int
+	whole  bool // what was written ends with an empty line, as events do
 }
 
 func (a *recorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *recorder) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-	if a.idHeader != "" {
-		a.Header().Set(a.idHeader, a.Header().Get("X-Request-Id"))
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(status)
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *recorder) Write(b []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	a.whole = bytes.HasSuffix(b, []byte("\n\n"))
 	return a.ResponseWriter.Write(b)
+}
+
+// FlushError is what http.ResponseController calls to flush.
+func (a *recorder) FlushError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begin(http.StatusOK)
+	return http.NewResponseController(a.ResponseWriter).Flush()
+}
+
+func (a *recorder) begin(status int) {
+	if a.status != 0 {
+		return
+	}
+	a.status, a.whole = status, true
+	if a.idHeader != "" {
+		a.Header().Set(a.idHeader, a.Header().Get("X-Request-Id"))
+	}
 }
 
 // wrap puts what every request passes around the routes: the log line, the request id, panics, refused paths, CORS.
@@ -100,10 +130,12 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
+		r, stop := s.attend(r, a)
+		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-		// A body with a length and a coding (the server drops the length) may be an attempt to slip a second request past
-		// another reader: nothing more is read from such a connection.
+		// A body with a length and a coding (the server drops the length) may be an attempt to smuggle a second request
+		// past another reader, so nothing more is read from such a connection.
 		if len(r.TransferEncoding) > 0 || s.stopping.Load() {
 			w.Header().Set("Connection", "close")
 		}
@@ -113,9 +145,9 @@ func (s *Server) wrap(t *router) http.Handler {
 				s.panicked(a, r, p)
 			}
 			if a.status == 0 && r.Context().Err() != nil {
-				a.status = messages.Cancelled.Info().Status // for the log: nobody is there to read it
+				a.status = messages.Cancelled.Info().Status // for the log; the caller does not read it
 			}
-			s.Log.Info("http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
@@ -128,7 +160,7 @@ func (s *Server) wrap(t *router) http.Handler {
 		}
 		w.Header().Set("X-Request-Id", id)
 		if rest, ok := strings.CutPrefix(r.URL.Path, evictedPath+"/"); ok && r.URL.RawPath == "" {
-			r.URL.Path = evictedPath + rest // an absolute path, put there as it was shown
+			r.URL.Path = evictedPath + rest // an absolute path, in the form in which it was shown
 		}
 		if fault == nil && !plainTarget(r) {
 			fault = noPath(r)
@@ -145,9 +177,17 @@ func (s *Server) wrap(t *router) http.Handler {
 	})
 }
 
+// levelOf is the level of a request's line in the log. Probes come every few seconds and say nothing while all is well.
+func levelOf(path string, status int) slog.Level {
+	if slices.Contains(probes, path) && status < http.StatusBadRequest {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
 type beginKey struct{}
 
-// started is when the gateway got the request.
+// started is when the gateway received the request.
 func started(r *http.Request) time.Time {
 	t, ok := r.Context().Value(beginKey{}).(time.Time)
 	if !ok {
@@ -156,14 +196,15 @@ func started(r *http.Request) time.Time {
 	return t
 }
 
-// cutMark in the header map, set after the real headers are out, says that the connection must be cut.
+// cutMark in the header map, set after the real headers were sent, says that the connection must be cut.
 const cutMark = "Shallot-Cut"
 
-// panicked answers 500 with an id; a half-written answer is cut off instead, so that nobody takes it for whole.
+// panicked answers 500 with an id. A half-written answer is cut off, so that nobody takes it for a whole one.
 func (s *Server) panicked(a *recorder, r *http.Request, p any) {
 	id := a.Header().Get("X-Request-Id")
 	if p != http.ErrAbortHandler {
-		s.Log.Error("panic in a handler", "request_id", id, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.Log.Error("panic in a handler", "request_id", id, "path", r.URL.Path, "panic", fmt.Sprint(p),
+			"stack", string(debug.Stack()))
 	}
 	if a.status == 0 {
 		writeFault(a, internalFault(id))
@@ -172,19 +213,20 @@ func (s *Server) panicked(a *recorder, r *http.Request, p any) {
 	a.Header().Set(cutMark, "yes")
 }
 
-// plainTarget refuses every request target that two readers could take for different paths (security.md): absolute
-// forms, dot segments, empty segments, encoded slashes, backslashes, controls. The answer does not depend on a key.
-// Only what stands behind /models/ and /v1/evicted/ may hold encoded slashes, because clients encode the names of models
-// and the paths that a tool showed them.
+// plainTarget refuses every request target that two readers could take for different paths: absolute forms, dot
+// segments, empty segments, encoded slashes, backslashes, controls. The answer does not depend on a key. Encoded
+// slashes are allowed only after /models/ and /v1/evicted/, because clients encode the names of models and the paths
+// that a tool showed them.
 func plainTarget(r *http.Request) bool {
 	if !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "" {
 		return false
 	}
 	raw := strings.ToLower(r.URL.EscapedPath())
-	if !strings.HasPrefix(raw, "/") || strings.Contains(raw, "//") || strings.Contains(raw, `\`) || strings.Contains(raw, "%5c") {
+	begins := func(prefix string) bool { return strings.HasPrefix(raw, prefix) }
+	if !begins("/") || strings.Contains(raw, "//") || strings.Contains(raw, `\`) || strings.Contains(raw, "%5c") {
 		return false
 	}
-	if strings.Contains(raw, "%2f") && !strings.HasPrefix(raw, "/v1/models/") && !strings.HasPrefix(raw, "/models/") && !strings.HasPrefix(raw, evictedPath) {
+	if strings.Contains(raw, "%2f") && !slices.ContainsFunc([]string{"/v1/models/", "/models/", evictedPath}, begins) {
 		return false
 	}
 	path := r.URL.Path

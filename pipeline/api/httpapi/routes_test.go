@@ -19,7 +19,8 @@ import (
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	g := start(t, &apitest.Entry{}, nil)
-	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/embeddings", "/v1/chat/completions/x", "/v1/chat/completions/"} {
+	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/embeddings", "/v1/chat/completions/x",
+		"/v1/chat/completions/"} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			got := g.Do(t, method, path, "")
 			got.IsFault(t, messages.NotFound)
@@ -28,7 +29,8 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	}
 	for path, allow := range map[string]string{
 		"/v1/chat/completions": "OPTIONS, POST", "/v1/models": "GET, HEAD, OPTIONS", "/v1/models/m1": "GET, HEAD, OPTIONS",
-		"/livez": "GET, HEAD, OPTIONS", "/v1/results/x": "GET, HEAD, OPTIONS", "/api/debug/interceptor/x/enable": "OPTIONS, POST",
+		"/livez": "GET, HEAD, OPTIONS", "/v1/results/x": "GET, HEAD, OPTIONS",
+		"/api/debug/interceptor/x/enable": "OPTIONS, POST",
 	} {
 		if strings.HasPrefix(path, "/api") {
 			g = controlled(t, "127.0.0.1:8080", nil)
@@ -52,12 +54,16 @@ func TestPathTricks(t *testing.T) {
 	g := controlledBy(t, d, "127.0.0.1:8080", func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	for _, target := range []string{
 		"//v1/models", "/v1//models", "/v1/../v1/models", "/v1/./models", "/v1/%2e%2e/v1/models", "/v1%2fmodels", "/%2Fv1/models",
-		`/v1/models\x`, "/v1/models%5cx", "/livez/../v1/models", "/v1/models/../../api/debug/interceptor-stats", "/v1/models/%2e%2e/models",
-		"/v1/models/a%2f..%2fb", "/v1/models/a%2f%2fb", "/livez%2f..%2fapi/debug/interceptor-stats", "/v1/models%00", "http://evil.example/v1/models",
+		`/v1/models\x`, "/v1/models%5cx", "/livez/../v1/models", "/v1/models/../../api/debug/interceptor-stats",
+		"/v1/models/%2e%2e/models",
+		"/v1/models/a%2f..%2fb", "/v1/models/a%2f%2fb", "/livez%2f..%2fapi/debug/interceptor-stats", "/v1/models%00",
+		"http://evil.example/v1/models",
 		"http://localhost/v1/models", "/api/debug/interceptor-stats/", "/API/debug/interceptor-stats", "/v1/models;x=1/../y",
 	} {
 		ask := func(auth string) string {
-			out := g.Raw(t, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\n%sX-Request-Id: same\r\nConnection: close\r\n\r\n", target, auth))
+			out := g.Raw(t,
+				fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\n%sX-Request-Id: same\r\nConnection: close\r\n\r\n", target,
+					auth))
 			status, _, _ := strings.Cut(out, "\r\n")
 			_, body, _ := strings.Cut(out, "\r\n\r\n")
 			return status + body
@@ -71,7 +77,8 @@ func TestPathTricks(t *testing.T) {
 
 func TestCORS(t *testing.T) {
 	t.Parallel()
-	pre := []string{"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, x-stainless-os, x-stainless-retry-count, x-evil"}
+	pre := []string{"Access-Control-Request-Method: POST",
+		"Access-Control-Request-Headers: authorization, x-stainless-os, x-stainless-retry-count, x-evil"}
 	g := start(t, &apitest.Entry{}, func(c *Config, p *Deps) {
 		c.AllowedOrigins = []string{"https://good.example"}
 		p.Keys = twoTenants(t)
@@ -98,7 +105,8 @@ func TestCORS(t *testing.T) {
 	require.Equal(t, "https://good.example", got.Header.Get("Access-Control-Allow-Origin"), "a page may read the 401")
 
 	g = controlled(t, "127.0.0.1:8080", func(c *Config, _ *Deps) { c.AllowedOrigins = []string{"*"} })
-	require.Equal(t, "*", g.Chat(t, apitest.GoodBody, "Origin: https://any.example").Header.Get("Access-Control-Allow-Origin"))
+	require.Equal(t, "*", g.Chat(t, apitest.GoodBody,
+		"Origin: https://any.example").Header.Get("Access-Control-Allow-Origin"))
 	got = g.Do(t, "GET", "/api/debug/interceptor-stats", "", "Origin: https://any.example")
 	require.Empty(t, got.Header.Get("Access-Control-Allow-Origin"), "no page reads the control surfaces")
 }
@@ -136,7 +144,8 @@ func TestHealth(t *testing.T) {
 	for _, path := range []string{"/readyz", "/healthz", "/health"} {
 		got := g.Do(t, "GET", path, "")
 		require.Equal(t, 200, got.StatusCode, "probes need no key")
-		require.JSONEq(t, `{"status":"ok","checks":[{"name":"nats","ok":true},{"name":"streams","ok":true,"reason":"2 of 2"}]}`, got.Body)
+		require.JSONEq(t,
+			`{"status":"ok","checks":[{"name":"nats","ok":true},{"name":"streams","ok":true,"reason":"2 of 2"}]}`, got.Body)
 	}
 	checks[0] = Check{Name: "nats", Reason: "not connected since 3s"}
 	got := g.Do(t, "GET", "/readyz", "")

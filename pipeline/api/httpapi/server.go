@@ -22,20 +22,21 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
-// Config are the gateway's values from the configuration; zero values of the bounds mean the defaults of fill.
+// Config are the gateway's values from the configuration. A zero bound means the default that fill gives it.
 type Config struct {
 	Addr           string // http.addr
 	Admin          string // http.admin; empty: no admin listener
 	BodyLimit      int64  // http.body-limit, also the bound on an unpacked body
 	AllowedOrigins []string
 	InsecureOpen   bool // --insecure-open: listen beyond loopback without keys
-	Embedded       bool // the NATS server is the embedded one: the open loopback caller is an operator (contracts 19)
+	Embedded       bool // the NATS server is embedded: on loopback without keys, callers are operators
 
 	HeaderTimeout time.Duration
 	BodyTimeout   time.Duration // for reading a request body
 	WriteTimeout  time.Duration // for one event of a stream; a whole reply has four times as long
 	IdleTimeout   time.Duration // of a kept-alive connection
 	Heartbeat     time.Duration
+	Probe         time.Duration // a caller who has closed the sending side for so long is asked for signs of life
 	Grace         time.Duration // what is under way may finish in this time on a stop
 	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
 }
@@ -51,6 +52,7 @@ func (c *Config) fill() {
 	pick(&c.WriteTimeout, 30*time.Second)
 	pick(&c.IdleTimeout, 60*time.Second)
 	pick(&c.Heartbeat, 10*time.Second)
+	pick(&c.Probe, 250*time.Millisecond)
 	pick(&c.Grace, 10*time.Second)
 	if c.BodyLimit <= 0 {
 		c.BodyLimit = api.DefaultBodyLimit
@@ -67,7 +69,7 @@ type ModelInfo struct {
 	OwnedBy string
 }
 
-// Follower decides which bytes of a streamed call the caller may see; stream.Follower is the real one.
+// Follower decides which bytes of a streamed call the caller may see; stream.Follower implements it.
 type Follower interface {
 	Delta(d pipeline.Delta) [][]byte
 	End(c *messages.Call) (chunks [][]byte, fault *messages.Fault)
@@ -76,8 +78,8 @@ type Follower interface {
 // Surface is an extra handler (MCP, the page, metrics) that the server mounts behind its own checks.
 type Surface struct {
 	Pattern string // a ServeMux path pattern without a method
-	Control bool   // a control surface: operators only, never on a port beyond loopback but the admin one
-	Static  bool   // a control surface that tells nothing by itself: it needs no key, because a browser has none to send
+	Control bool   // a control surface: for operators only, and beyond loopback only on the admin port
+	Static  bool   // a control surface that reveals nothing: it needs no key, because browsers send none
 	Handler http.Handler
 }
 
@@ -96,13 +98,13 @@ type Deps struct {
 	Log         *slog.Logger
 }
 
-// Server is the gateway's HTTP side. It holds no state of a call: that is the entry's.
+// Server is the gateway's HTTP side. It keeps no state of calls, which the entry does.
 type Server struct {
 	Config
 	Deps
 	cross *http.CrossOriginProtection // for callers: allowed origins may post
 	hosts []string                    // Host names of allowed origins
-	// halted ends when the grace of a stop is over: whoever still waits says so to his caller and returns.
+	// Halted ends when the grace of a stop is over. Handlers that still wait then tell their caller and return.
 	Halted   context.Context
 	halt     context.CancelFunc
 	stopping atomic.Bool
@@ -111,7 +113,7 @@ type Server struct {
 	mu       sync.Mutex
 }
 
-// New checks that the configuration is safe to serve (contracts 19).
+// New checks that the configuration is safe to serve: a listener beyond loopback needs keys, or InsecureOpen.
 func New(c Config, p Deps) (*Server, error) {
 	c.fill()
 	if p.Log == nil {
@@ -145,7 +147,7 @@ func (s *Server) bodies() api.BodyReader {
 	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
 }
 
-// IsLoopback reports whether a listen address is reached from this machine only.
+// IsLoopback reports whether a listen address can be reached from this machine only.
 func IsLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && loopbackHost(host)
@@ -168,7 +170,15 @@ func bareHost(host string) string {
 }
 
 // Handler serves the main port.
-func (s *Server) Handler() http.Handler {
+func (s *Server) Handler() http.Handler { return s.wrap(s.mainRoutes()) }
+
+// AdminHandler serves the admin listener: the control surfaces and health, no model face.
+func (s *Server) AdminHandler() http.Handler { return s.wrap(s.adminRoutes()) }
+
+// Routes are what both handlers serve, each as method and path pattern; * is any method.
+func (s *Server) Routes() (main, admin []string) { return s.mainRoutes().list, s.adminRoutes().list }
+
+func (s *Server) mainRoutes() *router {
 	t := newRouter(s)
 	chat := methods{http.MethodPost: s.caller(s.chat)}
 	for _, prefix := range []string{"/v1", ""} {
@@ -194,11 +204,10 @@ func (s *Server) Handler() http.Handler {
 	if IsLoopback(s.Addr) {
 		s.addControl(t, s.Addr)
 	}
-	return s.wrap(t)
+	return t
 }
 
-// AdminHandler serves the admin listener: the control surfaces and health, no model face.
-func (s *Server) AdminHandler() http.Handler {
+func (s *Server) adminRoutes() *router {
 	t := newRouter(s)
 	s.addHealth(t)
 	if s.Tools != nil {
@@ -206,7 +215,7 @@ func (s *Server) AdminHandler() http.Handler {
 	}
 	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
-	return s.wrap(t)
+	return t
 }
 
 func serve(h http.Handler) endpoint {
@@ -215,11 +224,14 @@ func serve(h http.Handler) endpoint {
 	}
 }
 
+// maxHeader bounds the head of a request, in bytes.
+const maxHeader = 64 << 10
+
 // ServeOn runs the listener until shutdown; it returns nil after one.
 func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
-		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), ConnContext: withConn,
 	}
 	s.mu.Lock()
 	if s.stopping.Load() {
@@ -228,13 +240,13 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	}
 	s.https = append(s.https, hs)
 	s.mu.Unlock()
-	if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := hs.Serve(listener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("http %s: %w", l.Addr(), err)
 	}
 	return nil
 }
 
-// Retire makes readiness fail and goes on serving, new connections too, so that whoever sends requests here can find
+// Retire makes readiness fail and continues to serve, new connections too, so that clients and balancers can find
 // another gateway first. Answers from now on close their connections. Shutdown follows.
 func (s *Server) Retire() {
 	s.mu.Lock()
@@ -242,9 +254,9 @@ func (s *Server) Retire() {
 	s.stopping.Store(true)
 }
 
-// Shutdown stops accepting, lets what is under way finish within the grace, then ends streams with an error event
-// and waiting calls with the place of their result, and returns when all connections are done or ctx is. Calls are
-// not cancelled: they were accepted.
+// Shutdown stops accepting, lets requests finish within the grace, and then ends streams with an error event and
+// waiting calls with the path of their result. It returns when all connections are done or ctx ends. Calls are not
+// cancelled, because they were accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {
@@ -255,7 +267,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.stopping.Store(true)
 		servers := slices.Clone(s.https)
 		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(ctx, s.Grace+2*time.Second) // the last words after the grace
+		ctx, cancel := context.WithTimeout(ctx, s.Grace+2*time.Second) // time for the last answers after the grace
 		defer cancel()
 		var wait sync.WaitGroup
 		errs := make([]error, len(servers))

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
@@ -65,22 +62,3 @@ func TestNothingIsReadAfterAnAmbiguousRequest(t *testing.T) {
 
 func itoa(n int) string    { return strconv.Itoa(n) }
 func sixteen(n int) string { return strconv.FormatInt(int64(n), 16) }
-
-// Who closes the sending side is never told an empty success, nor that a store failed (EN-8, in part).
-func TestAHalfClosedClientIsToldThatItsCallWasGivenUp(t *testing.T) {
-	t.Parallel()
-	d := &apitest.Entry{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	g := start(t, d, nil)
-	c := dial(t, g)
-	_, err := io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
-		"Content-Length: "+itoa(len(apitest.GoodBody))+"\r\n\r\n"+apitest.GoodBody)
-	require.NoError(t, err)
-	require.NoError(t, c.CloseWrite())
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
-	require.NoError(t, err)
-	require.Equal(t, 499, res.StatusCode)
-	require.Equal(t, "cancelled", res.Header.Get("Shallot-Fault"))
-}

@@ -16,9 +16,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
-// stream answers a call as server-sent events, those of OpenAI for a model and named ones for a tool (sse_tool.go). Nothing is written before the first chunk that the follower
-// releases, so that a failure until then has its real status. [DONE] follows a success only; after a cut comes an
-// error event and the end.
+// stream answers a call with server-sent events: those of OpenAI for a model, named ones for a tool. Nothing is written
+// before the follower releases a chunk, so that a failure until then has its real status. [DONE] follows a success
+// only; after a cut comes an error event, and the stream ends.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
@@ -63,7 +63,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 			if e.ping(); e.err != nil {
 				drop(e.err)
 			}
-		case done := <-ended: // Wait has returned: the follower is ours, and no delta comes any more
+		case done := <-ended: // Wait has returned: no more deltas come, and only this goroutine uses the follower
 			chunks, marks := q.take()
 			e.marks = marks
 			e.write(chunks)
@@ -82,16 +82,16 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 
 var errSlowReader = errors.New("the reader of the stream is too slow")
 
-// endStream writes what the follower still holds and the end.
+// endStream writes what the follower still holds, then the end.
 func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
 	chunks, fault := f.End(c)
 	if fault == nil {
 		fault = c.Fault
 	}
 	if !e.started {
-		facts(e.w.Header(), c, started(r)) // all is known before the first byte: a replay, or a failure
+		facts(e.w.Header(), c, started(r)) // everything is known before the first byte: a replay or a failure
 		if fault == nil && len(chunks) == 0 && !e.tool {
-			fault = messages.NewFault(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID).From("entry")
+			fault = api.Refused(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID)
 		}
 		switch {
 		case fault != nil && fault == c.Fault:
@@ -128,20 +128,23 @@ func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 	case errors.Is(cause, errSlowReader), e.err != nil:
 		s.Log.Warn("stream dropped: its reader is too slow", "call", pending.ID(), "err", e.err)
 		pending.Leave()
-		panic(http.ErrAbortHandler) // cut the connection: a clean end would look like a whole answer
+		panic(http.ErrAbortHandler) // cuts the connection: a clean end would look like a whole answer
 	case !e.started:
 		s.notEnded(e.w, r, pending.ID(), err)
-	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, which has shown a part or a sign of life
-		e.fail(messages.NewFault(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s", api.ResultPath(pending.ID())).From("entry"))
+	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, after a part was shown
+		e.fail(api.Refused(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s",
+			api.ResultPath(pending.ID())))
 	case errors.Is(cause, errStopping):
 		e.fail(api.StoppingFault(messages.StreamCut, pending.ID()))
 	default:
 		s.Log.Error("stream lost", "call", pending.ID(), "err", err)
-		e.fail(messages.NewFault(messages.StreamCut, "the gateway lost the call; its answer may be at %s", api.ResultPath(pending.ID())).From("entry"))
+		e.fail(api.Refused(messages.StreamCut, "the gateway lost the call; its answer may be at %s",
+			api.ResultPath(pending.ID())))
 	}
 }
 
-// events writes server-sent events. One goroutine uses it, but for unblock. After an error it writes nothing.
+// events writes server-sent events. Only one goroutine may use it, except for unblock. After an error it writes
+// nothing.
 type events struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
@@ -149,7 +152,7 @@ type events struct {
 	tool    bool // events have names
 	wire    messages.Wire
 	started bool
-	// marks go out with the headers, as those of the finished call come too late.
+	// marks are sent with the headers, because those of the finished call would come too late.
 	marks pipeline.Marks
 	err   error
 	buf   []byte
@@ -165,7 +168,7 @@ func (e *events) start() {
 	e.w.WriteHeader(http.StatusOK)
 }
 
-// write sends each chunk as an event of its own.
+// write sends each chunk as an event.
 func (e *events) write(chunks [][]byte) {
 	for _, c := range chunks {
 		if e.tool {
@@ -188,7 +191,7 @@ func (e *events) event(name string, data []byte) {
 	e.raw(append(e.buf, "\n\n"...))
 }
 
-// ping keeps proxies from closing an idle stream. Before the first chunk there is nothing to keep.
+// ping keeps proxies from closing an idle stream. Before the first chunk there is no stream to keep open.
 func (e *events) ping() {
 	if e.started {
 		e.raw([]byte(": ping\n\n"))
@@ -203,7 +206,7 @@ func (e *events) fail(f *messages.Fault) {
 	e.event(name, oneLine(shapeOf(e.w)(f, e.w.Header().Get("X-Request-Id"))))
 }
 
-// raw writes and flushes one event, in one write, within the time that a reader has for it.
+// raw writes and flushes one event in one write, within the time that the reader has for it.
 func (e *events) raw(b []byte) {
 	if e.err != nil {
 		return
@@ -223,7 +226,7 @@ func (e *events) raw(b []byte) {
 // unblock ends a write that hangs. It may be called from another goroutine.
 func (e *events) unblock() { _ = e.rc.SetWriteDeadline(time.Unix(1, 0)) }
 
-// oneLine makes a chunk fit one data line: a line break within JSON is only white space.
+// oneLine makes a chunk fit into one data line: a line break in JSON is only white space.
 func oneLine(chunk []byte) []byte {
 	if !bytes.ContainsAny(chunk, "\r\n") {
 		return chunk
@@ -240,8 +243,8 @@ func oneLine(chunk []byte) []byte {
 	}, chunk)
 }
 
-// queue holds released chunks between the call and a reader, so that a slow reader never holds up the bus. It is
-// bounded by bytes.
+// queue holds released chunks between the call and its reader, so that a slow reader does not delay the bus. It is
+// bounded in bytes.
 type queue struct {
 	mu    sync.Mutex
 	size  int
@@ -249,10 +252,10 @@ type queue struct {
 	items [][]byte
 	ready chan struct{}
 	begun bool
-	marks pipeline.Marks // of the source whose chunk was the first
+	marks pipeline.Marks // of the source of the first chunk
 }
 
-// put reports whether there was room. The mark of the first chunks is that of the stream.
+// put reports whether there was room. The marks of the first chunks are those of the stream.
 func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	if len(chunks) == 0 {
 		return true
@@ -266,7 +269,7 @@ func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	for _, c := range chunks {
 		q.size += len(c)
 	}
-	if waiting && q.size > q.max { // one large chunk is nobody's slowness
+	if waiting && q.size > q.max { // a single large chunk does not mean that the reader is slow
 		return false
 	}
 	q.items = append(q.items, chunks...)
@@ -277,7 +280,7 @@ func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	return true
 }
 
-// take returns the chunks that wait, and the mark of the stream.
+// take returns the chunks that wait, and the stream's marks.
 func (q *queue) take() ([][]byte, pipeline.Marks) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -58,7 +58,8 @@ func TestStreamFraming(t *testing.T) {
 	require.Empty(t, got.Header.Get("Content-Encoding"), "never packed")
 	require.Equal(t, "r1", got.Header.Get("X-Request-Id"))
 	require.NotEmpty(t, got.Header.Get("Shallot-Call"))
-	require.Equal(t, "data: "+first+"\n\ndata: "+second+"\n\ndata: {\"x\":1,\"y\":\"a\\nb\"}\n\ndata: [DONE]\n\n", got.Body,
+	require.Equal(t, "data: "+first+"\n\ndata: "+second+"\n\ndata: {\"x\":1,\"y\":\"a\\nb\"}\n\ndata: [DONE]\n\n",
+		got.Body,
 		"bytes as they came; a line break within JSON goes")
 }
 
@@ -96,7 +97,10 @@ func TestStreamEnds(t *testing.T) {
 		got := start(t, &apitest.Entry{Target: streams(cut, chunk("a", "null"))}, nil).Chat(t, apitest.StreamBody)
 		require.Equal(t, 200, got.StatusCode)
 		require.NotContains(t, got.Body, "[DONE]")
-		require.True(t, strings.HasSuffix(got.Body, `data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"), got.Body)
+		require.True(t,
+			strings.HasSuffix(got.Body,
+				`data: {"error":{"message":"the stream broke","type":"server_error","param":null,"code":"stream_cut"}}`+"\n\n"),
+			got.Body)
 	})
 	t.Run("a reply without deltas is replayed, with all answer headers", func(t *testing.T) {
 		t.Parallel()
@@ -107,7 +111,10 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("refused at the entry", func(t *testing.T) {
 		t.Parallel()
-		d := &apitest.Entry{Refuse: func(pipeline.Request) error { return messages.NewFault(messages.Overloaded, "full").From("entry") }}
+		d := &apitest.Entry{Refuse: func(pipeline.Request) error {
+			return messages.NewFault(messages.Overloaded,
+				"full").From("entry")
+		}}
 		got := start(t, d, nil).Chat(t, apitest.StreamBody)
 		got.IsFault(t, messages.Overloaded)
 		require.Equal(t, "1", got.Header.Get("Retry-After"))
@@ -129,7 +136,8 @@ func (mute) End(*messages.Call) ([][]byte, *messages.Fault) { return nil, nil }
 // open begins a streamed call and returns the reader of its events.
 func open(t *testing.T, g *testGateway, ctx context.Context) (*http.Response, *bufio.Reader) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, "POST", g.URL+"/v1/chat/completions", strings.NewReader(apitest.StreamBody))
+	req, err := http.NewRequestWithContext(ctx, "POST", g.URL+"/v1/chat/completions",
+		strings.NewReader(apitest.StreamBody))
 	require.NoError(t, err)
 	res, err := http.DefaultTransport.RoundTrip(req)
 	require.NoError(t, err)
@@ -176,12 +184,13 @@ func TestClientWhoLeavesIsNoticedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			running := make(chan struct{})
-			d := &apitest.Entry{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
-				_ = emit([]byte(`{}`))
-				close(running)
-				<-ctx.Done()
-				return ctx.Err()
-			}}
+			d := &apitest.Entry{Left: make(chan string, 1),
+				Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+					_ = emit([]byte(`{}`))
+					close(running)
+					<-ctx.Done()
+					return ctx.Err()
+				}}
 			g := start(t, d, nil)
 			ctx, leave := context.WithCancel(t.Context())
 			done := make(chan struct{})
@@ -219,19 +228,21 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 64<<10) + `"`
 	ended := make(chan error, 1)
-	d := &apitest.Entry{Left: make(chan string, 2), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
-		for { // the target never waits for the reader: the queue is bounded and the connection goes
-			if err := emit([]byte(big)); err != nil {
-				ended <- err
-				return err
+	d := &apitest.Entry{Left: make(chan string, 2),
+		Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+			for { // the target never waits for the reader: the queue is bounded and the connection goes
+				if err := emit([]byte(big)); err != nil {
+					ended <- err
+					return err
+				}
 			}
-		}
-	}}
+		}}
 	g := start(t, d, func(c *Config, _ *Deps) { c.StreamBuffer = 256 << 10 })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(apitest.StreamBody), apitest.StreamBody)
+	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+		len(apitest.StreamBody), apitest.StreamBody)
 	require.NoError(t, err)
 	<-ended
 	<-d.Left
@@ -248,7 +259,8 @@ func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(apitest.StreamBody), apitest.StreamBody)
+	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+		len(apitest.StreamBody), apitest.StreamBody)
 	require.NoError(t, err)
 	<-d.Left
 }
@@ -266,15 +278,17 @@ func TestStreamThenReplyOnOneConnection(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	running := make(chan struct{}, 2)
-	d := &apitest.Entry{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
-		if c.Stream {
-			_ = emit([]byte(`{"n":1}`))
-		}
-		running <- struct{}{}
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	s, err := New(Config{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond}, Deps{Entry: d, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} }})
+	d := &apitest.Entry{Left: make(chan string, 4),
+		Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+			if c.Stream {
+				_ = emit([]byte(`{"n":1}`))
+			}
+			running <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+	s, err := New(Config{Addr: "127.0.0.1:0", Grace: 50 * time.Millisecond},
+		Deps{Entry: d, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} }})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -285,7 +299,8 @@ func TestGracefulStop(t *testing.T) {
 	texts := make(chan string, 2)
 	for _, body := range []string{apitest.StreamBody, apitest.GoodBody} {
 		go func() {
-			res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+			res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json",
+				strings.NewReader(body))
 			if err != nil {
 				texts <- err.Error()
 				return
@@ -332,7 +347,8 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	go func() { _ = s.ServeOn(l, s.Handler()) }()
 	got := make(chan int, 1)
 	go func() {
-		res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(apitest.GoodBody))
+		res, err := http.Post("http://"+l.Addr().String()+"/v1/chat/completions", "application/json",
+			strings.NewReader(apitest.GoodBody))
 		if err == nil {
 			res.Body.Close()
 			got <- res.StatusCode

@@ -7,15 +7,15 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// TodoLists reads and edits the lists of sessions; values marshal to JSON, errors are faults.
+// TodoLists reads and edits the lists of sessions. Values marshal to JSON; errors are faults.
 type TodoLists struct {
 	Load func(ctx context.Context, tenant, session string) (any, error)
 	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)
 }
 
-// addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so one tenant never
-// reaches the list of another, and a session without a list has an empty one. A session whose name cannot stand in a
-// path, because it holds a slash, is named by the header Shallot-Session at /v1/todo.
+// addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so no tenant reaches
+// the list of another, and a session without a list has an empty one. A session whose name cannot be part of a path,
+// because it contains a slash, is named by the header Shallot-Session at /v1/todo.
 func (s *Server) addTodo(t *router) {
 	if s.Todo == nil {
 		return
@@ -26,10 +26,7 @@ func (s *Server) addTodo(t *router) {
 			s.answerTodo(w, r, v, err)
 		}),
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
-			body, fault := s.bodies().Read(w, r)
-			if fault == nil {
-				fault = api.WellFormed(body)
-			}
+			body, fault := s.controlBody(w, r)
 			if fault != nil {
 				writeFault(w, fault)
 				return

@@ -13,7 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// ToolService is what the tool face asks about tools; host.Host is the real one. Its errors are faults.
+// ToolService is what the tool endpoints ask about tools; host.Host implements it. Its errors are faults.
 type ToolService interface {
 	ListTools(ctx context.Context) ([]api.ToolInfo, error)
 	GetTool(ctx context.Context, name string) (api.ToolInfo, error)
@@ -23,16 +23,14 @@ type ToolService interface {
 	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
-// maxDefinition bounds a tool's definition.
-const maxDefinition = 1 << 20
-
 // addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
 // (contracts 19); elsewhere it says where it is.
 func (s *Server) addTools(t *router, addr string, main bool) {
 	control := func(next endpoint) http.HandlerFunc {
 		if main && !IsLoopback(addr) {
 			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
-				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, because this port is reachable from other machines"))
+				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, "+
+					"because this port is reachable from other machines"))
 			})
 		}
 		return s.operator(addr, next)
@@ -51,8 +49,8 @@ func (s *Server) addTools(t *router, addr string, main bool) {
 	t.add("/v1/tools/{name}/approve", methods{http.MethodPost: control(s.approveTool)})
 }
 
-// callTool is POST /v1/tools/{name}/call: the body is the arguments, or nothing; the answer is the tool's result, as
-// server-sent events for a caller who accepts those.
+// callTool is POST /v1/tools/{name}/call. The body is the arguments, or empty. The answer is the tool's result, as
+// server-sent events for a caller that accepts those.
 func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.bodies().Read(w, r)
 	if fault == nil {
@@ -83,7 +81,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identit
 	s.run(w, r, req)
 }
 
-// toolName is the tool that a path names: by its own name, or by the one under which listTools offers it to models.
+// toolName is the tool that a path names, by its own name or by the name under which listTools offers it to models.
 func (s *Server) toolName(r *http.Request) string {
 	name := r.PathValue("name")
 	if !tool.MayBeModelName(name) {
@@ -91,7 +89,7 @@ func (s *Server) toolName(r *http.Request) string {
 	}
 	all, err := s.Tools.ListTools(r.Context())
 	if err != nil {
-		return name // whoever is asked next says what is wrong
+		return name // the next one to be asked says what is wrong
 	}
 	names := make([]string, len(all))
 	for i, t := range all {
@@ -103,7 +101,7 @@ func (s *Server) toolName(r *http.Request) string {
 	return name
 }
 
-// heldTool is a tool that waits for a person, as an operator sees it.
+// heldTool is a quarantined tool, as an operator sees it.
 type heldTool struct {
 	Name   string `json:"name"`
 	Hash   string `json:"hash"`
@@ -111,9 +109,10 @@ type heldTool struct {
 	api.ToolFunction
 }
 
-// listTools is GET /v1/tools. Data can stand as tools in a chat request: a name that model APIs refuse is given another
-// one there, under which the tool can be called here too (tool.ModelName). What is known beside it is in policies, by
-// own name. A held tool is no data: its words were approved by nobody. Operators find it under held.
+// listTools is GET /v1/tools. Its data can be used as tools in a chat request: a name that model APIs refuse is
+// replaced there by another, under which the tool can be called here too (tool.ModelName). What else is known is in
+// policies, by the tool's own name. A quarantined tool is not in the data, because nobody has approved its text.
+// Operators find it under held.
 func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	out := struct {
 		Object   string                    `json:"object"`
@@ -141,7 +140,7 @@ func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identi
 	writeValue(w, http.StatusOK, out)
 }
 
-// getTool is GET /v1/tools/{name}; a tool that the key may not call is one that there is not.
+// getTool is GET /v1/tools/{name}. A tool that the key may not call is answered like one that does not exist.
 func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := s.toolName(r)
 	t, err := s.Tools.GetTool(r.Context(), name)
@@ -150,7 +149,7 @@ func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity
 		s.failed(w, r, err)
 		return
 	case !id.MayTool(t.Function.Name), t.Policy.Held != "" && !id.Operator():
-		writeFault(w, messages.NewFault(messages.ToolNotFound, "there is no tool %q; GET /v1/tools lists those that there are", name).At("tool").From("entry"))
+		writeFault(w, tool.NotFound(name))
 		return
 	case !id.Operator():
 		t.Executor = ""
@@ -160,8 +159,8 @@ func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity
 
 const evictedPath = "/v1/evicted/"
 
-// readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to hand on, for
-// those who may call the tool that reads it.
+// readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to be passed on,
+// for keys that may call the tool that reads it.
 func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if name := evicted.Tool().Name; !id.MayTool(name) {
 		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
@@ -213,7 +212,7 @@ func (s *Server) removeTool(w http.ResponseWriter, r *http.Request, id api.Ident
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of what the person saw.
+// approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of the definition that the person saw.
 func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
@@ -224,7 +223,8 @@ func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Iden
 		Hash string `json:"hash"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil || in.Hash == "" {
-		writeFault(w, api.Invalid("hash", "hash is missing; send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
+		writeFault(w, api.Invalid("hash", "hash is missing; "+
+			"send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
 		return
 	}
 	t, err := s.Tools.ApproveTool(r.Context(), r.PathValue("name"), in.Hash, id.Who())
@@ -238,11 +238,8 @@ func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Iden
 // controlBody reads the JSON object of a control request.
 func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
 	body, fault := s.bodies().Read(w, r)
-	switch {
-	case fault != nil:
-		return nil, fault
-	case len(body) > maxDefinition:
-		return nil, messages.NewFault(messages.TooLarge, "the body is larger than %d bytes", maxDefinition).From("entry")
+	if fault == nil {
+		fault = api.ControlBody(body)
 	}
-	return body, api.WellFormed(body)
+	return body, fault
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A result that is JSON has no
-// chunks.
+// The events of a tool's stream: progress, chunk ({"text": "..."}), then result or error. A JSON result has no chunks.
 
 // toolEvent is a chunk of stream.ToolFollower as an event.
 func toolEvent(chunk []byte) (name string, data []byte) {
@@ -24,8 +23,8 @@ func toolEvent(chunk []byte) (name string, data []byte) {
 	return "progress", oneLine(progress)
 }
 
-// resultEvent is the end of a success: the call, the whole result as a JSON value or a text, and what the answer headers
-// would say of it, which may have gone out already.
+// resultEvent is the end of a success: the call, the whole result as a JSON value or a text, and what the answer
+// headers would say about it, as they may have been sent already.
 func resultEvent(c *messages.Call) []byte {
 	out := rawjson.SetFieldString([]byte("{}"), "call", c.ID)
 	out = rawjson.SetField(out, "result", c.Reply())
@@ -33,7 +32,8 @@ func resultEvent(c *messages.Call) []byte {
 	if h["Shallot-Tool-Error"] == "true" {
 		out = rawjson.SetField(out, "is_error", []byte("true"))
 	}
-	for _, key := range [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}, {"changed", api.HeaderChanged}} {
+	marks := [][2]string{{"degraded", "Shallot-Degraded"}, {"cache", "Shallot-Cache"}, {"changed", api.HeaderChanged}}
+	for _, key := range marks {
 		if v := h[key[1]]; v != "" {
 			out = rawjson.SetFieldString(out, key[0], v)
 		}
@@ -41,11 +41,11 @@ func resultEvent(c *messages.Call) []byte {
 	return oneLine(retryMarks(out, h))
 }
 
-// errorEvent is the end of a failure: the error body, and the marks of a retry that is the caller's, for whom the headers
-// were gone before the failure came.
+// errorEvent is the end of a failure: the error body, and the marks of a retry that the caller carries out, because the
+// headers were sent before the failure.
 func errorEvent(c *messages.Call, f *messages.Fault) []byte {
 	if c.Fault == nil || f.Code != c.Fault.Code {
-		return oneLine(f.Body()) // it was cut
+		return oneLine(f.Body()) // the stream was cut
 	}
 	return oneLine(retryMarks(f.Body(), api.ResponseHeaders(c, c.Accepted)))
 }
@@ -58,14 +58,14 @@ func retryMarks(out []byte, facts map[string]string) []byte {
 	return rawjson.SetField(out, "suggested_delay_ms", []byte(facts["Shallot-Suggested-Delay-Ms"]))
 }
 
-// wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, where he does not
-// like JSON better, or with the header that NATS callers use, which decides where it is given.
+// wantsStream reports whether the caller of a tool asks for a stream: with Accept: text/event-stream, unless they
+// prefer JSON, or with the header that NATS callers use, which decides if it is there.
 func wantsStream(h http.Header) (bool, *messages.Fault) {
 	if asked, f := api.WantsStream(h.Values); f != nil || len(h.Values(api.HeaderStream)) > 0 {
 		return asked, f
 	}
 	events, other := 0.0, 0.0
-	first := "" // of the two, if he likes them alike
+	first := "" // decides if the caller accepts both alike
 	for _, line := range h.Values("Accept") {
 		for part := range strings.SplitSeq(line, ",") {
 			kind, params, err := mime.ParseMediaType(part)

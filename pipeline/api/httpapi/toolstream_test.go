@@ -27,7 +27,8 @@ const acceptEvents = "Accept: text/event-stream"
 func TestToolStreamFraming(t *testing.T) {
 	t.Parallel()
 	says := func(reply string, chunks ...string) *apitest.Entry {
-		return &apitest.Entry{Target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil }, chunks...)}
+		return &apitest.Entry{Target: streams(func(c *messages.Call) error { c.SetReply([]byte(reply)); return nil },
+			chunks...)}
 	}
 	call := func(t *testing.T, d *apitest.Entry, headers ...string) apitest.Reply {
 		t.Helper()
@@ -49,18 +50,22 @@ func TestToolStreamFraming(t *testing.T) {
 	t.Run("a result that was not streamed", func(t *testing.T) {
 		t.Parallel()
 		got := call(t, says(`{"b":1,"a":9007199254740993}`), acceptEvents)
-		require.Regexp(t, `^event: result\ndata: \{"call":"[^"]+","result":\{"b":1,"a":9007199254740993\}\}\n\n$`, got.Body, "verbatim")
+		require.Regexp(t, `^event: result\ndata: \{"call":"[^"]+","result":\{"b":1,"a":9007199254740993\}\}\n\n$`, got.Body,
+			"verbatim")
 		require.Equal(t, "1", got.Header.Get("Shallot-Attempts"), "all is known before the first byte")
-		require.Regexp(t, `^event: chunk\ndata: \{"text":"plain words"\}\n\nevent: result\n`, call(t, says("plain words"), acceptEvents).Body)
+		require.Regexp(t, `^event: chunk\ndata: \{"text":"plain words"\}\n\nevent: result\n`,
+			call(t, says("plain words"), acceptEvents).Body)
 	})
 	t.Run("failures", func(t *testing.T) {
 		t.Parallel()
 		broken := messages.NewFault(messages.ToolNetwork, "the line broke").From(messages.TargetOrigin)
 		call(t, &apitest.Entry{Target: apitest.Faults(broken)}, acceptEvents).IsFault(t, messages.ToolNetwork)
-		cut := call(t, &apitest.Entry{Target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)}, acceptEvents)
+		cut := call(t, &apitest.Entry{Target: streams(func(*messages.Call) error { return broken }, `{"text":"one"}`)},
+			acceptEvents)
 		require.Equal(t, 200, cut.StatusCode)
 		require.NotContains(t, cut.Body, "event: result")
-		require.Regexp(t, `event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
+		require.Regexp(t,
+			`event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
 		differs := call(t, says("else", `{"text":"one"}`), acceptEvents)
 		require.Contains(t, differs.Body, `"code":"stream_cut"`)
 		require.NotContains(t, differs.Body, "event: result")
@@ -70,9 +75,12 @@ func TestToolStreamFraming(t *testing.T) {
 		d := says("x")
 		g := start(t, d, withShelf(&shelf{}, nil))
 		for header, streams := range map[string]bool{
-			acceptEvents: true, "Accept: text/event-stream;q=0.9": true, "Accept: text/event-stream, application/json;q=0.5": true,
-			"Accept: text/event-stream, application/json": true, "Shallot-Stream: on": true, "Accept: */*": false, "Accept: application/json": false,
-			"Accept: application/json, text/event-stream": false, "Accept: text/event-stream;q=0": false, "X-Other: x": false, "Shallot-Stream: off": false,
+			acceptEvents: true, "Accept: text/event-stream;q=0.9": true,
+			"Accept: text/event-stream, application/json;q=0.5": true,
+			"Accept: text/event-stream, application/json":       true, "Shallot-Stream: on": true, "Accept: */*": false,
+			"Accept: application/json":                    false,
+			"Accept: application/json, text/event-stream": false, "Accept: text/event-stream;q=0": false, "X-Other: x": false,
+			"Shallot-Stream: off": false,
 		} {
 			got := g.Do(t, "POST", "/v1/tools/add/call", `{}`, header)
 			require.Equal(t, streams, got.Header.Get("Content-Type") == "text/event-stream", header)
@@ -104,7 +112,8 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 			return toolbox.Result{}, nil
 		},
 	})
-	outer := installation(t, `tool: {tools: [{name: counts, executor: "`+inner+`/v1/tools/counts/call", effect: read, cache: "off"}]}`, nil)
+	outer := installation(t, `tool: {tools: [{name: counts, executor: "`+inner+
+		`/v1/tools/counts/call", effect: read, cache: "off"}]}`, nil)
 	read := func(ctx context.Context, chunk func(text string)) (events []chat.Event) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, outer+"/v1/tools/counts/call", strings.NewReader(`{}`))
 		require.NoError(t, err)
@@ -143,7 +152,8 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 	require.Equal(t, "one two three ", seen)
 
 	ctx, leave := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, inner+"/v1/tools/counts/call", strings.NewReader(`{"again":true}`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, inner+"/v1/tools/counts/call",
+		strings.NewReader(`{"again":true}`))
 	require.NoError(t, err)
 	req.Header.Set("Accept", "text/event-stream")
 	req.Header.Set("Content-Type", "application/json")
@@ -165,12 +175,17 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: -1, data: "+filepath.Join(dir, "data")+"}}\n"+config+"\n"), 0o600))
+	require.NoError(t,
+		os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: -1, data: "+filepath.Join(dir,
+			"data")+"}}\n"+config+"\n"), 0o600))
 	loaded, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
+	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test",
+		Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	s, err := New(Config{Addr: "127.0.0.1:8080"}, Deps{Entry: h.Entry(), Tools: h, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) }, Log: apitest.Log(t)})
+	s, err := New(Config{Addr: "127.0.0.1:8080"},
+		Deps{Entry: h.Entry(), Tools: h, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) },
+			Log: apitest.Log(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {

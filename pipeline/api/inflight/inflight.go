@@ -1,4 +1,4 @@
-// Package inflight counts what is under way.
+// Package inflight counts work under way and waits for its end.
 package inflight
 
 import (
@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Group counts what is under way. The zero value is ready. Unlike sync.WaitGroup it may grow while somebody waits for it
-// to be empty: a request may come in while a server stops.
+// Group counts work under way. The zero value is ready for use. Unlike a sync.WaitGroup it may grow while it is waited
+// for: a request may come in while a server stops.
 type Group struct {
 	mu    sync.Mutex
 	n     int
-	empty chan struct{} // closed when nothing is under way; nil while nobody waits
+	empty chan struct{} // closed when nothing is under way; nil unless there is a waiter
 }
 
-// Begin counts one more, until its end is called.
+// Begin counts one more until end is called.
 func (g *Group) Begin() (end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -32,7 +32,7 @@ func (g *Group) Begin() (end func()) {
 // Wait returns when nothing is under way.
 func (g *Group) Wait() { <-g.whenEmpty() }
 
-// WaitFor is Wait, for limit at the longest.
+// WaitFor is Wait, but returns after limit at the latest.
 func (g *Group) WaitFor(limit time.Duration) {
 	select {
 	case <-g.whenEmpty():

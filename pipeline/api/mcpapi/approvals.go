@@ -24,38 +24,38 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 )
 
-// ApprovalService is what the MCP face needs for calls that wait for a person; host.Host is one.
+// ApprovalService is what the server needs for calls that wait for a person; host.Host implements it.
 type ApprovalService interface {
 	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)
 }
 
 const (
-	// ownState begins every requestState that is ours and not an MCP server's behind.
+	// ownState begins every requestState of this server, to tell it from those of MCP servers behind it.
 	ownState = "shallot-held."
-	// metaState is where callers of older revisions may give it.
+	// metaState is where callers of older revisions put the state.
 	metaState = "shallot/request-state"
-	// questionID names our one question among the input requests.
+	// questionID is the name of this server's question among the input requests.
 	questionID = "shallot-approval"
 	// heldWait is how long a repeated call waits for the decision before it is told again that the call waits. Clients
-	// repeat at once, so it is also what keeps them from asking all the time.
+	// repeat at once, so it also keeps them from asking all the time.
 	heldWait = 20 * time.Second
-	// stateKept is how much longer than its question a state is good, for the result.
+	// stateKept is how much longer than its question a state is valid, so that the result can be fetched.
 	stateKept = 24 * time.Hour
 )
 
-// heldState is what a client carries from one request to the next: which call it made, and what with.
+// heldState is what a client carries from one request to the next: which call it made, with what.
 type heldState struct {
 	Call      string    `json:"c"`
 	Tenant    string    `json:"t"`
 	Tool      string    `json:"n"`
-	Arguments string    `json:"a"` // their hash: the same call, not another one in its name
+	Arguments string    `json:"a"` // their hash, so that the state cannot be used for another call
 	Until     time.Time `json:"u"`
-	// Quiet says that the person at the client does not want to decide: he is not asked again.
+	// Quiet says that the person at the client declined to decide. They are not asked again.
 	Quiet bool `json:"q,omitempty"`
 }
 
-// seal signs a state, so that a client can only bring back what a gateway of this installation gave out.
+// seal signs a state, so that a client can only bring back a state that a gateway of this installation issued.
 func (s heldState) seal(key []byte) string {
 	payload := base64.RawURLEncoding.EncodeToString(rawjson.Encode(s))
 	return ownState + payload + "." + stateMAC(key, payload)
@@ -67,7 +67,7 @@ func stateMAC(key []byte, payload string) string {
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// openState reads a state that seal made with the key.
+// openState reads a state that seal signed with the key.
 func openState(key []byte, text string, now time.Time) (s heldState, ok bool) {
 	payload, mac, found := strings.Cut(strings.TrimPrefix(text, ownState), ".")
 	if !found || !hmac.Equal([]byte(mac), []byte(stateMAC(key, payload))) {
@@ -77,7 +77,7 @@ func openState(key []byte, text string, now time.Time) (s heldState, ok bool) {
 	return s, err == nil && json.Unmarshal(raw, &s) == nil && now.Before(s.Until)
 }
 
-// hashArguments is the same for the same arguments, however they are written.
+// hashArguments is the same for equal arguments, however they are written.
 func hashArguments(raw []byte) string {
 	if rawjson.IsNull(raw) {
 		raw = []byte("{}")
@@ -89,7 +89,7 @@ func hashArguments(raw []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// carried is the state that a request brings back, if it is ours.
+// carried is the state that a request brings back, if this server issued it.
 func carried(req *mcp.CallToolRequest) (string, bool) {
 	if strings.HasPrefix(req.Params.RequestState, ownState) {
 		return req.Params.RequestState, true
@@ -99,18 +99,21 @@ func carried(req *mcp.CallToolRequest) (string, bool) {
 }
 
 // held answers for a call that waits for a person. Clients of 2026-07-28 get input_required with a state, and repeat
-// the call with it. Where the caller may decide and can be asked, the question goes with it; clients of older revisions
-// are asked over their session. Who can neither decide nor repeat gets a text that says where the result will be.
+// the call with it. If the caller may decide and can be asked, the question goes with it; clients of older revisions
+// are asked over their session. A caller that can neither decide nor repeat gets a text that says where the result will
+// be.
 //
-// of says which call that is, and whether its caller does not want to be asked; note is what was wrong with an answer.
-func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldState, note string) (*mcp.CallToolResult, error) {
+// of says which call that is, and whether its caller declined to be asked. note is what was wrong with an answer.
+func (f *Server) held(
+	ctx context.Context, req *mcp.CallToolRequest, of heldState, note string,
+) (*mcp.CallToolResult, error) {
 	call := of.Call
 	meta := map[string]any{"shallot/status": "approval_pending", "shallot/call": call}
 	if f.Approvals == nil {
 		return textResult("The call waits for an approval; its result will be at "+api.ResultPath(call)+".", meta), nil
 	}
 	a, err := f.Approvals.Approval(ctx, of.Tenant, call)
-	if err != nil { // it was decided a moment ago; the next request finds the result
+	if err != nil { // it was decided just now; the next request finds the result
 		a = api.Approval{Expires: time.Now()}
 	}
 	key, kerr := f.Approvals.StateKey(ctx)
@@ -122,7 +125,8 @@ func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldStat
 	modern := sessionlessClient(req)
 	id, _ := f.caller(req.Extra)
 	if err == nil && id.Operator() && asksForms(req) && !of.Quiet && (modern || req.Params.InputResponses == nil) {
-		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{questionID: question(a, note)}}, nil
+		asks := mcp.InputRequestMap{questionID: question(a, note)}
+		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: asks}, nil
 	}
 	if modern {
 		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{}}, nil
@@ -131,11 +135,12 @@ func (f *Server) held(ctx context.Context, req *mcp.CallToolRequest, of heldStat
 	if note != "" {
 		note += " "
 	}
-	return textResult(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. Its result will be at %s; "+
-		"or make the same call again with %q in _meta as it stands in this result's _meta.", note, call, req.Params.Name, api.ResultPath(call), metaState), meta), nil
+	return textResult(fmt.Sprintf("%sThe call %s of '%s' waits for a person's approval and has not run. "+
+		"Its result will be at %s; or make the same call again with %q in _meta as it stands in this result's _meta.",
+		note, call, req.Params.Name, api.ResultPath(call), metaState), meta), nil
 }
 
-// sessionlessClient reports whether the caller's revision knows input_required.
+// sessionlessClient reports whether the caller's revision has input_required.
 func sessionlessClient(req *mcp.CallToolRequest) bool {
 	if req.Session == nil {
 		return true
@@ -150,14 +155,15 @@ func asksForms(req *mcp.CallToolRequest) bool {
 	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
 }
 
-// question is the form that a person at the client decides with.
+// question is the form with which a person at the client decides.
 func question(a api.Approval, note string) *mcp.ElicitParams {
 	q := gjson.ParseBytes(a.Question)
 	shown := q.Get("arguments").Raw
 	if shown == "" {
 		shown = q.Get("arguments_preview").Str + "…"
 	}
-	text := fmt.Sprintf("The tool '%s' wants to run with %s. It waits for a decision until %s (policy %s).", a.Tool, shown, a.Expires.Format(time.RFC3339), q.Get("policy").Str)
+	text := fmt.Sprintf("The tool '%s' wants to run with %s. It waits for a decision until %s (policy %s).",
+		a.Tool, shown, a.Expires.Format(time.RFC3339), q.Get("policy").Str)
 	if why := q.Get("note").Str; why != "" {
 		text += " Note: " + why + "."
 	}
@@ -168,22 +174,28 @@ func question(a api.Approval, note string) *mcp.ElicitParams {
 	for _, d := range q.Get("decisions").Array() {
 		allowed = append(allowed, d.Str)
 	}
+	field := func(title, description string) map[string]any {
+		return map[string]any{"type": "string", "title": title, "description": description}
+	}
 	props := map[string]any{
 		"decision": map[string]any{"type": "string", "title": "Decision", "enum": allowed},
-		"reason":   map[string]any{"type": "string", "title": "Reason", "description": "Why; the caller reads it."},
+		"reason":   field("Reason", "Why; the caller reads it."),
 	}
 	if slices.Contains(allowed, approval.Edit) {
-		props["arguments"] = map[string]any{"type": "string", "title": "Arguments", "description": "For edit: the arguments to run with, as a JSON object."}
+		props["arguments"] = field("Arguments", "For edit: the arguments to run with, as a JSON object.")
 	}
 	if slices.Contains(allowed, approval.Respond) {
-		props["content"] = map[string]any{"type": "string", "title": "Content", "description": "For respond: what the caller gets as the result."}
+		props["content"] = field("Content", "For respond: what the caller gets as the result.")
 	}
-	return &mcp.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": props, "required": []string{"decision"}}}
+	form := map[string]any{"type": "object", "properties": props, "required": []string{"decision"}}
+	return &mcp.ElicitParams{Mode: "form", Message: text, RequestedSchema: form}
 }
 
-// attach serves a call that is made again with our state: it takes the decision that comes with it, and waits a while
-// for the end.
-func (f *Server) attach(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, error) {
+// attach serves a call that is repeated with a state of this server: it takes the decision that comes with it and waits
+// a while for the end.
+func (f *Server) attach(
+	ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, text string,
+) (*mcp.CallToolResult, error) {
 	refuse := func(why string) (*mcp.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState: " + why}
 	}
@@ -198,8 +210,9 @@ func (f *Server) attach(ctx context.Context, d *tool.Definition, req *mcp.CallTo
 	s, ok := openState(key, text, time.Now())
 	switch {
 	case !ok:
-		return refuse("it is not one that this installation gave out, or it is too old; make the call anew")
-	case s.Tenant != id.Tenant && !id.Operator(), s.Tool != req.Params.Name, s.Arguments != hashArguments(req.Params.Arguments):
+		return refuse("this installation did not issue it, or it is too old; make the call again without it")
+	case s.Tenant != id.Tenant && !id.Operator(), s.Tool != req.Params.Name,
+		s.Arguments != hashArguments(req.Params.Arguments):
 		return refuse("it belongs to another call; send it with the same tool and arguments")
 	}
 	if answer, asked := req.Params.InputResponses[questionID]; asked {
@@ -232,15 +245,18 @@ func (f *Server) attach(ctx context.Context, d *tool.Definition, req *mcp.CallTo
 	}
 }
 
-// decided carries the person's answer to the call. The note says what was wrong with it; the call waits on then.
-func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse) (note string, err error) {
+// decided passes the person's answer to the call. note says what was wrong with the answer; then the call keeps
+// waiting.
+func (f *Server) decided(
+	ctx context.Context, req *mcp.CallToolRequest, s *heldState, answer mcp.InputResponse,
+) (note string, err error) {
 	id, _ := f.caller(req.Extra)
 	form, ok := answer.(*mcp.ElicitResult)
 	switch {
 	case !id.Operator():
-		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: you may not decide about this call; an operator does"}
+		return "", invalidParams("inputResponses: you may not decide about this call; an operator does")
 	case !ok:
-		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: the answer to " + questionID + " is no elicitation result"}
+		return "", invalidParams("inputResponses: the answer to %s is not an elicitation result", questionID)
 	}
 	d, note := decisionOf(form)
 	if d == nil {
@@ -253,12 +269,12 @@ func (f *Server) decided(ctx context.Context, req *mcp.CallToolRequest, s *heldS
 	}
 	fault := messages.AsFault(err, "entry")
 	if fault.Code == messages.Conflict && fault.Param == "" || fault.Code == messages.NotFound {
-		return "", nil // somebody was first, or its time was over: the result says what became of it
+		return "", nil // it was decided or expired before: the result says what became of it
 	}
 	return fault.Message + ".", nil
 }
 
-// decisionOf reads a filled-in form. Nil and no note: the person does not want to decide.
+// decisionOf reads a filled-in form. Neither a decision nor a note means that the person declined to decide.
 func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) {
 	text := func(key string) string { s, _ := form.Content[key].(string); return s }
 	switch form.Action {
@@ -274,7 +290,7 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 	}
 	if raw := strings.TrimSpace(text("arguments")); raw != "" && d.Decision == approval.Edit {
 		if !json.Valid([]byte(raw)) {
-			return nil, "The arguments are no JSON."
+			return nil, "The arguments are not JSON."
 		}
 		d.Arguments = json.RawMessage(raw)
 	}

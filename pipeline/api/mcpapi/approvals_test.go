@@ -19,7 +19,8 @@ import (
 // approvalGateway is a gateway with an MCP face on the installation.
 func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true,
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Approvals = h
 	t.Cleanup(server.Close)
@@ -67,19 +68,22 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 				require.Equal(t, "approval_pending", r.Meta["shallot/status"])
 				r, _ = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}))
 				require.False(t, r.IsError)
-				require.Contains(t, apitest.TextOf(t, r), "waits for a person's approval", "an edit that is refused leaves it waiting")
+				require.Contains(t, apitest.TextOf(t, r), "waits for a person's approval",
+					"an edit that is refused leaves it waiting")
 				return
 			}
-			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}), apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}), apitest.Filled(map[string]any{"decision": "approve"}))
+			r, p = do(apitest.Filled(map[string]any{"decision": "edit", "arguments": `{"a":"x"}`}),
+				apitest.Filled(map[string]any{"decision": "edit", "arguments": `no`}),
+				apitest.Filled(map[string]any{"decision": "approve"}))
 			require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, r))
 			require.EqualValues(t, 3, p.Asked.Load(), "it is asked again, and told why")
-			require.Contains(t, p.Last.Load().Message, "no JSON")
+			require.Contains(t, p.Last.Load().Message, "not JSON")
 		})
 	}
 }
 
-// Who may not decide is not asked: he gets input_required with a state, comes back with it - to any gateway - and gets
-// the result of the one call that he made.
+// A caller that may not decide is not asked: they get input_required with a state, come back with it - to any
+// gateway - and get the result of the one call that they made.
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
@@ -96,7 +100,7 @@ func TestMCPApprovalByState(t *testing.T) {
 	s := manual(one, "key-a")
 	r := apitest.CallTool(t, s, apitest.AddBig())
 	require.True(t, r.NeedsInput())
-	require.Empty(t, r.InputRequests, "a caller is not asked to decide about his own call")
+	require.Empty(t, r.InputRequests, "a caller is not asked to decide about their own call")
 	require.NotEmpty(t, r.RequestState)
 	require.Equal(t, "approval_pending", r.Meta["shallot/status"])
 	id, ok := r.Meta["shallot/call"].(string)
@@ -110,9 +114,9 @@ func TestMCPApprovalByState(t *testing.T) {
 	}
 	bad := *again
 	bad.RequestState = r.RequestState[:len(r.RequestState)-2] + "AA"
-	refused(s, &bad, "not one that this installation gave out")
+	refused(s, &bad, "this installation did not issue it")
 	bad.RequestState = strings.Replace(r.RequestState, ownState, ownState+"e30", 1)
-	refused(s, &bad, "not one that this installation gave out")
+	refused(s, &bad, "this installation did not issue it")
 	bad = *again
 	bad.Arguments = json.RawMessage(`{"a":1,"b":1}`)
 	refused(s, &bad, "belongs to another call")

@@ -69,9 +69,12 @@ func chainServerOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	require.NoError(t, os.WriteFile(file, raw, 0o600))
 	loaded, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test", Log: apitest.Log(t), Getenv: func(string) string { return "" }})
+	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test",
+		Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false", Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Source: h,
+		GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false",
+		Local:           api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		server.Close()
@@ -94,11 +97,13 @@ func TestMCPThroughTheChain(t *testing.T) {
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{
 				StructuredContent: json.RawMessage(r.Params.Arguments),
-				Content:           []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}, &mcp.ImageContent{MIMEType: "image/png", Data: []byte("x")}},
+				Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)},
+					&mcp.ImageContent{MIMEType: "image/png", Data: []byte("x")}},
 			}, nil
 		})
 	add("wait", `{"type":"object"}`, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1})
+		_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(),
+			Progress: 1})
 		<-ctx.Done()
 		stopped <- struct{}{}
 		return nil, ctx.Err()
@@ -107,17 +112,21 @@ func TestMCPThroughTheChain(t *testing.T) {
 		told, ok := r.Params.InputResponses["q"]
 		if !ok {
 			return &mcp.CallToolResult{RequestState: "s", InputRequests: mcp.InputRequestMap{"q": &mcp.ElicitParams{
-				Message: "name?", RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
+				Message: "name?", RequestedSchema: map[string]any{"type": "object",
+					"properties": map[string]any{"name": map[string]any{"type": "string"}}},
 			}}}, nil
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Params.RequestState + " " + told.(*mcp.ElicitResult).Content["name"].(string)}}}, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Params.RequestState + " " +
+			told.(*mcp.ElicitResult).Content["name"].(string)}}}, nil
 	})
 	up.AddPrompt(&mcp.Prompt{Name: "greet"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "hello"}}}}, nil
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "hello"}}}},
+			nil
 	})
-	up.AddResource(&mcp.Resource{URI: "test://a", Name: "a"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "test://a", Text: "content"}}}, nil
-	})
+	up.AddResource(&mcp.Resource{URI: "test://a", Name: "a"},
+		func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "test://a", Text: "content"}}}, nil
+		})
 	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up },
 		&mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 	t.Cleanup(web.Close)
@@ -126,19 +135,24 @@ func TestMCPThroughTheChain(t *testing.T) {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
 		},
-		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progressed <- struct{}{} },
+		ProgressNotificationHandler: func(context.Context,
+			*mcp.ProgressNotificationClientRequest) {
+			progressed <- struct{}{}
+		},
 	}, map[string]any{"name": "up", "url": web.URL})
 	apitest.Offered(t, s, "up_exact")
 
 	r := apitest.Invoke(t, s, "up_exact", `{"n":"9007199254740993","list":"[1]"}`)
 	require.False(t, r.IsError)
-	require.Equal(t, `{"n":9007199254740993,"list":[1]}`, apitest.TextOf(t, r), "loose arguments are put right, integers stay exact")
+	require.Equal(t, `{"n":9007199254740993,"list":[1]}`, apitest.TextOf(t, r),
+		"loose arguments are put right, integers stay exact")
 	require.IsType(t, &mcp.ImageContent{}, r.Content[1], "native content passes")
 	r = apitest.Invoke(t, s, "up_exact", `{"n":"many"}`)
 	require.True(t, r.IsError)
 	require.Contains(t, apitest.TextOf(t, r), string(messages.InvalidArguments), "the graceful error names its class")
 
-	require.Equal(t, "s Ada", apitest.TextOf(t, apitest.Invoke(t, s, "up_asks", `{}`)), "the caller is asked, and his answer reaches the tool")
+	require.Equal(t, "s Ada", apitest.TextOf(t, apitest.Invoke(t, s, "up_asks", `{}`)),
+		"the caller is asked, and their answer reaches the tool")
 
 	got, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "up_greet"})
 	if err != nil { // prompts are listed a moment after the tools

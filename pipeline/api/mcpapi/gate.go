@@ -17,8 +17,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// gate stands before every request of the MCP server. What a key may not use is neither listed nor reachable, and the
-// lists have the shape that the caller's revision knows.
+// gate is passed by every request of the MCP server. What a key may not use is neither listed nor reachable, and the
+// lists have the form of the caller's revision.
 func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		id, _ := f.caller(req.GetExtra())
@@ -46,37 +46,40 @@ func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 		case *mcp.ListResourcesResult:
 			r.Resources = keep(r.Resources, func(x *mcp.Resource) bool { return f.upstreams.may(id, x.URI) })
 		case *mcp.ListResourceTemplatesResult:
-			r.ResourceTemplates = keep(r.ResourceTemplates, func(x *mcp.ResourceTemplate) bool { return f.upstreams.mayTemplate(id, x.URITemplate) })
+			r.ResourceTemplates = keep(r.ResourceTemplates, func(x *mcp.ResourceTemplate) bool {
+				return f.upstreams.mayTemplate(id, x.URITemplate)
+			})
 		}
 		return res, nil
 	}
 }
 
-// standsAlone reports whether a request carries its revision, as all do since 2026-07-28. A session's revision is an older
-// one, whatever its client asked for.
+// standsAlone reports whether a request carries its revision, as all requests do since 2026-07-28. The revision of a
+// session is older, whatever its client asked for.
 func standsAlone(params mcp.Params) bool {
 	v, _ := params.GetMeta()[mcp.MetaKeyProtocolVersion].(string)
 	return v >= firstSessionless
 }
 
-// withHint says to who named a tool that there is not where those are that there are.
+// withHint adds a hint to the error about an unknown tool: tools/list shows the tools.
 func withHint(method string, err error) error {
 	var wire *jsonrpc.Error
-	if method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams && strings.HasPrefix(wire.Message, "unknown tool") {
+	if method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams &&
+		strings.HasPrefix(wire.Message, "unknown tool") {
 		more := *wire
-		more.Message += "; tools/list shows those that there are"
+		more.Message += "; tools/list shows all tools"
 		return &more
 	}
 	return err
 }
 
-// keep is a list without what is not to be seen; it is never nil, because the lists of the protocol are arrays.
+// keep is the list without what may not be seen. It is never nil, because the lists of the protocol are arrays.
 func keep[T any](list []T, may func(T) bool) []T {
 	return slices.DeleteFunc(append(make([]T, 0, len(list)), list...), func(t T) bool { return !may(t) })
 }
 
-// mayAsk refuses what the key's list of tools does not let through. Prompts are named like the tools of their server
-// and follow the same patterns; the resources of a server are for keys that may call all its tools.
+// mayAsk refuses what the key's list of tools does not allow. Prompts are named like the tools of their server and
+// follow the same patterns. The resources of a server are for keys that may call all its tools.
 func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 	if len(id.Tools) == 0 {
 		return nil
@@ -85,11 +88,11 @@ func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 	switch p := params.(type) {
 	case *mcp.CallToolParamsRaw:
 		if !id.MayTool(p.Name) {
-			return notAllowed("the key may not call tool %q; tools/list shows those that it may call", p.Name)
+			return notAllowed("the key may not call tool %q; tools/list shows the tools that it may call", p.Name)
 		}
 	case *mcp.GetPromptParams:
 		if !id.MayTool(p.Name) {
-			return notAllowed("the key may not use prompt %q; prompts/list shows those that it may use", p.Name)
+			return notAllowed("the key may not use prompt %q; prompts/list shows the prompts that it may use", p.Name)
 		}
 	case *mcp.CompleteParams:
 		switch {
@@ -97,7 +100,7 @@ func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 		case p.Ref.Type == "ref/resource":
 			uris = []string{p.Ref.URI}
 		case !id.MayTool(p.Ref.Name):
-			return notAllowed("the key may not use prompt %q; prompts/list shows those that it may use", p.Ref.Name)
+			return notAllowed("the key may not use prompt %q; prompts/list shows the prompts that it may use", p.Ref.Name)
 		}
 	case *mcp.ReadResourceParams:
 		uris = []string{p.URI}
@@ -112,13 +115,13 @@ func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
 	}
 	for _, uri := range uris {
 		if !f.upstreams.may(id, uri) {
-			return mcp.ResourceNotFoundError(uri) // as one that there is not
+			return mcp.ResourceNotFoundError(uri) // like one that does not exist
 		}
 	}
 	return nil
 }
 
-// notAllowed is a refusal of the protocol. It does not depend on whether there is such a thing.
+// notAllowed is a refusal in terms of the protocol. It does not depend on whether the thing exists.
 func notAllowed(format string, name string) error {
 	return &jsonrpc.Error{
 		Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf(format, name),
@@ -126,7 +129,7 @@ func notAllowed(format string, name string) error {
 	}
 }
 
-// may reports whether the key may use a resource: it may call every tool of each server that could give it.
+// may reports whether the key may use a resource: it must be allowed to call every tool of each server that has it.
 func (b *upstreams) may(id api.Identity, uri string) bool {
 	if len(id.Tools) == 0 {
 		return true
@@ -144,14 +147,14 @@ func (b *upstreams) mayTemplate(id api.Identity, template string) bool {
 	return !ok || b.mayServer(id, at.server)
 }
 
-// mayServer asks the key's patterns about the pattern of all the server's tools.
+// mayServer matches the key's patterns against the pattern of all tools of the server.
 func (b *upstreams) mayServer(id api.Identity, server string) bool {
 	i := slices.Index(b.names, server)
 	return i >= 0 && id.MayTool(b.prefixes[i]+"*")
 }
 
-// olderTools are tools as revisions before 2026-07-28 know them: an output schema is an object's, and a property's
-// schema is an object. Their clients refuse the whole list for one tool that is not so.
+// olderTools are tools in the form of the revisions before 2026-07-28: an output schema has the type object, and the
+// schema of a property is an object. Their clients refuse a whole list for one tool of another form.
 func olderTools(list []*mcp.Tool) []*mcp.Tool {
 	for i, t := range list {
 		in, out := plainProperties(t.InputSchema), plainProperties(t.OutputSchema)
@@ -168,7 +171,7 @@ func olderTools(list []*mcp.Tool) []*mcp.Tool {
 	return list
 }
 
-// plainProperties writes the property schemas true and false as objects of the same meaning.
+// plainProperties replaces the property schemas true and false by objects with the same meaning.
 func plainProperties(schema any) json.RawMessage {
 	raw, ok := schema.(json.RawMessage)
 	if !ok {

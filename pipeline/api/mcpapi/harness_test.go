@@ -12,7 +12,8 @@ import (
 )
 
 // serveMCP serves /mcp behind the checks of the HTTP server, on loopback. edit may change its settings.
-func serveMCP(t *testing.T, entry pipeline.Entry, server *Server, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+func serveMCP(t *testing.T, entry pipeline.Entry, server *Server,
+	edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
 	c := httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := httpapi.Deps{

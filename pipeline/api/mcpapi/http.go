@@ -18,13 +18,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// Handler serves /mcp: whoever comes here has passed the checks of Host, Origin and key. Bodies are read as the other
-// faces read them; what the SDK then refuses in plain text is said as JSON-RPC (see wireWriter).
+// Handler serves /mcp, behind the checks of Host, Origin and key. Bodies are read by the same rules as those of the
+// other APIs. What the SDK refuses in plain text is answered as JSON-RPC (see wireWriter).
 func (f *Server) Handler(limit int64) http.Handler {
 	get := func(*http.Request) *mcp.Server { return f.server }
 	log := slog.New(downgradeHandler{f.Log.Handler()})
 	now := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
-		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
+		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: limit, Logger: log,
+		DisableLocalhostProtection: true,
 	})
 	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		SessionTimeout: sessionIdle, MaxRequestBodyBytes: limit, Logger: log, DisableLocalhostProtection: true,
@@ -46,7 +47,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 			}
 			if in, fault = readEnvelope(body); fault != nil {
 				code := int64(jsonrpc.CodeParseError)
-				if fault.Code == messages.TooLarge || fault.Param == "id" {
+				if fault.Code == messages.TooLarge || fault.Param != "" {
 					code = jsonrpc.CodeInvalidRequest
 				}
 				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)
@@ -61,7 +62,8 @@ func (f *Server) Handler(limit int64) http.Handler {
 		}
 		for _, name := range []string{"Mcp-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"} {
 			if n := len(r.Header.Values(name)); n > 1 { // two readers could take different ones
-				wireError(w, http.StatusBadRequest, in.id, mcp.CodeHeaderMismatch, fmt.Sprintf("header %s is given %d times; give it once", name, n))
+				wireError(w, http.StatusBadRequest, in.id, mcp.CodeHeaderMismatch,
+					fmt.Sprintf("header %s is given %d times; give it once", name, n))
 				return
 			}
 		}
@@ -74,12 +76,15 @@ func (f *Server) Handler(limit int64) http.Handler {
 		case sessionless(r, in):
 			handler = now
 		case r.Method == http.MethodPost && session == "" && in.method != "initialize":
-			wireError(w, http.StatusBadRequest, in.id, jsonrpc.CodeInvalidRequest, "the request names no session: begin one with initialize and send its Mcp-Session-Id with every request, "+
-				"or use revision "+firstSessionless+", which needs none (header MCP-Protocol-Version, and the same in _meta)")
+			wireError(w, http.StatusBadRequest, in.id, jsonrpc.CodeInvalidRequest,
+				"the request names no session: begin one with initialize and send its Mcp-Session-Id with every request, "+
+					"or use revision "+firstSessionless+", which needs none (header MCP-Protocol-Version, and the same in _meta)")
 			return
 		case session == "" && f.crowded():
 			w.Header().Set("Retry-After", "60")
-			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError, fmt.Sprintf("there are %d sessions open; end those that are not used with DELETE, or use revision %s, which has none", maxSessions, firstSessionless))
+			wireError(w, http.StatusServiceUnavailable, in.id, jsonrpc.CodeInternalError,
+				fmt.Sprintf("there are %d sessions open; end unused ones with DELETE, or use revision %s, which has none",
+					maxSessions, firstSessionless))
 			return
 		}
 		if in.id != nil && in.method != "subscriptions/listen" {
@@ -91,7 +96,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 	}))
 }
 
-// maxSessions bounds the sessions of older revisions in this process: many clients never end theirs.
+// maxSessions bounds the sessions of older revisions in this process, because many clients never end theirs.
 const maxSessions = 10_000
 
 func (f *Server) crowded() bool {
@@ -105,7 +110,7 @@ func (f *Server) crowded() bool {
 // firstSessionless is the revision from which requests stand alone.
 const firstSessionless = "2026-07-28"
 
-// sessionless reports whether a request is of a revision without sessions, by its header, else by its body.
+// sessionless reports whether a request belongs to a revision without sessions, by its header, else by its body.
 func sessionless(r *http.Request, in envelope) bool {
 	switch v := r.Header.Get("Mcp-Protocol-Version"); {
 	case v != "":
@@ -113,17 +118,18 @@ func sessionless(r *http.Request, in envelope) bool {
 	case r.Header.Get("Mcp-Session-Id") != "":
 		return false
 	case r.Method != http.MethodPost:
-		return true // 405: without a session there is nothing to get or to delete
+		return true // 405: without a session there is nothing to GET or DELETE
 	}
 	return r.Header.Get("Mcp-Method") != "" || in.standsAlone
 }
 
-// withTokenInfo tells the SDK who makes a request, so that nobody uses another one's session.
+// withTokenInfo tells the SDK who makes a request, so that nobody can use a session of another key.
 func withTokenInfo(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		id := api.IdentityOf(r.Context())
 		return &auth.TokenInfo{
-			UserID: id.Tenant + "/" + id.Who(), Expiration: time.Now().Add(24 * time.Hour), Extra: map[string]any{"identity": id},
+			UserID: id.Tenant + "/" + id.Who(), Expiration: time.Now().Add(24 * time.Hour),
+			Extra: map[string]any{"identity": id},
 		}, nil
 	}
 	inner := auth.RequireBearerToken(verify, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,12 +137,12 @@ func withTokenInfo(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set("Authorization", "Bearer checked") // the real one ended at the gateway's own check
+		r.Header.Set("Authorization", "Bearer checked") // the gateway's own check has removed the real one
 		inner.ServeHTTP(w, r)
 	})
 }
 
-// caller is who makes a request, and its headers; those of stdio are empty.
+// caller returns the identity that makes a request, and the request's headers; on stdio there are none.
 func (f *Server) caller(extra *mcp.RequestExtra) (api.Identity, http.Header) {
 	id, h := f.Local, http.Header{}
 	if extra != nil {

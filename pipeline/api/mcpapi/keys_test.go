@@ -50,11 +50,14 @@ func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMe
 func TestMCPKeyLimits(t *testing.T) {
 	t.Parallel()
 	entry := &apitest.Entry{Target: apitest.Replies(`{"ok":true}`)}
-	source := withServer{&fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("echo", "go"), toolDef("files_read", "go")}}}
+	source := withServer{&fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("echo", "go"),
+		toolDef("files_read", "go")}}}
 	record := func(id, tools string) string {
-		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id, tools)
+		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: t%s, tools: [%s]}\n", id, httpapi.HashKey("key-"+id, nil), id,
+			tools)
 	}
-	keys := keysOf(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files", `"files_*", add`)+record("all", ""))
+	keys := keysOf(t, "keys:\n"+record("one", "add")+record("part", `"files_r*"`)+record("files",
+		`"files_*", add`)+record("all", ""))
 	g := serveSource(t, entry, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = keys })
 	for key, want := range map[string]struct {
 		tools             []string
@@ -91,7 +94,8 @@ func TestMCPKeyLimits(t *testing.T) {
 					return len(l.Resources)
 				}
 				if want.resource {
-					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 10*time.Second, 10*time.Millisecond)
+					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 10*time.Second,
+						10*time.Millisecond)
 				}
 				templates, err := s.ListResourceTemplates(t.Context(), nil)
 				require.NoError(t, err)
@@ -159,7 +163,8 @@ func TestMCPOutputSchema(t *testing.T) {
 			require.Len(t, tools.Tools, 2)
 			raw := rawjson.Encode(tools)
 			modern := revision == "2026-07-28"
-			require.Equal(t, modern, gjson.GetBytes(raw, "tools.0.outputSchema").Exists(), "an array's schema is not for older clients")
+			require.Equal(t, modern, gjson.GetBytes(raw, "tools.0.outputSchema").Exists(),
+				"an array's schema is not for older clients")
 			require.True(t, gjson.GetBytes(raw, "tools.1.outputSchema").Exists())
 			require.Equal(t, !modern, gjson.GetBytes(raw, "tools.1.inputSchema.properties.n").IsObject())
 			require.Equal(t, !modern, gjson.GetBytes(raw, "tools.1.inputSchema.properties.never.not").IsObject())
@@ -177,7 +182,8 @@ func TestMCPOutputSchema(t *testing.T) {
 				require.Contains(t, string(rawjson.Encode(r.Content)), strings.ReplaceAll(want.text, `"`, `\"`), n)
 				require.Equal(t, want.structured == "", r.StructuredContent == nil, n)
 				if n == 5 {
-					require.JSONEq(t, want.structured, string(rawjson.Encode(r.StructuredContent)), "the mark is in _meta and the text")
+					require.JSONEq(t, want.structured, string(rawjson.Encode(r.StructuredContent)),
+						"the mark is in _meta and the text")
 				}
 			}
 			r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "list", Arguments: map[string]int{"n": 7}})
@@ -190,14 +196,16 @@ func TestMCPOutputSchema(t *testing.T) {
 }
 
 func post(method, more string) string {
-	return `{"jsonrpc":"2.0","id":"q7","method":"` + method + `","params":{` + more + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	return `{"jsonrpc":"2.0","id":"q7","method":"` + method + `","params":{` + more +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 }
 
 // Whatever is wrong with a POST, the answer is JSON-RPC that says what and what to do; nothing begins a session but
 // initialize.
 func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	t.Parallel()
-	g := serveSource(t, &apitest.Entry{Target: apitest.Replies(`{"ok":1}`)}, &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
+	g := serveSource(t, &apitest.Entry{Target: apitest.Replies(`{"ok":1}`)},
+		&fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, nil)
 	accept, now := "Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -215,26 +223,38 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 		id      bool
 		says    string
 	}{
-		"no JSON":            {`{"jsonrpc`, []string{accept, now}, 400, -32700, false, "not valid JSON"},
-		"deep":               {`{"id":1,"method":"x","params":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, []string{accept, now}, 413, -32600, false, "nested"},
-		"id above 2^53":      {strings.Replace(post("tools/list", ""), `"q7"`, "9007199254740993", 1), []string{accept, now, list}, 400, -32600, false, "2^53"},
-		"broken id":          {strings.Replace(post("tools/list", ""), `"q7"`, "1.5", 1), []string{accept, now, list}, 400, -32600, false, "string"},
-		"nothing":            {``, []string{accept, now}, 400, -32700, false, "empty"},
-		"too large":          {`"` + strings.Repeat("a", 1<<20) + `"`, []string{accept, now}, 413, -32600, false, "http.body-limit"},
-		"form":               {"a=1", []string{accept, now, "Content-Type: multipart/form-data; boundary=x"}, 415, -32600, false, "application/json"},
-		"coding":             {"x", []string{accept, now, "Content-Encoding: br"}, 415, -32600, false, "gzip"},
-		"accepts JSON alone": {post("tools/list", ""), []string{"Accept: application/json", now, list}, 400, -32600, true, "send Accept"},
-		"version twice":      {post("tools/list", ""), []string{accept, now, "Mcp-Protocol-Version: 2025-06-18", list}, 400, -32020, true, "2 times"},
-		"other name":         {post("tools/call", `"name":"add",`), []string{accept, now, "Mcp-Method: tools/call", "Mcp-Name: rm"}, 400, -32020, true, "Mcp-Name"},
-		"no _meta":           {old, []string{accept, now, list}, 400, -32602, true, "_meta"},
-		"unknown revision":   {strings.ReplaceAll(post("tools/list", ""), "2026-07-28", "2027-01-01"), []string{accept, "Mcp-Protocol-Version: 2027-01-01", list}, 400, -32022, true, "version"},
-		"unknown method":     {post("nix", ""), []string{accept, now, "Mcp-Method: nix"}, 404, -32601, true, "nix"},
-		"unknown tool":       {post("tools/call", `"name":"nix",`), []string{accept, now, "Mcp-Method: tools/call", "Mcp-Name: nix"}, 400, -32602, true, "tools/list"},
-		"batch":              {"[" + post("tools/list", "") + "]", []string{accept, now}, 400, -32600, false, "batch"},
-		"no session":         {old, []string{accept}, 400, -32600, true, "initialize"},
-		"lost session":       {old, []string{accept, "Mcp-Session-Id: gone"}, 404, -32001, true, "initialize"},
-		"old unknown method": {strings.Replace(old, "tools/list", "nix", 1), []string{accept, session}, 200, -32601, true, "nix"},
-		"old version":        {old, []string{accept, session, "Mcp-Protocol-Version: 2020-01-01"}, 400, -32600, true, "supported versions"},
+		"no JSON": {`{"jsonrpc`, []string{accept, now}, 400, -32700, false, "not valid JSON"},
+		"deep": {`{"id":1,"method":"x","params":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
+			[]string{accept, now}, 413, -32600, false, "nested"},
+		"id above 2^53": {strings.Replace(post("tools/list", ""), `"q7"`, "9007199254740993", 1),
+			[]string{accept, now, list}, 400, -32600, false, "2^53"},
+		"broken id": {strings.Replace(post("tools/list", ""), `"q7"`, "1.5", 1), []string{accept, now, list}, 400,
+			-32600, false, "string"},
+		"nothing": {``, []string{accept, now}, 400, -32700, false, "empty"},
+		"too large": {`"` + strings.Repeat("a", 1<<20) + `"`, []string{accept, now}, 413, -32600, false,
+			"http.body-limit"},
+		"form": {"a=1", []string{accept, now, "Content-Type: multipart/form-data; boundary=x"}, 415, -32600,
+			false, "application/json"},
+		"coding": {"x", []string{accept, now, "Content-Encoding: br"}, 415, -32600, false, "gzip"},
+		"accepts JSON alone": {post("tools/list", ""), []string{"Accept: application/json", now, list}, 400, -32600, true,
+			"send Accept"},
+		"version twice": {post("tools/list", ""), []string{accept, now, "Mcp-Protocol-Version: 2025-06-18", list}, 400,
+			-32020, true, "2 times"},
+		"other name": {post("tools/call", `"name":"add",`),
+			[]string{accept, now, "Mcp-Method: tools/call", "Mcp-Name: rm"}, 400, -32020, true, "Mcp-Name"},
+		"no _meta": {old, []string{accept, now, list}, 400, -32602, true, "_meta"},
+		"unknown revision": {strings.ReplaceAll(post("tools/list", ""), "2026-07-28", "2027-01-01"),
+			[]string{accept, "Mcp-Protocol-Version: 2027-01-01", list}, 400, -32022, true, "version"},
+		"unknown method": {post("nix", ""), []string{accept, now, "Mcp-Method: nix"}, 404, -32601, true, "nix"},
+		"unknown tool": {post("tools/call", `"name":"nix",`),
+			[]string{accept, now, "Mcp-Method: tools/call", "Mcp-Name: nix"}, 400, -32602, true, "tools/list"},
+		"batch":        {"[" + post("tools/list", "") + "]", []string{accept, now}, 400, -32600, false, "batch"},
+		"no session":   {old, []string{accept}, 400, -32600, true, "initialize"},
+		"lost session": {old, []string{accept, "Mcp-Session-Id: gone"}, 404, -32001, true, "initialize"},
+		"old unknown method": {strings.Replace(old, "tools/list", "nix", 1), []string{accept, session}, 200, -32601, true,
+			"nix"},
+		"old version": {old, []string{accept, session, "Mcp-Protocol-Version: 2020-01-01"}, 400, -32600, true,
+			"supported versions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -249,7 +269,8 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 			require.Equal(t, row.id, gjson.Get(r.Body, "id").String() == "q7", r.Body)
 		})
 	}
-	require.Equal(t, http.StatusOK, g.Do(t, "POST", "/mcp", packed.String(), accept, now, list, "Content-Encoding: gzip", "Content-Type: application/json").StatusCode)
+	require.Equal(t, http.StatusOK, g.Do(t, "POST", "/mcp", packed.String(), accept, now, list, "Content-Encoding: gzip",
+		"Content-Type: application/json").StatusCode)
 	r := g.Do(t, "OPTIONS", "/mcp", "")
 	require.Equal(t, []any{http.StatusNoContent, "DELETE, GET, OPTIONS, POST"}, []any{r.StatusCode, r.Header.Get("Allow")})
 	r = g.Do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/nix"}`, accept, session)
@@ -279,11 +300,15 @@ func TestMCPMetaOfCalls(t *testing.T) {
 		require.EqualValues(t, jsonrpc.CodeInvalidParams, wire.Code, name)
 		require.Contains(t, wire.Message, row.says, name)
 	}
-	_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Meta: mcp.Meta{"shallot/cache": "off", "shallot/deadline": time.Now().Add(time.Hour).Format(time.RFC3339), "traceparent": 7}})
+	_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add",
+		Meta: mcp.Meta{"shallot/cache": "off", "shallot/deadline": time.Now().Add(time.Hour).Format(time.RFC3339),
+			"traceparent": 7}})
 	require.NoError(t, err)
 	require.Equal(t, "off", entry.Last(t).Cache)
-	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: add", "Idempotency-Key: k1"}
-	body := strings.Replace(post("tools/call", `"name":"add",`), `"_meta":{`, `"_meta":{"shallot/idempotency-key":"k2",`, 1)
+	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28",
+		"Mcp-Method: tools/call", "Mcp-Name: add", "Idempotency-Key: k1"}
+	body := strings.Replace(post("tools/call", `"name":"add",`), `"_meta":{`, `"_meta":{"shallot/idempotency-key":"k2",`,
+		1)
 	require.Contains(t, g.Do(t, "POST", "/mcp", body, headers...).Body, "say different things")
 	require.NotContains(t, g.Do(t, "POST", "/mcp", strings.Replace(body, "k2", "k1", 1), headers...).Body, `"error"`)
 }

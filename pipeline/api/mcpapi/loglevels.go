@@ -12,14 +12,14 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// logLevels knows what log messages of the tools behind callers want to hear of. Before 2026-07-28 a session says so,
-// since then each request. The zero value is ready.
+// logLevels knows which log messages callers want from the tools of MCP servers. Before 2026-07-28 a session says so,
+// since then each request. The zero value is ready for use.
 type logLevels struct {
 	mu sync.Mutex
 	of map[*mcp.ServerSession]string
 }
 
-// level is the least level that the caller of a tool wants; empty: he wants none.
+// level is the lowest level that the caller of a tool wants; empty: no log messages.
 func (l *logLevels) level(req *mcp.CallToolRequest) string {
 	if standsAlone(req.Params) {
 		level, _ := req.Params.Meta[mcp.MetaKeyLogLevel].(string)
@@ -30,7 +30,7 @@ func (l *logLevels) level(req *mcp.CallToolRequest) string {
 	return l.of[req.Session]
 }
 
-// set keeps what a session asked for, as long as it lasts.
+// set remembers what a session asked for, until it ends.
 func (l *logLevels) set(s *mcp.ServerSession, level string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,12 +48,12 @@ func (l *logLevels) set(s *mcp.ServerSession, level string) {
 	l.of[s] = level
 }
 
-// pass sends a log message of a tool behind on the stream of the call that it came with. The SDK leaves out what is
-// below the caller's level.
+// pass sends a log message of a tool on the stream of the call that it belongs to. The SDK drops messages below the
+// caller's level.
 func (l *logLevels) pass(ctx context.Context, s *mcp.ServerSession, message gjson.Result, log *slog.Logger) {
 	data := message.Get("data")
 	if !data.Exists() {
-		return // it says nothing
+		return // it is empty
 	}
 	err := s.Log(ctx, &mcp.LoggingMessageParams{
 		Level: mcp.LoggingLevel(message.Get("level").Str), Logger: message.Get("logger").Str, Data: json.RawMessage(data.Raw),

@@ -18,21 +18,24 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
-// A log message reaches the caller of the call on whose stream it came, at his level, and nobody else; where streams are
-// shared it reaches nobody.
+// A log message reaches the caller of the call on whose stream it came, at their level, and nobody else; where streams
+// are shared it reaches nobody.
 func TestMCPLogMessages(t *testing.T) {
 	t.Parallel()
 	both := make(chan struct{})
 	running := make(chan string, 8)
-	up := mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}}})
-	up.AddTool(&mcp.Tool{Name: "say", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		running <- string(r.Params.Arguments)
-		<-both // every call is under way when the first message is sent
-		for _, level := range []mcp.LoggingLevel{"debug", "error"} {
-			_ = r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "l", Data: json.RawMessage(r.Params.Arguments)})
-		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "ok"}}}, nil
-	})
+	up := mcp.NewServer(&mcp.Implementation{Name: "up", Version: "1"},
+		&mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}}})
+	up.AddTool(&mcp.Tool{Name: "say", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			running <- string(r.Params.Arguments)
+			<-both // every call is under way when the first message is sent
+			for _, level := range []mcp.LoggingLevel{"debug", "error"} {
+				_ = r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "l",
+					Data: json.RawMessage(r.Params.Arguments)})
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "ok"}}}, nil
+		})
 	serve := func(o *mcp.StreamableHTTPOptions) string {
 		web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return up }, o))
 		t.Cleanup(web.Close)
@@ -43,7 +46,8 @@ func TestMCPLogMessages(t *testing.T) {
 	type heard struct{ who, level, data string }
 	got := make(chan heard, 64)
 	client := func(who, level, revision string) func(server string) error {
-		s := server.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+		s := server.client(t, &mcp.ClientOptions{LoggingMessageHandler: func(_ context.Context,
+			r *mcp.LoggingMessageRequest) {
 			got <- heard{who, string(r.Params.Level), string(rawjson.Encode(r.Params.Data))}
 		}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 		apitest.Offered(t, s, "now_say")
@@ -55,11 +59,13 @@ func TestMCPLogMessages(t *testing.T) {
 			require.NoError(t, s.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: mcp.LoggingLevel(level)}))
 		}
 		return func(server string) error {
-			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: server + "_say", Arguments: map[string]string{"who": who, "server": server}, Meta: maps.Clone(meta)})
+			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: server + "_say",
+				Arguments: map[string]string{"who": who, "server": server}, Meta: maps.Clone(meta)})
 			return err
 		}
 	}
-	callers := []func(string) error{client("all", "debug", firstSessionless), client("errors", "error", "2025-06-18"), client("nothing", "", "2025-11-25")}
+	callers := []func(string) error{client("all", "debug", firstSessionless), client("errors", "error", "2025-06-18"),
+		client("nothing", "", "2025-11-25")}
 	done := make(chan error, 8)
 	for _, call := range callers {
 		for _, server := range []string{"now", "older"} {
@@ -76,7 +82,8 @@ func TestMCPLogMessages(t *testing.T) {
 	want := map[heard]bool{}
 	for _, server := range []string{"now", "older"} {
 		data := func(who string) string { return `{"server":"` + server + `","who":"` + who + `"}` }
-		want[heard{"all", "debug", data("all")}], want[heard{"all", "error", data("all")}], want[heard{"errors", "error", data("errors")}] = true, true, true
+		want[heard{"all", "debug", data("all")}], want[heard{"all", "error", data("all")}],
+			want[heard{"errors", "error", data("errors")}] = true, true, true
 	}
 	seen := map[heard]bool{}
 	require.Eventually(t, func() bool {

@@ -43,7 +43,8 @@ func TestMCPReferenceServers(t *testing.T) {
 		"filesystem": {node, entry("filesystem"), dir},
 		"memory":     {node, entry("memory")},
 	}
-	env := map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl"), "PATH": os.Getenv("PATH"), "WIRE": wire}
+	env := map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl"), "PATH": os.Getenv("PATH"),
+		"WIRE": wire}
 	var behind []map[string]any
 	direct := map[string]*mcp.ClientSession{}
 	for name, command := range servers {
@@ -62,18 +63,21 @@ func TestMCPReferenceServers(t *testing.T) {
 		direct[name] = apitest.Connect(t, &mcp.CommandTransport{Command: cmd}, nil)
 	}
 	progressed := make(chan struct{}, 64)
-	s := chainOf(t, 1, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+	s := chainOf(t, 1, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context,
+		*mcp.ProgressNotificationClientRequest) {
 		progressed <- struct{}{}
 	}}, behind...)
 	for _, c := range []struct{ server, tool, args, want string }{
 		{"everything", "get-sum", `{"a":"2","b":3}`, "5"},
 		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":"1"}`, "one"},
 		{"filesystem", "read_text_file", `{"path":` + string(quoted) + `,"head":null}`, "three"},
-		{"memory", "create_entities", `{"entities":"[{\"name\":\"n1\",\"entityType\":\"t\",\"observations\":[\"o\"]}]"}`, "n1"},
+		{"memory", "create_entities", `{"entities":"[{\"name\":\"n1\",\"entityType\":\"t\",\"observations\":[\"o\"]}]"}`,
+			"n1"},
 		{"everything", "echo", `{"message":42}`, "42"},
 	} {
 		apitest.Offered(t, s, c.server+"_"+c.tool)
-		r, err := direct[c.server].CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
+		r, err := direct[c.server].CallTool(t.Context(),
+			&mcp.CallToolParams{Name: c.tool, Arguments: json.RawMessage(c.args)})
 		require.True(t, err != nil || r.IsError, "%s %s: the server itself takes it: the case shows nothing", c.tool, c.args)
 		r = apitest.Invoke(t, s, c.server+"_"+c.tool, c.args)
 		require.False(t, r.IsError, "%s %s: %s", c.tool, c.args, rawjson.Encode(r))

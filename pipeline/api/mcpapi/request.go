@@ -17,8 +17,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// metaHeaders are the keys of _meta that callers may set, under our own prefix or as the protocol reserves them, and the
-// request metadata that each stands for (T3 over MCP).
+// metaHeaders are the keys of _meta that callers may set, with our prefix or reserved by the protocol, and the header
+// with the same meaning for each.
 var metaHeaders = []struct{ key, header string }{
 	{"shallot/idempotency-key", "Idempotency-Key"},
 	{"shallot/session", "Shallot-Session"},
@@ -29,7 +29,7 @@ var metaHeaders = []struct{ key, header string }{
 	{"tracestate", "Tracestate"},
 }
 
-// request makes the entry's request of a tools/call.
+// request makes a request for the entry of a tools/call.
 func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline.Request, error) {
 	id, headers := f.caller(req.Extra)
 	headers, said, err := withMeta(headers, req.Params.Meta)
@@ -51,7 +51,7 @@ func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline
 	if d.Executor.Kind == tool.ExecMCP {
 		note.Capabilities = inputCapabilities(req)
 		note.LogLevel = f.logs.level(req)
-		note.Progress = note.Progress || note.LogLevel != "" // they go the same way
+		note.Progress = note.Progress || note.LogLevel != "" // log messages travel as progress does
 	}
 	if len(req.Params.InputResponses) > 0 {
 		raw, err := json.Marshal(req.Params.InputResponses)
@@ -61,7 +61,7 @@ func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline
 		note.InputResponses = raw
 	}
 	if note.InputResponses != nil || note.RequestState != "" {
-		r.Cache = "off" // what came of answers must not be given to others
+		r.Cache = "off" // the result of a caller's answers must not be given to others
 		if r.IdempotencyKey != "" {
 			// The same key with an answer is the next round of the call, not the same request again.
 			r.IdempotencyKey += "." + tool.NativeHash(append(note.InputResponses, note.RequestState...))[:12]
@@ -71,7 +71,7 @@ func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline
 	return r, nil
 }
 
-// withMeta puts what _meta says in the place of the headers that mean the same. Said tells by header which key it was.
+// withMeta replaces headers by the entries of _meta with the same meaning. said maps the header to the key that set it.
 func withMeta(h http.Header, meta mcp.Meta) (headers http.Header, said map[string]string, err error) {
 	headers, said = h.Clone(), map[string]string{}
 	for _, m := range metaHeaders {
@@ -82,11 +82,13 @@ func withMeta(h http.Header, meta mcp.Meta) (headers http.Header, said map[strin
 		text, isText := v.(string)
 		trace := !strings.HasPrefix(m.key, "shallot/")
 		switch before := headers.Values(m.header); {
-		case trace && !isText: // an invalid trace context is dropped, as its standard asks
+		case trace && !isText: // an invalid trace context is dropped, as the standard says
 		case !isText:
-			return nil, nil, metadataError(api.Invalid(m.header, "header %s must be a string", m.header), map[string]string{m.header: m.key})
+			said := map[string]string{m.header: m.key}
+			return nil, nil, metadataError(api.Invalid(m.header, "header %s must be a string", m.header), said)
 		case !trace && len(before) > 0 && (len(before) > 1 || before[0] != text):
-			return nil, nil, metadataError(api.Invalid(m.header, "_meta %q and the header %s say different things; give one of them", m.key, m.header), nil)
+			return nil, nil, metadataError(api.Invalid(m.header,
+				"_meta %q and the header %s say different things; give one of them", m.key, m.header), nil)
 		default:
 			headers[m.header], said[m.header] = []string{text}, m.key
 		}
@@ -94,7 +96,7 @@ func withMeta(h http.Header, meta mcp.Meta) (headers http.Header, said map[strin
 	return headers, said, nil
 }
 
-// metadataError is a fault of request metadata as an error of the protocol; it names the key that the caller wrote.
+// metadataError is a fault of request metadata as an error of the protocol. It names the key that the caller used.
 func metadataError(f *messages.Fault, said map[string]string) error {
 	param, text := f.Param, f.Message
 	if key, ok := said[f.Param]; ok {

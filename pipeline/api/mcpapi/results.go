@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// rawContent is a content block that goes out byte for byte; what it embeds is the SDK's reading of it.
+// rawContent is a content block that is sent byte for byte. The embedded Content is the SDK's reading of it.
 type rawContent struct {
 	mcp.Content
 	raw json.RawMessage
@@ -24,22 +24,22 @@ type rawContent struct {
 // MarshalJSON implements json.Marshaler.
 func (c rawContent) MarshalJSON() ([]byte, error) { return c.raw, nil }
 
-// metaChanged says in _meta what was done to the arguments; the header of the other faces is Shallot-Changed.
+// metaChanged is the key of _meta that says how the arguments were changed, like the header Shallot-Changed.
 const metaChanged = "shallot/changed"
 
-// metaSchema says in _meta why a result is not as the tool's output schema has it.
+// metaSchema is the key of _meta that says how a result differs from the tool's output schema.
 const metaSchema = "shallot/output-schema"
 
 func textResult(text string, meta map[string]any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: meta, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// codeCancelled says that a request was cancelled. The protocol names no code, because nobody should be there to read it;
-// this one is the Language Server Protocol's.
+// codeCancelled says that a request was cancelled. The protocol has no code for that, because the caller does not
+// expect an answer; this one is from the Language Server Protocol.
 const codeCancelled = -32800
 
-// faultResult is a fault as MCP says it: an unknown tool and a request that is none are errors of the protocol, everything
-// else is a result that the model can read.
+// faultResult is a fault in the form of MCP: unknown tools and bad requests are errors of the protocol, everything else
+// is a result that the model can read.
 func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error) {
 	meta := map[string]any{"shallot/fault": string(fault.Code), "shallot/retryable": fault.Retryable()}
 	if call != "" {
@@ -49,8 +49,9 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 		meta["shallot/retry-after-ms"] = fault.RetryAfter.Milliseconds()
 	}
 	var wire tool.MCPError
-	if raw := fault.Headers[tool.HeaderMCPError]; raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
-		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server behind
+	raw := fault.Headers[tool.HeaderMCPError]
+	if raw != "" && fault.Code == messages.InvalidRequest && json.Unmarshal([]byte(raw), &wire) == nil {
+		return nil, &jsonrpc.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data} // of the MCP server itself
 	}
 	switch fault.Code {
 	case messages.ToolNotFound, messages.InvalidRequest, messages.TooLarge, messages.IdempotencyMismatch:
@@ -63,8 +64,8 @@ func faultResult(fault *messages.Fault, call string) (*mcp.CallToolResult, error
 	return r, nil
 }
 
-// result makes the MCP result of a finished call. What an MCP server gave goes out as it came; any other reply is text,
-// and structured content if it is an object. Alone says that the request is of a revision without sessions.
+// result makes the MCP result of a finished call. The result of an MCP server is sent as it came. Any other reply is
+// text, with structured content if it is an object. alone says that the request's revision has no sessions.
 func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.CallToolResult, error) {
 	if c.Fault != nil {
 		r, err := faultResult(c.Fault, c.ID)
@@ -83,7 +84,7 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 		r.Meta[metaChanged] = changed
 	}
 	if fromCache(c) {
-		r.Meta["shallot/from_cache"] = true // S2-CACHE-4; the header of the other faces is Shallot-Cache
+		r.Meta["shallot/from_cache"] = true // like the header Shallot-Cache
 	}
 	if edits := c.Edits(); edits != "" {
 		r.Meta["shallot/edited"] = edits
@@ -92,7 +93,7 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 	if text != "" {
 		r.Meta["shallot/degraded"] = text
 		r.IsError = r.IsError || f.GracefulIsError && strings.HasPrefix(text, "graceful")
-		if r.InputRequests == nil { // the model reads the content, not the marks (X-34)
+		if r.InputRequests == nil { // the model reads the content and not the marks
 			r.Content = append(r.Content, &mcp.TextContent{Text: "Note: this result stands in for the real one (" + text + ")."})
 		}
 	}
@@ -100,19 +101,20 @@ func (f *Server) result(d *tool.Definition, c *messages.Call, alone bool) (*mcp.
 	return r, nil
 }
 
-// promise keeps what the tool's listed output schema promises: clients refuse a result without structured content, or
-// with other content than the schema has, unless it says that it is an error. So what does not fit is given as text
-// alone, in an error that says what happened. What an MCP server gave is held to its own schema too.
+// promise keeps what the tool's listed output schema promises. Clients refuse a result without structured content, or
+// with content that does not fit the schema, unless it is marked as an error. What does not fit is therefore sent as
+// text, in an error that says what happened. The result of an MCP server is checked against its own schema too.
 func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alone bool) {
-	if len(d.OutputSchema) == 0 || r.InputRequests != nil || !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object" {
+	needsObject := !alone && gjson.GetBytes(d.OutputSchema, "type").String() != "object"
+	if len(d.OutputSchema) == 0 || r.InputRequests != nil || needsObject {
 		return // nothing was promised
 	}
 	structured, _ := r.StructuredContent.(json.RawMessage)
 	if standIn && structured != nil {
-		structured = rawjson.DropField(structured, messages.MarkField) // _meta and the text have the mark
+		structured = rawjson.DropField(structured, messages.MarkField) // the mark is in _meta and in the text
 		r.StructuredContent = structured
 	}
-	wrong := "it is text and no structured content"
+	wrong := "it is text instead of structured content"
 	if structured != nil {
 		if wrong = d.CheckOutput(&f.parser, nil, structured); wrong == "" {
 			return
@@ -127,14 +129,15 @@ func (f *Server) promise(d *tool.Definition, r *mcp.CallToolResult, standIn, alo
 	if len(r.Content) == 0 && structured != nil {
 		r.Content = append(r.Content, &mcp.TextContent{Text: string(structured)})
 	}
-	note := "Note: the tool ran, and this is what is left to show of its result; it is marked as an error only because it is not as the tool's output schema has it (" + wrong + ")."
+	note := "Note: the tool ran, and this is what is left to show of its result; it is marked as an error only because " +
+		"it does not fit the tool's output schema (" + wrong + ")."
 	if standIn {
-		note = "Note: it is not as the tool's output schema has it either (" + wrong + ")."
+		note = "Note: it does not fit the tool's output schema either (" + wrong + ")."
 	}
 	r.Content = append(r.Content, &mcp.TextContent{Text: note})
 }
 
-// fromCache reports whether a result is one that the tool cache kept.
+// fromCache reports whether a result comes from the tool cache.
 func fromCache(c *messages.Call) bool {
 	var meta struct {
 		FromCache bool `json:"from_cache"`
@@ -142,7 +145,7 @@ func fromCache(c *messages.Call) bool {
 	return c.Noted(messages.NoteMetadata, &meta) && meta.FromCache
 }
 
-// binary reports whether a result is bytes that are no text.
+// binary reports whether a result is not text.
 func binary(c *messages.Call) bool {
 	var meta struct {
 		Binary string `json:"binary"`
@@ -150,7 +153,7 @@ func binary(c *messages.Call) bool {
 	return c.Noted(messages.NoteMetadata, &meta) && meta.Binary != ""
 }
 
-// degraded says what a result is if it is not the tool's own: stale_cache, stub_data, graceful_error.
+// degraded says what replaced the tool's own result: stale_cache, stub_data or graceful_error; empty if nothing did.
 func degraded(c *messages.Call) string {
 	var text string
 	if c.Noted(messages.NoteDegraded, &text) && text != "" {
@@ -167,7 +170,7 @@ func degraded(c *messages.Call) string {
 	return ""
 }
 
-// body is the reply as a result: what an MCP server gave as it came.
+// body is the reply as a result; that of an MCP server as it came.
 func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) *mcp.CallToolResult {
 	if d.Executor.Kind == tool.ExecMCP || binary(c) {
 		if raw, ok := tool.NativeMCP(c); ok {
@@ -187,14 +190,14 @@ func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) *mcp.Cal
 		text = string(reply)
 	}
 	r := textResult(text, nil)
-	// Before 2026-07-28 structured content is an object; since then it is what the output schema says.
+	// Before 2026-07-28 structured content is an object; since then it has the form of the output schema.
 	if (alone && len(d.OutputSchema) > 0 || gjson.ParseBytes(reply).IsObject()) && !c.Flag(messages.NoteIsError) {
 		r.StructuredContent = json.RawMessage(reply)
 	}
 	return r
 }
 
-// nativeResult reads an MCP result so that it goes out with the bytes that came in.
+// nativeResult reads an MCP result so that the same bytes are sent again.
 func nativeResult(raw json.RawMessage) (*mcp.CallToolResult, error) {
 	var read mcp.CallToolResult
 	if err := json.Unmarshal(raw, &read); err != nil {

@@ -1,5 +1,5 @@
 // Package mcpapi serves Shallot over MCP, by HTTP or on stdin and stdout: the tools of the registry through the whole
-// chain, tasks, approvals, and the prompts and resources of the MCP servers behind.
+// chain, tasks, approvals, and the prompts and resources of MCP servers that Shallot is connected to.
 package mcpapi
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Source is what the MCP face knows of tools and of the MCP servers behind; host.Host is one.
+// Source is what the server asks about tools and about the connected MCP servers; host.Host implements it.
 type Source interface {
 	Tools(ctx context.Context) ([]*tool.Definition, error)
 	MCPNames() (names, prefixes []string)
@@ -30,9 +30,8 @@ type Source interface {
 	OnMCPChange(f func(tool.MCPChange)) (stop func(), err error)
 }
 
-// Server is the MCP server of the gateway: the registry's tools through the whole chain, and the prompts and resources
-// of the MCP servers behind. Revision 2026-07-28 is served without sessions, so that any gateway may take any request;
-// older revisions have sessions, which live in this process.
+// Server is the MCP server of the gateway. Revision 2026-07-28 is served without sessions, so that any gateway can take
+// any request; older revisions have sessions, which live in this process.
 type Server struct {
 	Options
 
@@ -40,7 +39,7 @@ type Server struct {
 	server    *mcp.Server
 	upstreams *upstreams
 	listed    map[string]string // tool -> what was listed of it
-	news      chan struct{}     // there may be other tools
+	news      chan struct{}     // there may be other tools now
 	stop      context.CancelFunc
 	work      sync.WaitGroup
 	halted    context.Context // ends when waiting calls must be answered, because the process stops
@@ -50,7 +49,7 @@ type Server struct {
 	logs      logLevels
 
 	mu      sync.Mutex
-	touched map[string]bool // MCP servers that said that their tools changed
+	touched map[string]bool // MCP servers that reported changed tools
 }
 
 // sessionIdle is how long a session of an older revision may be idle.
@@ -60,12 +59,12 @@ const sessionIdle = 30 * time.Minute
 type Options struct {
 	Entry     pipeline.Entry
 	Source    Source
-	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told so
-	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here (contracts 13).
+	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told that they wait
+	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here, because MCP clients look at isError.
 	GracefulIsError bool
 	Local           api.Identity // of callers without HTTP
-	Alone           bool         // the one caller is on stdin; when the process ends, nobody asks for results
-	NoTasks         bool         // the Tasks extension is not offered: a task would not outlive this process
+	Alone           bool         // the only caller is on stdin; when the process ends, nobody asks for results
+	NoTasks         bool         // do not offer the Tasks extension: a task would not outlive this process
 	Version         string       // of the product
 	Log             *slog.Logger
 }
@@ -76,18 +75,21 @@ func New(o Options) (*Server, error) {
 	f.halted, f.halt = context.WithCancel(context.Background())
 	names, prefixes := o.Source.MCPNames()
 	f.upstreams = newUpstreams(f, names, prefixes)
+	tools := &mcp.ToolCapabilities{ListChanged: true}
 	so := &mcp.ServerOptions{
-		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; results that stand in for the real one say so.",
-		PageSize:     200,
-		Logger:       slog.New(downgradeHandler{o.Log.Handler()}),
+		Instructions: "Tools behind Shallot. Arguments of the wrong type are converted where that is safe; " +
+			"results that stand in for the real one say so.",
+		PageSize: 200,
+		Logger:   slog.New(downgradeHandler{o.Log.Handler()}),
 		//lint:ignore SA1019 older revisions still ask for logging; the SDK keeps it for at least a year
-		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}},
+		Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: tools},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
 	if len(names) > 0 {
 		so.Capabilities.Prompts = &mcp.PromptCapabilities{ListChanged: true}
 		so.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true}
-		so.CompletionHandler, so.SubscribeHandler, so.UnsubscribeHandler = f.upstreams.complete, f.upstreams.subscribe, f.upstreams.unsubscribe
+		so.CompletionHandler = f.upstreams.complete
+		so.SubscribeHandler, so.UnsubscribeHandler = f.upstreams.subscribe, f.upstreams.unsubscribe
 	}
 	f.offerTasks(so.Capabilities)
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: o.Version}, so)
@@ -114,7 +116,7 @@ func (f *Server) Close() {
 	f.work.Wait()
 }
 
-// EndSessions answers whoever waits for a call, and then ends all sessions: an answer that is on its way is not cut off.
+// EndSessions answers the requests that wait for a call, then ends all sessions. Answers on their way are not cut off.
 func (f *Server) EndSessions() {
 	f.halt()
 	f.posts.WaitFor(time.Second)
@@ -123,7 +125,7 @@ func (f *Server) EndSessions() {
 	}
 }
 
-// changed takes the news from an MCP server.
+// changed takes the news of a change from an MCP server.
 func (f *Server) changed(c tool.MCPChange) {
 	if c.What == "tools" {
 		f.mu.Lock()
@@ -142,7 +144,7 @@ func wake(news chan struct{}) {
 	}
 }
 
-// every does something when there is news, and every half second, because news may be lost.
+// every calls do when there is news, and every half second, because news may be lost.
 func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
@@ -158,7 +160,7 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 	}
 }
 
-// sync lists the registry's tools anew where they changed; the SDK tells whoever listens. Held tools are not listed.
+// sync lists the registry's tools again if they changed; the SDK tells its clients. Quarantined tools are not listed.
 func (f *Server) sync(ctx context.Context) {
 	defs, err := f.Source.Tools(ctx)
 	if err != nil {
@@ -176,7 +178,7 @@ func (f *Server) sync(ctx context.Context) {
 		}
 		now[d.Name] = true
 		if d.Executor.Kind == tool.ExecMCP && touched[d.Executor.Name] {
-			// Its server's news is passed on even if nothing that is kept here changed: listing one tool anew does that.
+			// The server's news is passed on even if nothing changed here; listing one tool again does that.
 			delete(touched, d.Executor.Name)
 			delete(f.listed, d.Name)
 		}
@@ -199,8 +201,8 @@ func (f *Server) sync(ctx context.Context) {
 	}
 }
 
-// add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here and can be called over
-// the other faces.
+// add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here, but can be called over
+// HTTP and NATS.
 func (f *Server) add(d *tool.Definition) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -224,7 +226,7 @@ func (f *Server) add(d *tool.Definition) (ok bool) {
 	return true
 }
 
-// objectSchema is a schema as MCP wants it: of type object, at least.
+// objectSchema is a schema in the form that MCP needs: at least of type object.
 func objectSchema(s tool.JSON) json.RawMessage {
 	switch {
 	case len(s) == 0, !gjson.ParseBytes(s).IsObject():
@@ -266,31 +268,33 @@ func (f *Server) call(ctx context.Context, d *tool.Definition, req *mcp.CallTool
 	return f.result(d, c, standsAlone(req.Params))
 }
 
-// notEnded answers for a call whose end this process will not see.
+// notEnded answers about a call whose end this process will not see.
 func (f *Server) notEnded(ctx context.Context, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
 	id := pending.ID()
 	switch {
 	case ctx.Err() != nil:
 		return faultResult(messages.NewFault(messages.Cancelled, "the call %s was cancelled by its caller", id), id)
-	case f.halted.Err() != nil && f.Alone: // nobody can come back for the answer
+	case f.halted.Err() != nil && f.Alone: // the caller cannot come back for the answer
 		pending.Leave()
-		return faultResult(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; the call %s was cancelled, and what it had done until then is not undone", id), id)
+		return faultResult(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; "+
+			"the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
 		return faultResult(api.StoppingFault(messages.Stopping, id), id)
 	}
 	f.Log.Error("an MCP call was lost", "call", id, "err", err)
-	return faultResult(messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id)), id)
+	lost := messages.NewFault(messages.Internal, "the gateway lost the call; its answer may be at %s", api.ResultPath(id))
+	return faultResult(lost, id)
 }
 
-// untilHalt is ctx that also ends when the face halts.
+// untilHalt is a ctx that also ends when the server halts.
 func (f *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(f.halted, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// inputCapabilities is what the caller can be asked for. Clients of older revisions are asked over their session, by the
-// SDK, which reads what they declared at the start.
+// inputCapabilities is what the caller can be asked for. Clients of older revisions are asked over their session, by
+// the SDK, which has read what they declared at the start.
 func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	caps := req.ClientCapabilities()
 	if caps == nil {
@@ -312,8 +316,8 @@ func inputCapabilities(req *mcp.CallToolRequest) json.RawMessage {
 	return rawjson.Encode(out)
 }
 
-// progress passes on signs of life, if the caller gave a token, and log messages, if he wants them. Progress only ever
-// grows: a tool that is run again begins anew, which is not shown.
+// progress passes on progress if the caller sent a token, and log messages if they want them. Progress only grows: when
+// a tool runs again, the progress that it repeats is not shown.
 func (f *Server) progress(ctx context.Context, req *mcp.CallToolRequest) func(pipeline.Delta) {
 	token := req.Params.GetProgressToken()
 	last := -1.0
@@ -336,7 +340,7 @@ func (f *Server) progress(ctx context.Context, req *mcp.CallToolRequest) func(pi
 	}
 }
 
-// downgradeHandler lowers the SDK's informational lines: they tell of every session and every subscription.
+// downgradeHandler lowers the level of the SDK's informational lines, which report every session and subscription.
 type downgradeHandler struct{ slog.Handler }
 
 // Handle implements slog.Handler.

@@ -44,8 +44,10 @@ func toolDef(name, kind string) *tool.Definition {
 }
 
 // serveSource serves /mcp of the test gateway.
-func serveSource(t *testing.T, entry *apitest.Entry, source Source, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
-	server, err := New(Options{Entry: entry, Source: source, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+func serveSource(t *testing.T, entry *apitest.Entry, source Source,
+	edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
+	server, err := New(Options{Entry: entry, Source: source, GracefulIsError: true,
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	if entry.Target == nil {
@@ -65,7 +67,8 @@ func TestMCPCall(t *testing.T) {
 		case `{"n":2}`:
 			c.SetReply([]byte(`"words"`))
 		case `{"n":3}`:
-			return messages.NewFault(messages.InvalidArguments, "n: expected integer, got string; m: missing").From("tool-arguments")
+			return messages.NewFault(messages.InvalidArguments,
+				"n: expected integer, got string; m: missing").From("tool-arguments")
 		case `{"n":4}`:
 			c.SetReply([]byte(`{"error":"no luck","suggestion":"later"}`))
 			c.Note(messages.NoteDegraded, "graceful_error")
@@ -83,7 +86,8 @@ func TestMCPCall(t *testing.T) {
 		}
 		return nil
 	}}
-	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}}, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
+	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), toolDef("zoo", "go")}},
+		func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
 			s := apitest.DialMCP(t, g.URL, "key-a", revision, nil)
@@ -93,7 +97,8 @@ func TestMCPCall(t *testing.T) {
 			require.Len(t, list.Tools, 2)
 			require.Equal(t, []string{"add", "zoo", "T"}, []string{list.Tools[0].Name, list.Tools[1].Name, list.Tools[0].Title})
 			do := func(args string) *mcp.CallToolResult {
-				r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(args), Meta: mcp.Meta{"shallot/session": "s1"}})
+				r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(args),
+					Meta: mcp.Meta{"shallot/session": "s1"}})
 				require.NoError(t, err)
 				return r
 			}
@@ -103,7 +108,8 @@ func TestMCPCall(t *testing.T) {
 			require.False(t, r.IsError)
 			require.NotEmpty(t, r.Meta["shallot/call"])
 			last := entry.Last(t)
-			require.Equal(t, []any{messages.Tool, "add", "ta", "s1"}, []any{last.Kind, last.Tool, last.Tenant, last.Session}, "the tenant is the key's")
+			require.Equal(t, []any{messages.Tool, "add", "ta", "s1"}, []any{last.Kind, last.Tool, last.Tenant, last.Session},
+				"the tenant is the key's")
 
 			require.Equal(t, "words", apitest.TextOf(t, do(`{"n":2}`)))
 			r = do(`{"n":3}`)
@@ -115,7 +121,8 @@ func TestMCPCall(t *testing.T) {
 			require.Equal(t, "graceful_error", r.Meta["shallot/degraded"])
 			r = do(`{"n":5}`)
 			require.False(t, r.IsError)
-			require.Contains(t, r.Content[len(r.Content)-1].(*mcp.TextContent).Text, "stale_cache", "X-34: the model sees the mark")
+			require.Contains(t, r.Content[len(r.Content)-1].(*mcp.TextContent).Text, "stale_cache",
+				"X-34: the model sees the mark")
 			r = do(`{"n":6}`)
 			require.True(t, r.IsError)
 			require.Equal(t, "no such city", apitest.TextOf(t, r))
@@ -132,7 +139,8 @@ func TestMCPCall(t *testing.T) {
 			require.EqualValues(t, jsonrpc.CodeInvalidParams, wire.Code)
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Meta: mcp.Meta{"shallot/idempotency-key": "a b"}})
 			require.ErrorAs(t, err, &wire)
-			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"n":1}`), Meta: mcp.Meta{"shallot/idempotency-key": "k1"}})
+			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: json.RawMessage(`{"n":1}`),
+				Meta: mcp.Meta{"shallot/idempotency-key": "k1"}})
 			require.NoError(t, err)
 			require.Equal(t, "k1", entry.Last(t).IdempotencyKey)
 		})
@@ -145,16 +153,18 @@ func TestMCPCancel(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			t.Parallel()
 			begun, progressed := make(chan struct{}, 1), make(chan float64, 4)
-			entry := &apitest.Entry{Left: make(chan string, 1), Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
-				_ = emit([]byte(`{"progress":{"progress":1,"total":3}}`))
-				_ = emit([]byte(`{"progress":{"progress":1}}`))
-				_ = emit([]byte(`{"progress":{"progress":2,"message":"m"}}`))
-				begun <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			}}
+			entry := &apitest.Entry{Left: make(chan string, 1),
+				Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
+					_ = emit([]byte(`{"progress":{"progress":1,"total":3}}`))
+					_ = emit([]byte(`{"progress":{"progress":1}}`))
+					_ = emit([]byte(`{"progress":{"progress":2,"message":"m"}}`))
+					begun <- struct{}{}
+					<-ctx.Done()
+					return ctx.Err()
+				}}
 			g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, nil)
-			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			s := apitest.DialMCP(t, g.URL, "", revision, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context,
+				r *mcp.ProgressNotificationClientRequest) {
 				progressed <- r.Params.Progress
 			}})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -180,11 +190,14 @@ func TestMCPGuards(t *testing.T) {
 	entry := &apitest.Entry{}
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}
 	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
-	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"}
+	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28",
+		"Mcp-Method: tools/list"}
 	open := serveSource(t, entry, source, nil)
 	require.Equal(t, http.StatusOK, open.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
-	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
-	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask, append(headers, "Origin: https://evil.example")...).StatusCode)
+	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask,
+		append(headers, "Host: evil.example")...).StatusCode, "DNS rebinding")
+	require.Equal(t, http.StatusForbidden, open.Do(t, "POST", "/mcp", ask,
+		append(headers, "Origin: https://evil.example")...).StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, open.Do(t, "GET", "/mcp", "", headers...).StatusCode)
 
 	keyed := serveSource(t, entry, source, func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) })
@@ -198,7 +211,8 @@ func TestMCPGuards(t *testing.T) {
 	session := "Mcp-Session-Id: " + r.Header.Get("Mcp-Session-Id")
 	const list = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
 	keyed.Do(t, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept, apitest.AuthA, session)
-	require.Equal(t, http.StatusForbidden, keyed.Do(t, "POST", "/mcp", list, accept, apitest.AuthB, session).StatusCode, "another key's session")
+	require.Equal(t, http.StatusForbidden, keyed.Do(t, "POST", "/mcp", list, accept, apitest.AuthB, session).StatusCode,
+		"another key's session")
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", list, accept, apitest.AuthA, session).StatusCode)
 }
 
@@ -209,7 +223,11 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go"), held}}
 	g := serveSource(t, &apitest.Entry{}, source, nil)
 	changed := make(chan struct{}, 8)
-	s := apitest.DialMCP(t, g.URL, "", "2026-07-28", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
+	s := apitest.DialMCP(t, g.URL, "", "2026-07-28",
+		&mcp.ClientOptions{ToolListChangedHandler: func(context.Context,
+			*mcp.ToolListChangedRequest) {
+			changed <- struct{}{}
+		}})
 	names := func() (out []string) {
 		l, err := s.ListTools(t.Context(), nil)
 		require.NoError(t, err)
@@ -228,6 +246,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no news of the list")
 	}
-	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 10*time.Second,
+		10*time.Millisecond,
 		"a tool that the SDK refuses does not take the others with it")
 }

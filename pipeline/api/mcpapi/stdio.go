@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// ServeStdio serves the one client until stdin ends and its calls are answered, or ctx ends: then the calls are
+// ServeStdio serves one client until stdin ends and its calls are answered, or until ctx ends. Then the calls are
 // cancelled, and answered before the session ends. A line has at most limit bytes.
 func (f *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, limit int) error {
 	l := stdioTransport{in: in, out: out, limit: limit, stop: ctx.Done()}
@@ -17,7 +17,7 @@ func (f *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 	}
 	err = session.Wait()
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		return nil // the client closed stdin, or we were told to stop
+		return nil // the client closed stdin, or the process was told to stop
 	}
 	return err
 }

@@ -90,7 +90,10 @@ func TestMCPStdioBadLines(t *testing.T) {
 	for line, want := range map[string][]string{
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: {"-32600", `"id":9007199254740993`, "2^53"},
 		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
-		`{"x":"` + strings.Repeat("y", 2000) + `"}`: {"-32600", "1000 bytes"},
+		`{"x":"` + strings.Repeat("y", 2000) + `"}`:                                                                {"-32600", "1000 bytes"},
+		`{"jsonrpc":"2.0","id":5,"method":"ping","method":"tools/list"}`:                                           {"-32600", `"id":5`, "twice"},
+		"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\",\"x\":\"\xff\"}":                                        {"-32600", "UTF-8"},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`: {"-32600", `"id":7`, "deeper than 64"},
 		sayPing + "   \r": {`"id":"p"`, `"result":{}`},
 	} {
 		s.say(t, "", line)
@@ -101,7 +104,7 @@ func TestMCPStdioBadLines(t *testing.T) {
 		}
 	}
 	s.say(t, `[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
-	require.Contains(t, s.next(t), "an id of its own")
+	require.Contains(t, s.next(t), "its own id")
 	batch := s.next(t)
 	require.ElementsMatch(t, []any{8.0, 9.0}, gjson.Get(batch, "#.id").Value(), "one array has the answers")
 	require.NoError(t, s.in.Close())
@@ -128,7 +131,7 @@ func TestMCPStdioEnds(t *testing.T) {
 	told.say(t, sayHello, sayReady, sayCall(1), sayCall(2), sayCall(2))
 	first := told.next(t) + told.next(t) // in either order
 	require.Contains(t, first, `"id":0`)
-	require.Contains(t, first, "an id of its own", "the second call 2")
+	require.Contains(t, first, "its own id", "the second call 2")
 	<-begun
 	<-begun
 	told.say(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)

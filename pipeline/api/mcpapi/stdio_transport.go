@@ -15,34 +15,38 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// stdioTransport is MCP on stdin and stdout: one message a line. A line that is no message is answered with an error and does not
-// end the session. The end of stdin ends the session when the calls that came before it are answered. A request that its
-// caller cancelled is not answered.
+// stdioTransport is MCP on stdin and stdout, with one message on each line. A line that is not a message is answered
+// with an error and does not end the session. The end of stdin ends the session after the calls that came before it are
+// answered. A request that its caller cancelled is not answered.
 type stdioTransport struct {
 	in    io.ReadCloser
 	out   io.WriteCloser
 	limit int             // of a line, in bytes
-	stop  <-chan struct{} // closed: no more is read, as at the end of stdin
+	stop  <-chan struct{} // when closed, nothing more is read, as at the end of stdin
 }
 
 var _ mcp.Transport = stdioTransport{}
 
 // Connect implements mcp.Transport.
 func (l stdioTransport) Connect(context.Context) (mcp.Connection, error) {
-	c := &stdioConn{stdioTransport: l, got: make(chan []byte), closed: make(chan struct{}), open: map[string]*stdioCall{}, changed: make(chan struct{}, 1)}
+	c := &stdioConn{
+		stdioTransport: l, got: make(chan []byte), closed: make(chan struct{}), open: map[string]*stdioCall{},
+		changed: make(chan struct{}, 1),
+	}
 	go c.read()
 	return c, nil
 }
 
-// stdioCall is a request that is not answered yet.
+// stdioCall is a request that has not been answered yet.
 type stdioCall struct {
 	cancelled bool
 	batch     *stdioBatch
 }
 
-// stdioBatch gathers the answers to a batch, which revisions before 2025-06-18 may send.
+// stdioBatch gathers the answers to a batch, which revisions before 2025-06-18 allow.
 type stdioBatch struct {
 	left    int
 	answers []json.RawMessage
@@ -58,10 +62,10 @@ type stdioConn struct {
 	mu      sync.Mutex
 	open    map[string]*stdioCall
 	changed chan struct{} // a call was answered
-	batches bool          // the revision knows batches
+	batches bool          // the revision has batches
 }
 
-// read hands out lines until stdin ends. It may stay in a read of stdin after Close; the process ends then.
+// read passes on lines until stdin ends. After Close it may still block reading stdin, until the process ends.
 func (c *stdioConn) read() {
 	defer close(c.got)
 	r := bufio.NewReaderSize(c.in, 64<<10)
@@ -79,7 +83,8 @@ func (c *stdioConn) read() {
 			continue
 		}
 		if long {
-			c.refuse(nil, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is larger than %d bytes (http.body-limit)", c.limit))
+			c.refuse(nil, jsonrpc.CodeInvalidRequest,
+				fmt.Sprintf("the message is larger than %d bytes (http.body-limit)", c.limit))
 		} else if text := bytes.TrimSpace(line); len(text) > 0 {
 			select {
 			case c.got <- bytes.Clone(text):
@@ -118,7 +123,7 @@ func (c *stdioConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// rest waits until every call is answered; then the session ends.
+// rest waits until every call is answered, which ends the session.
 func (c *stdioConn) rest(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -137,10 +142,15 @@ func (c *stdioConn) rest(ctx context.Context) error {
 	}
 }
 
-// take reads one line into the queue.
+// take puts one line into the queue.
 func (c *stdioConn) take(line []byte) {
 	if !json.Valid(line) {
-		c.refuse(nil, jsonrpc.CodeParseError, fmt.Sprintf("the line is not valid JSON: %.60q; send one message a line", line))
+		c.refuse(nil, jsonrpc.CodeParseError,
+			fmt.Sprintf("the line is not valid JSON: %.60q; send one message on each line", line))
+		return
+	}
+	if f := api.JSONText(line); f != nil {
+		c.refuse(idOf(line), jsonrpc.CodeInvalidRequest, f.Message)
 		return
 	}
 	if line[0] != '[' {
@@ -152,7 +162,7 @@ func (c *stdioConn) take(line []byte) {
 	c.mu.Unlock()
 	parts := rawjson.Elements(line)
 	if !known || len(parts) == 0 {
-		c.refuse(nil, jsonrpc.CodeInvalidRequest, "batches are not taken in this revision of MCP; send one message a line")
+		c.refuse(nil, jsonrpc.CodeInvalidRequest, "this revision of MCP has no batches; send one message on each line")
 		return
 	}
 	b := &stdioBatch{}
@@ -164,7 +174,7 @@ func (c *stdioConn) take(line []byte) {
 func (c *stdioConn) message(raw []byte, b *stdioBatch) {
 	m, err := jsonrpc.DecodeMessage(raw)
 	if id := idOf(raw); !keptID(id) {
-		c.refuse(id, jsonrpc.CodeInvalidRequest, "this id would not come back as it is; use a string, or a whole number up to 2^53")
+		c.refuse(id, jsonrpc.CodeInvalidRequest, changedID)
 		return
 	}
 	if err != nil {
@@ -179,12 +189,13 @@ func (c *stdioConn) message(raw []byte, b *stdioBatch) {
 			if !twice {
 				c.open[key] = &stdioCall{batch: b}
 				if b != nil {
-					b.left++ // nothing is answered before the whole batch is read
+					b.left++ // nothing is answered before the whole batch was read
 				}
 			}
 			c.mu.Unlock()
 			if twice {
-				c.refuse(idOf(raw), jsonrpc.CodeInvalidRequest, "a request with this id is not answered yet; give every request an id of its own")
+				c.refuse(idOf(raw), jsonrpc.CodeInvalidRequest,
+					"a request with this id is not answered yet; give every request its own id")
 				return
 			}
 		}
@@ -200,7 +211,7 @@ func (c *stdioConn) message(raw []byte, b *stdioBatch) {
 	c.queue = append(c.queue, m)
 }
 
-// cancelled marks a call: its answer is not sent.
+// cancelled marks a call, so that its answer is not sent.
 func (c *stdioConn) cancelled(params json.RawMessage) {
 	var p struct {
 		ID any `json:"requestId"`
@@ -219,7 +230,7 @@ func (c *stdioConn) cancelled(params json.RawMessage) {
 	}
 }
 
-// keyOf tells the id 1 from the id "1".
+// keyOf distinguishes the id 1 from the id "1".
 func keyOf(id jsonrpc.ID) string { return fmt.Sprintf("%T %v", id.Raw(), id.Raw()) }
 
 // Write implements mcp.Connection.
@@ -239,8 +250,8 @@ func (c *stdioConn) Write(_ context.Context, m jsonrpc.Message) error {
 	return err
 }
 
-// answered notes the end of a call and returns what is to be written: nothing if it was cancelled, or if its batch still
-// waits for others.
+// answered notes the end of a call and returns what to write: nothing if the call was cancelled, or if others of its
+// batch are not answered yet.
 func (c *stdioConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 	key := keyOf(r.ID)
 	call := c.open[key]
@@ -265,11 +276,11 @@ func (c *stdioConn) answered(r *jsonrpc.Response, raw []byte) []byte {
 	return raw
 }
 
-// refuse answers what is no request.
+// refuse answers a message that is not a valid request.
 func (c *stdioConn) refuse(id json.RawMessage, code int64, message string) {
 	raw := rawjson.Encode(struct {
 		Version string          `json:"jsonrpc"`
-		ID      json.RawMessage `json:"id"` // null where there is none: JSON-RPC wants the field
+		ID      json.RawMessage `json:"id"` // null if there is none: JSON-RPC requires the field
 		Error   *jsonrpc.Error  `json:"error"`
 	}{"2.0", id, &jsonrpc.Error{Code: code, Message: message}})
 	c.mu.Lock()

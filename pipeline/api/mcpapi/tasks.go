@@ -14,30 +14,30 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// The Tasks extension of MCP 2026-07-28. A task is a call on the bus whose end is recorded, and a record beside it that
-// says whose it is. The handle goes out when both are stored, so that any gateway of the installation can answer for it,
-// also when the one that accepted the call is gone.
+// The Tasks extension of MCP 2026-07-28. A task is a call on the bus whose end is recorded, and a record that says
+// whose it is. The handle is sent when both are stored, so that any gateway of the installation can answer for the
+// task, even when the one that accepted the call is gone.
 
 // TasksExtension is the extension's name among capabilities.
 const TasksExtension = "io.modelcontextprotocol/tasks"
 
-// taskAfter is how long the caller of a tool whose policy says auto waits for the result before he gets a handle.
+// taskAfter is how long the caller of a tool with the policy auto waits for the result before they get a handle.
 const taskAfter = 2 * time.Second
 
-// taskSlack is how much longer than its tool's own timeout a task may take: stages and waiting in line.
+// taskSlack is how much longer than its tool's timeout a task may take, for stages and for waiting in a queue.
 const taskSlack = time.Minute
 
-// taskBus is what the extension needs of the bus; host.Host is one.
+// taskBus is what the extension needs of the bus; host.Host implements it.
 type taskBus interface {
-	// Peek looks at a call: its end and when that was recorded; or nothing while it is under way, and pipeline.ErrHeld
-	// while it waits for an answer. An unknown call is the fault not_found.
+	// Peek returns the end of a call and when it was recorded. A call under way gives nil, one that waits for an answer
+	// pipeline.ErrHeld, and an unknown one the fault not_found.
 	Peek(ctx context.Context, tenant, call string) (*messages.Call, time.Time, error)
 	CancelCall(call string)
 	TaskStore() pipeline.Store
 	TaskTTL() time.Duration
 }
 
-// offerTasks takes the extension up if the source can keep tasks. It is called before the server is used.
+// offerTasks offers the extension if the source can keep tasks. It is called before the server is used.
 func (f *Server) offerTasks(caps *mcp.ServerCapabilities) {
 	var ok bool
 	if f.tasks, ok = f.Source.(taskBus); !ok || f.NoTasks {
@@ -47,15 +47,16 @@ func (f *Server) offerTasks(caps *mcp.ServerCapabilities) {
 	}
 }
 
-// serveTasks lets the server know the methods; what they do is in withTasks, which sees who asks.
+// serveTasks registers the methods. withTasks, which knows who asks, does their work.
 func (f *Server) serveTasks() error {
 	if f.tasks == nil {
 		return nil
 	}
 	for method := range taskMethods {
-		err := mcp.AddReceivingCustomMethod(f.server, method, func(context.Context, *mcp.ServerSession, *taskParams) (*taskAck, error) {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + method}
-		})
+		unknown := func(context.Context, *mcp.ServerSession, *taskParams) (*taskAck, error) {
+			return nil, rpcError(jsonrpc.CodeMethodNotFound, "method not found: %s", method)
+		}
+		err := mcp.AddReceivingCustomMethod(f.server, method, unknown)
 		if err != nil {
 			return err
 		}
@@ -63,13 +64,13 @@ func (f *Server) serveTasks() error {
 	return nil
 }
 
-// taskSlot is where a tools/call puts the handle that it is answered with.
+// taskSlot is where a tools/call puts the handle with which it is answered.
 type taskSlot struct{ handle *taskView }
 
 type taskSlotKey struct{}
 
-// withTasks answers the extension's methods, and tools/call with a handle where one was made. Revisions before
-// 2026-07-28 see nothing of it.
+// withTasks answers the extension's methods, and tools/call with a handle if one was made. Revisions before 2026-07-28
+// do not see the extension.
 func (f *Server) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		params := req.GetParams()
@@ -97,8 +98,7 @@ func (f *Server) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// declaresTasks reports whether the request itself says that its caller knows the extension. What was said before does
-// not count.
+// declaresTasks reports whether the request itself declares the extension; what was declared before does not count.
 func declaresTasks(params mcp.Params) bool {
 	if !standsAlone(params) {
 		return false
@@ -109,8 +109,8 @@ func declaresTasks(params mcp.Params) bool {
 	return ok
 }
 
-// asTask returns where the handle of a call goes, if its caller may get one. A caller who must know the extension for
-// this tool, and does not, is refused.
+// asTask returns where the handle of a call goes, if its caller may get one. A caller that does not declare the
+// extension is refused if the tool requires it.
 func (f *Server) asTask(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
 	slot, ok := ctx.Value(taskSlotKey{}).(*taskSlot)
 	switch {
@@ -122,15 +122,17 @@ func (f *Server) asTask(ctx context.Context, d *tool.Definition, req *mcp.CallTo
 	return slot, nil
 }
 
-// callTask carries one tools/call through the chain for a caller who takes a handle instead of the result.
-func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, slot *taskSlot) (*mcp.CallToolResult, error) {
+// callTask carries one tools/call through the chain for a caller that accepts a handle instead of the result.
+func (f *Server) callTask(
+	ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, slot *taskSlot,
+) (*mcp.CallToolResult, error) {
 	r, err := f.request(d, req)
 	if err != nil {
 		return nil, err
 	}
 	r.Keep = true
 	if d.Timeout > 0 {
-		r.MaxTime = d.Timeout.D() + taskSlack // its end is not waited for on a connection
+		r.MaxTime = d.Timeout.D() + taskSlack // no connection waits for its end
 	}
 	pending, err := f.Entry.Accept(ctx, r)
 	if err != nil {
@@ -138,7 +140,7 @@ func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.Call
 	}
 	stay := context.AfterFunc(ctx, func() {
 		pending.Leave()
-		if r.IdempotencyKey == "" { // without one nobody comes back: he has no handle yet
+		if r.IdempotencyKey == "" { // the caller has no handle yet, and without a key cannot come back
 			f.tasks.CancelCall(pending.ID())
 		}
 	})
@@ -158,7 +160,7 @@ func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.Call
 	}
 	t, err := f.newTask(ctx, req, r, d, pending.ID())
 	if err == nil && stay() {
-		if f.halted.Err() == nil { // whoever waits ends the call when its time is over, should nobody else do so
+		if f.halted.Err() == nil { // the waiter ends the call when its time is over, in case no other process does
 			f.work.Go(func() { _, _ = pending.Wait(f.halted, nil) })
 		}
 		slot.handle = t.view(statusWorking)
@@ -182,8 +184,11 @@ func (f *Server) callTask(ctx context.Context, d *tool.Definition, req *mcp.Call
 	return f.result(d, c, true)
 }
 
-// needsTasks refuses a caller who does not declare the extension.
-func needsTasks(why string) error {
-	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: why + "; declare it in _meta, among the extensions of " + mcp.MetaKeyClientCapabilities,
-		Data: rawjson.Encode(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}})}
+// needsTasks refuses a caller that does not declare the extension.
+func needsTasks(why string) *jsonrpc.Error {
+	err := rpcError(mcp.CodeMissingRequiredClientCapabilities,
+		"%s; declare it in _meta, among the extensions of %s", why, mcp.MetaKeyClientCapabilities)
+	extensions := map[string]any{"extensions": map[string]any{TasksExtension: struct{}{}}}
+	err.Data = rawjson.Encode(map[string]any{"requiredCapabilities": extensions})
+	return err
 }

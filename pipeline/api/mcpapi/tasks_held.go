@@ -6,24 +6,23 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Tasks whose call waits for a person's approval. Who may decide, and can be asked, is asked by tasks/get and decides by
-// tasks/update; for everybody else the task is working until somebody has decided.
+// Tasks whose call waits for a person's approval. A caller that may decide, and can be asked, is asked by tasks/get and
+// decides by tasks/update. For all other callers the task is working until somebody has decided.
 
-// heldMessage tells whose turn it is.
+// heldMessage tells callers what the task waits for.
 const heldMessage = "the call waits for a person's approval"
 
 func heldMeta(t *task) mcp.Meta {
 	return mcp.Meta{"shallot/status": "approval_pending", "shallot/call": t.Call}
 }
 
-// heldName is the name of the question whether the call may run. The names of a tool's own questions do not look so.
+// heldName is the name of the question whether the call may run. Names of a tool's own questions look different.
 func (t *task) heldName() string { return fmt.Sprintf("%d-%s-%d", t.Round, questionID, t.Asked+1) }
 
 // heldTask shows a task that waits for an approval.
@@ -49,16 +48,18 @@ func formsIn(meta mcp.Meta) bool {
 	return e.IsObject() && (e.Get("form").Exists() || !e.Get("url").Exists())
 }
 
-// answerHeld carries what a person decided to the call. Answers to another question, and those of a caller who may not
-// decide, are left out.
-func (f *Server) answerHeld(ctx context.Context, extra *mcp.RequestExtra, t *task, answers map[string]json.RawMessage) error {
+// answerHeld passes a person's decision to the call. It ignores answers to another question, and those of a caller that
+// may not decide.
+func (f *Server) answerHeld(
+	ctx context.Context, extra *mcp.RequestExtra, t *task, answers map[string]json.RawMessage,
+) error {
 	answer, ok := answers[t.heldName()]
 	if id, _ := f.caller(extra); !ok || f.Approvals == nil || !id.Operator() {
 		return nil
 	}
 	form := &mcp.ElicitResult{}
 	if err := json.Unmarshal(answer, form); err != nil {
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: the answer to " + t.heldName() + " is no elicitation result"}
+		return invalidParams("inputResponses: the answer to %s is not an elicitation result", t.heldName())
 	}
 	s := heldState{Call: t.Call, Tenant: t.tenant}
 	note, err := f.decided(ctx, &mcp.CallToolRequest{Extra: extra}, &s, form)

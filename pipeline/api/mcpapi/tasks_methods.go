@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -16,8 +15,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// taskMethods are the methods of the extension, for callers who declare it.
-var taskMethods = map[string]func(f *Server, ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error){
+// taskMethod serves one method of the extension.
+type taskMethod func(f *Server, ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error)
+
+// taskMethods are the methods of the extension, for callers that declare it.
+var taskMethods = map[string]taskMethod{
 	"tasks/get":    (*Server).getTask,
 	"tasks/update": (*Server).updateTask,
 	"tasks/cancel": (*Server).cancelTask,
@@ -41,14 +43,14 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 		f.keepTask(limit, t)
 		return f.heldTask(limit, extra, p, t), nil
 	case err != nil && messages.AsFault(err, "entry").Code == messages.NotFound:
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("the task %q has expired: results are kept %s", id, t.ttl)}
+		return nil, invalidParams("the task %q has expired: results are kept %s", id, t.ttl)
 	case err != nil:
 		return nil, f.taskTrouble(id, err)
 	case c == nil:
 		f.keepTask(limit, t)
 		v := t.view(statusWorking)
 		if t.Cancelled {
-			f.tasks.CancelCall(t.Call) // whoever runs it may not have heard the first word
+			f.tasks.CancelCall(t.Call) // the process that runs it may have missed the first message
 			v.StatusMessage = "the task was told to stop"
 		}
 		return v, nil
@@ -63,7 +65,7 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 			v.InputRequests = rawjson.Encode(open)
 			return v, nil
 		}
-		// All is answered, and whoever took the last answer did not get to the next round.
+		// Everything is answered, and the gateway that took the last answer did not begin the next round.
 		if err := f.nextRound(limit, t, c, q); err != nil {
 			f.Log.Warn("a task does not go on yet", "task", id, "call", t.Call, "err", err)
 		}
@@ -73,9 +75,9 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 	return f.endOfTask(limit, t, c)
 }
 
-// endOfTask shows a task whose call has ended, with what tools/call would have answered.
+// endOfTask shows a task whose call has ended, with the result that tools/call would have given.
 func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.Result, error) {
-	if c.Fault != nil && c.Fault.Code == messages.Cancelled {
+	if f := c.Fault; f != nil && (f.Code == messages.Cancelled || t.Cancelled && f.Code == messages.OutcomeUnknown) {
 		v := t.view(statusCancelled)
 		v.StatusMessage = c.Fault.Message
 		return v, nil
@@ -106,7 +108,7 @@ func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.
 	return v, nil
 }
 
-// definition is the tool of a task. One that is gone from the registry promises nothing any more.
+// definition is the tool of a task. A tool that is no longer in the registry promises nothing.
 func (f *Server) definition(ctx context.Context, t *task) (*tool.Definition, error) {
 	defs, err := f.Source.Tools(ctx)
 	if err != nil {
@@ -139,7 +141,7 @@ func (f *Server) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *tas
 	})
 }
 
-// updateTask is tasks/update. Answers to what is not asked (any more) are left out, as the extension wants it.
+// updateTask is tasks/update. Answers to questions that are not open (any more) are ignored, as the extension requires.
 func (f *Server) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams) (mcp.Result, error) {
 	answers, err := p.answers()
 	if err != nil {
@@ -184,8 +186,8 @@ func (f *Server) updateTask(ctx context.Context, extra *mcp.RequestExtra, p *tas
 	})
 }
 
-// changeTask does something to a task, anew as long as somebody else changes it at the same time, and acknowledges. The
-// call is nil while it is under way; the question is set if it ended with one.
+// changeTask changes a task and acknowledges that. It tries again if another gateway changes the task at the same time.
+// The call is nil while it is under way; the question is set if the call ended with one.
 func (f *Server) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams,
 	change func(ctx context.Context, t *task, c *messages.Call, q *asked) error) (mcp.Result, error) {
 	limit, cancel := context.WithTimeout(ctx, taskTime)
@@ -207,7 +209,7 @@ func (f *Server) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *tas
 			}
 			err = change(limit, t, c, q)
 		} else if messages.AsFault(err, "entry").Code == messages.NotFound {
-			err = nil // it has expired, and so has ended
+			err = nil // it has expired, so it has ended
 		}
 		var wire *jsonrpc.Error
 		switch {

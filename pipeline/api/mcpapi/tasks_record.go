@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -19,25 +18,25 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// taskRecord is what is stored of a task beside its calls.
+// taskRecord is what is stored of a task, beside its calls.
 type taskRecord struct {
 	Who      string    `json:"who"` // the key that made it
 	Tool     string    `json:"tool"`
-	Executor string    `json:"executor"` // the tool's kind, should it be gone when the result is asked for
+	Executor string    `json:"executor"` // the tool's kind, in case the tool is gone when the result is asked for
 	Created  time.Time `json:"created"`
 	Changed  time.Time `json:"changed"`
 	// Call is the call that is under way, or the last one: a tool that asks for input ends with its question, and is
 	// called again with the answers. Round counts these calls from 1.
 	Call  string `json:"call"`
 	Round int    `json:"round"`
-	// Answers are those that came to the question of this round, by the names that the caller knows.
+	// Answers are the answers to the questions of this round, by the names that the caller sees.
 	Answers   map[string]json.RawMessage `json:"answers,omitempty"`
-	Cancelled bool                       `json:"cancelled,omitempty"` // it was asked for
-	// Limit is how long the caller lets a call take, if he said so; MaxTime how long the tool lets it.
+	Cancelled bool                       `json:"cancelled,omitempty"` // cancellation was requested
+	// Limit is how long a call may take by the caller's word, if they gave one; MaxTime by the tool's.
 	Limit   time.Duration `json:"limit,omitempty"`
 	MaxTime time.Duration `json:"max_time,omitempty"`
-	// Asked counts the answers of a person to whether the call may run that decided nothing. Note says what was wrong
-	// with the last one; Quiet, that he does not want to decide.
+	// Asked counts the answers of the person that decided nothing. Note says what was wrong with the last one. Quiet
+	// says that they declined to decide.
 	Asked int    `json:"asked,omitempty"`
 	Note  string `json:"note,omitempty"`
 	Quiet bool   `json:"quiet,omitempty"`
@@ -55,11 +54,13 @@ type task struct {
 
 func taskKey(tenant, id string) string { return messages.Key(tenant, "task", id) }
 
-// taskTime bounds what a request about a task does with the store.
+// taskTime bounds the work of one request with the store.
 const taskTime = 5 * time.Second
 
-// newTask stores the record of a task; when it returns, every gateway knows the task.
-func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *tool.Definition, call string) (*task, error) {
+// newTask stores the record of a task. When it returns, every gateway knows the task.
+func (f *Server) newTask(
+	ctx context.Context, req *mcp.CallToolRequest, r pipeline.Request, d *tool.Definition, call string,
+) (*task, error) {
 	id, _ := f.caller(req.Extra)
 	now := time.Now().UTC()
 	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
@@ -71,19 +72,20 @@ func (f *Server) newTask(ctx context.Context, req *mcp.CallToolRequest, r pipeli
 	}
 	limit, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()
-	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord), 0, pipeline.IfAbsent())
+	value := rawjson.Encode(t.taskRecord)
+	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), value, 0, pipeline.IfAbsent())
 	return t, err
 }
 
-// loadTask reads a task for whoever asks. One of another tenant, or of another key, is one that there is not.
+// loadTask reads a task for a caller. A task of another tenant or another key does not exist for them.
 func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id string) (*task, error) {
 	who, headers := f.caller(extra)
 	r, fault := api.Metadata(headers.Values, who, api.Chat{}, time.Now())
 	if fault != nil {
 		return nil, metadataError(fault, nil)
 	}
-	none := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("there is no task %q of this key; tasks are kept %s", clipped(id), f.tasks.TaskTTL()),
-		Data: rawjson.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})}
+	none := invalidParams("there is no task %q of this key; tasks are kept %s", messages.Clip(id, 64), f.tasks.TaskTTL())
+	none.Data = rawjson.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})
 	if len(id) > 128 {
 		return nil, none
 	}
@@ -104,13 +106,14 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 	return t, nil
 }
 
-// saveTask writes a task that nobody else has written meanwhile; otherwise the error is pipeline.ErrChanged.
+// saveTask writes a task. If it was changed since it was read, the error is pipeline.ErrChanged.
 func (f *Server) saveTask(ctx context.Context, t *task) error {
-	_, err := f.tasks.TaskStore().Put(ctx, taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord), 0, pipeline.IfRevision(t.revision))
+	key, value := taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord)
+	_, err := f.tasks.TaskStore().Put(ctx, key, value, 0, pipeline.IfRevision(t.revision))
 	return err
 }
 
-// keepTask lets the record of a task that is under way outlast a call that takes long, by being held for instance.
+// keepTask renews the record of a task that is under way, so that it outlasts a long call, for example a parked one.
 func (f *Server) keepTask(ctx context.Context, t *task) {
 	if time.Since(t.written) < t.ttl/2 {
 		return
@@ -120,14 +123,16 @@ func (f *Server) keepTask(ctx context.Context, t *task) {
 	}
 }
 
-// taskTrouble is an error that is not the caller's.
+// taskTrouble is an error that the caller did not cause.
 func (f *Server) taskTrouble(id string, err error) error {
 	f.Log.Warn("a task cannot be served", "task", id, "err", err)
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the task's record cannot be read or written now; it is kept, ask again later",
-		Data: rawjson.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})}
+	broken := rpcError(jsonrpc.CodeInternalError,
+		"the task's record cannot be read or written now; it is kept, ask again later")
+	broken.Data = rawjson.Encode(map[string]any{"shallot/fault": messages.StoreUnavailable, "shallot/retryable": true})
+	return broken
 }
 
-// asked is the question that a call ended with: the names are those of the server behind.
+// asked is the question that a call ended with, with the names that the MCP server gave.
 type asked struct {
 	names    []string
 	requests map[string]json.RawMessage
@@ -142,18 +147,18 @@ func questionOf(t *task, c *messages.Call) *asked {
 	}
 	q := &asked{requests: map[string]json.RawMessage{}, state: fieldText(raw, "requestState")}
 	requests, _ := rawjson.Field(raw, "inputRequests")
-	eachField(requests, func(name string, request []byte) {
+	rawjson.EachField(requests, func(name string, request []byte) {
 		q.names = append(q.names, name)
 		q.requests[name] = request
 	})
 	return q
 }
 
-// shown is the name of a request of this round as the caller sees it: no name comes twice in the life of a task,
-// whatever the server behind calls its questions.
+// shown is the name of a request of this round as the caller sees it. It is unique in the life of a task, whatever
+// names the MCP server uses.
 func (t *task) shown(name string) string { return strconv.Itoa(t.Round) + "." + name }
 
-// open are the requests that wait for an answer, by the names that the caller sees.
+// open are the requests without an answer, by the names that the caller sees.
 func (t *task) open(q *asked) map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	for _, name := range q.names {
@@ -164,7 +169,7 @@ func (t *task) open(q *asked) map[string]json.RawMessage {
 	return out
 }
 
-// nextRound calls the tool again with the answers. It may be done by several gateways, and again after one has died in
+// nextRound calls the tool again with the answers. Several gateways may do it, and do it again after one has died in
 // the middle: the idempotency key makes it one call.
 func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *asked) error {
 	note := tool.MCPCall{}
@@ -186,7 +191,8 @@ func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *as
 		deadline = time.Now().Add(t.Limit)
 	}
 	pending, err := f.Entry.Accept(ctx, pipeline.Request{
-		Kind: messages.Tool, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run, User: c.User,
+		Kind: messages.Tool, Tool: c.Tool, Body: body,
+		Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run, User: c.User,
 		Agent: c.Agent, RequestID: c.RequestID, IdempotencyKey: "mcp-task/" + t.id + "/" + strconv.Itoa(t.Round+1),
 		Deadline: deadline, MaxTime: t.MaxTime, Cache: "off", Explain: c.Explain, Submit: true,
 		Trace: c.Trace, Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(note)},

@@ -21,7 +21,8 @@ import (
 func TestTaskView(t *testing.T) {
 	t.Parallel()
 	made := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	x := &task{id: "x", ttl: time.Hour, written: made.Add(30 * time.Minute), taskRecord: taskRecord{Created: made, Changed: made.Add(time.Minute)}}
+	x := &task{id: "x", ttl: time.Hour, written: made.Add(30 * time.Minute),
+		taskRecord: taskRecord{Created: made, Changed: made.Add(time.Minute)}}
 	v := x.view(statusWorking)
 	require.Equal(t, []any{"2026-11-21T12:00:00.000Z", "2026-11-21T12:01:00.000Z"}, []any{v.CreatedAt, v.LastUpdatedAt})
 	require.EqualValues(t, 90*60*1000, v.TTLMs, "from when it was made until the record goes")
@@ -29,7 +30,8 @@ func TestTaskView(t *testing.T) {
 	v = x.view(statusCompleted)
 	require.Equal(t, "2026-11-21T12:10:00.000Z", v.LastUpdatedAt)
 	require.EqualValues(t, 70*60*1000, v.TTLMs, "the result goes before the record")
-	require.Equal(t, []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}, []time.Duration{pollEvery(0), pollEvery(10 * time.Second), pollEvery(time.Hour)})
+	require.Equal(t, []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second},
+		[]time.Duration{pollEvery(0), pollEvery(10 * time.Second), pollEvery(time.Hour)})
 }
 
 // stillTasks has one store, and calls that never end.
@@ -48,7 +50,8 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
 		f := &Server{tasks: still, Options: Options{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
-		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"), "call")
+		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"),
+			"call")
 		require.NoError(t, err)
 		ask := func() *taskView {
 			res, err := f.getTask(t.Context(), nil, &taskParams{TaskID: rawjson.Encode(made.id)})
@@ -95,7 +98,8 @@ func TestMCPTaskWithoutStore(t *testing.T) {
 	d := toolDef("slow", "go")
 	d.Task = tool.TaskAlways
 	entry := &apitest.Entry{Target: apitest.Replies(`{"ok":true}`)}
-	c := apitest.TaskClient{URL: serveSource(t, entry, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}}, nil).URL}
+	c := apitest.TaskClient{URL: serveSource(t, entry, &brokenTasks{fakeTools: &fakeTools{defs: []*tool.Definition{d}}},
+		nil).URL}
 	r := c.Call(t, "slow", `{}`)
 	require.Equal(t, "complete", r.Get("resultType").Str, r.Raw)
 	require.True(t, r.Get("structuredContent.ok").Bool())

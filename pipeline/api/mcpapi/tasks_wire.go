@@ -1,7 +1,6 @@
 package mcpapi
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,10 +10,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tidwall/gjson"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// The values of resultType and status that this face gives.
+// The values of resultType and status that this server uses.
 const (
 	resultComplete = "complete"
 	resultTask     = "task"
@@ -36,34 +36,34 @@ type taskParams struct {
 func (p *taskParams) id() (string, error) {
 	id, ok := rawjson.IsString(p.TaskID)
 	if !ok || id == "" {
-		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId: it must be the text that tools/call gave"}
+		return "", invalidParams("taskId: it must be the text that tools/call gave")
 	}
 	return id, nil
 }
 
-// answers are the responses by name. Each is an object, whatever it answers.
+// answers are the responses by name. Each must be an object.
 func (p *taskParams) answers() (map[string]json.RawMessage, error) {
 	wrong := func(what string) error {
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "inputResponses: " + what + " must be an object"}
+		return invalidParams("inputResponses: %s must be an object", what)
 	}
 	if !gjson.ParseBytes(p.InputResponses).IsObject() {
 		return nil, wrong("it")
 	}
 	out := map[string]json.RawMessage{}
 	var bad string
-	eachField(p.InputResponses, func(name string, answer []byte) {
+	rawjson.EachField(p.InputResponses, func(name string, answer []byte) {
 		if !gjson.ParseBytes(answer).IsObject() {
 			bad = name
 		}
 		out[name] = answer
 	})
 	if bad != "" {
-		return nil, wrong(fmt.Sprintf("the response %q", clipped(bad)))
+		return nil, wrong(fmt.Sprintf("the response %q", messages.Clip(bad, 64)))
 	}
 	return out, nil
 }
 
-// taskView is a task as callers see it: the handle that answers tools/call, and what tasks/get says.
+// taskView is a task as callers see it: the handle that answers tools/call, and the answer to tasks/get.
 type taskView struct {
 	mcp.ResultBase
 	ResultType     string          `json:"resultType"`
@@ -85,7 +85,7 @@ type taskAck struct {
 	ResultType string `json:"resultType"`
 }
 
-// view shows a task. The time to live is that of the record, or of the result where that goes first.
+// view shows a task. Its time to live is that of the record or of the result, whichever ends first.
 func (t *task) view(status string) *taskView {
 	changed, until := t.Changed, t.written.Add(t.ttl)
 	if !t.ended.IsZero() {
@@ -101,50 +101,37 @@ func (t *task) view(status string) *taskView {
 	}
 }
 
-// pollEvery asks those to poll rarely who have waited long already.
+// pollEvery is the interval at which a caller should poll; it grows with the age of the task.
 func pollEvery(age time.Duration) time.Duration {
 	return min(max(age/10, 500*time.Millisecond), 5*time.Second).Truncate(time.Millisecond)
 }
 
-// taskRefusal checks what the SDK does not know of a request of the extension: Mcp-Name is the task's id, and who wants
-// news of tasks must declare the extension.
+// taskRefusal checks what the SDK does not check in a request of the extension: Mcp-Name is the task's id, and callers
+// that want news of tasks must declare the extension.
 func taskRefusal(r *http.Request, in envelope, body []byte) *jsonrpc.Error {
 	params := gjson.GetBytes(body, "params")
 	switch _, ours := taskMethods[in.method]; {
 	case ours:
 		name, id := r.Header.Get("Mcp-Name"), params.Get("taskId")
 		if name == "" {
-			return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: fmt.Sprintf("missing required Mcp-Name header for method %q; it is the taskId", in.method)}
+			return rpcError(mcp.CodeHeaderMismatch,
+				"missing required Mcp-Name header for method %q; it is the taskId", in.method)
 		}
 		if id.Type == gjson.String && id.Str != name {
-			return &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: fmt.Sprintf("header mismatch: Mcp-Name header value %q does not match body value %q", clipped(name), clipped(id.Str))}
+			return rpcError(mcp.CodeHeaderMismatch, "header mismatch: Mcp-Name header value %q does not match body value %q",
+				messages.Clip(name, 64), messages.Clip(id.Str, 64))
 		}
 	case in.method == "subscriptions/listen" && params.Get("notifications.taskIds").Exists():
 		caps := params.Get(`_meta.io\.modelcontextprotocol/clientCapabilities.extensions.io\.modelcontextprotocol/tasks`)
 		if !caps.IsObject() {
-			return needsTasks("news of tasks is of the extension " + TasksExtension).(*jsonrpc.Error)
+			return needsTasks("news of tasks belongs to the extension " + TasksExtension)
 		}
 	}
 	return nil
-}
-
-func clipped(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "…"
-	}
-	return s
 }
 
 // fieldText is a text field of an object; empty if there is none.
 func fieldText(obj []byte, key string) string {
 	s, _ := rawjson.FieldString(obj, key)
 	return s
-}
-
-// eachField hands out the fields of an object with their bytes.
-func eachField(obj []byte, f func(key string, raw []byte)) {
-	gjson.ParseBytes(obj).ForEach(func(k, v gjson.Result) bool {
-		f(k.String(), bytes.Clone([]byte(v.Raw)))
-		return true
-	})
 }

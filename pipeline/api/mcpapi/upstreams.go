@@ -15,9 +15,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// upstreams passes on the prompts and resources of the MCP servers behind the gateway. Prompts have the server's prefix,
-// resources their own URIs; of two servers with one URI the first of the configuration has it. These requests do not
-// pass the chain: nothing is run by them.
+// upstreams passes on the prompts and resources of the connected MCP servers. Prompts get the server's prefix;
+// resources keep their URIs, and if two servers have the same one, the first in the configuration serves it. These
+// requests do not pass the chain, because they run nothing.
 type upstreams struct {
 	f        *Server
 	names    []string
@@ -30,10 +30,10 @@ type upstreams struct {
 	prompts   map[string]place
 	resources map[string]place
 	templates map[string]place
-	watched   map[string]int // resource -> how often it is subscribed to
+	watched   map[string]int // how often a resource is subscribed to
 }
 
-// place is where something is, and its name there.
+// place is the server that has something, and its name there.
 type place struct{ server, name string }
 
 func newUpstreams(f *Server, names, prefixes []string) *upstreams {
@@ -47,7 +47,7 @@ func newUpstreams(f *Server, names, prefixes []string) *upstreams {
 	return b
 }
 
-// changed takes the news from a server.
+// changed takes the news of a change from a server.
 func (b *upstreams) changed(c tool.MCPChange) {
 	if c.What == "resource" {
 		_ = b.f.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: c.URI})
@@ -154,7 +154,7 @@ func (b *upstreams) listResources(ctx context.Context, server string) error {
 	return nil
 }
 
-// capabilitiesOnly keeps of a caller's _meta what he can be asked for.
+// capabilitiesOnly keeps only the caller's capabilities of a _meta.
 func capabilitiesOnly(m mcp.Meta) mcp.Meta {
 	if caps, ok := m[mcp.MetaKeyClientCapabilities].(map[string]any); ok {
 		out := map[string]any{}
@@ -175,7 +175,7 @@ func (b *upstreams) taken(in map[string]place, key, by string) bool {
 	return ok && p.server != by
 }
 
-// replace puts what a server has now in the place of what it had and returns what is gone.
+// replace replaces what a server had by what it has now and returns what is gone.
 func (b *upstreams) replace(in map[string]place, server string, now map[string]place) (gone []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,11 +198,11 @@ func (b *upstreams) find(in map[string]place, key string) (place, bool) {
 	return p, ok
 }
 
-// complete passes a completion on to the server whose prompt or template it is about.
+// complete passes a completion to the server of its prompt or template.
 func (b *upstreams) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	params := *req.Params
 	if params.Ref == nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "ref is missing"}
+		return nil, invalidParams("ref is missing")
 	}
 	ref := *params.Ref
 	at, ok := b.find(b.prompts, ref.Name)
@@ -214,13 +214,13 @@ func (b *upstreams) complete(ctx context.Context, req *mcp.CompleteRequest) (*mc
 		ref.Name = at.name
 	}
 	if !ok {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no such prompt or resource"}
+		return nil, invalidParams("there is no such prompt or resource")
 	}
 	params.Ref, params.Meta = &ref, nil
 	return query[*mcp.CompleteResult](ctx, b, at.server, tool.MCPComplete, &params)
 }
 
-// owner finds the server of a resource, by its URI or by a template.
+// owner finds the server of a resource, by the resource's URI or by a template.
 func (b *upstreams) owner(uri string) (string, bool) {
 	if all := b.owners(uri); len(all) > 0 {
 		return all[0], true
@@ -228,7 +228,7 @@ func (b *upstreams) owner(uri string) (string, bool) {
 	return "", false
 }
 
-// owners are the servers that a resource may come from: the one that lists it, and those with a template that fits.
+// owners are the servers that a resource may come from: the one that lists it, and those with a matching template.
 func (b *upstreams) owners(uri string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -252,7 +252,7 @@ func (b *upstreams) subscribe(ctx context.Context, req *mcp.SubscribeRequest) er
 	_, err := query[struct{}](ctx, b, server, tool.MCPSubscribe, &mcp.SubscribeParams{URI: req.Params.URI})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
-		err = nil // it sends no news; there will be none
+		err = nil // the server sends no news, so there will be none
 	}
 	if err == nil {
 		b.mu.Lock()

@@ -3,6 +3,7 @@ package mcpapi
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,14 +17,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// envelope is what the face itself reads of a JSON-RPC message, before the SDK does.
+// envelope is what the server itself reads of a JSON-RPC message, before the SDK does.
 type envelope struct {
 	method      string
 	id          json.RawMessage // nil for a notification, a response, a batch
 	standsAlone bool            // it carries its revision in _meta, as requests do since 2026-07-28
 }
 
-// readEnvelope reads a body that must be JSON. A batch has none of its own.
+// readEnvelope reads a body that must be JSON. A batch has no envelope.
 func readEnvelope(body []byte) (envelope, *messages.Fault) {
 	if fault := api.JSONText(body); fault != nil {
 		return envelope{}, fault
@@ -31,15 +32,15 @@ func readEnvelope(body []byte) (envelope, *messages.Fault) {
 	in := envelope{method: gjson.GetBytes(body, "method").String()}
 	in.standsAlone = gjson.GetBytes(body, `params._meta.io\.modelcontextprotocol/protocolVersion`).Exists()
 	if in.id = idOf(body); in.method == "" {
-		in.id = nil // a response's id is not ours to answer
+		in.id = nil // the id of a response must not be answered
 	}
 	if !keptID(in.id) {
-		return envelope{}, api.Invalid("id", "the id %s would not come back as it is; use a string, or a whole number up to 2^53", in.id)
+		return envelope{}, api.Invalid("id", "%s: %s", in.id, changedID)
 	}
 	return in, nil
 }
 
-// idOf is the id of a message; nil if it has none that is a string or a number.
+// idOf is the id of a message; nil if it has none, or one that is neither a string nor a number.
 func idOf(raw []byte) json.RawMessage {
 	if id := gjson.GetBytes(raw, "id"); id.Type == gjson.String || id.Type == gjson.Number {
 		return json.RawMessage(id.Raw)
@@ -47,8 +48,11 @@ func idOf(raw []byte) json.RawMessage {
 	return nil
 }
 
-// keptID reports whether the SDK, which reads numbers as floating point, gives an id back unchanged. A caller would wait
-// in vain for the answer to another one.
+// changedID says what is wrong with an id that keptID refuses.
+const changedID = "this id would not come back as it is; use a string, or a whole number up to 2^53"
+
+// keptID reports whether the SDK, which reads numbers as floating point, returns an id unchanged. A caller would wait
+// in vain for the answer to a changed one.
 func keptID(id json.RawMessage) bool {
 	if len(id) == 0 || id[0] == '"' {
 		return true
@@ -57,7 +61,17 @@ func keptID(id json.RawMessage) bool {
 	return err == nil && n >= -(1<<53) && n <= 1<<53
 }
 
-// wireError answers with an error of JSON-RPC. An error that belongs to no request has no id.
+// rpcError is an error of JSON-RPC.
+func rpcError(code int64, format string, values ...any) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: code, Message: fmt.Sprintf(format, values...)}
+}
+
+// invalidParams is the error of a request with wrong parameters.
+func invalidParams(format string, values ...any) *jsonrpc.Error {
+	return rpcError(jsonrpc.CodeInvalidParams, format, values...)
+}
+
+// wireError answers with an error of JSON-RPC. An error that does not belong to a request has no id.
 func wireError(w http.ResponseWriter, status int, id json.RawMessage, code int64, message string) {
 	wireRefusal(w, status, id, &jsonrpc.Error{Code: code, Message: message})
 }
@@ -73,12 +87,12 @@ func wireRefusal(w http.ResponseWriter, status int, id json.RawMessage, e *jsonr
 // writeTimeout is how long one write to an MCP client may take.
 const writeTimeout = 30 * time.Second
 
-// wireWriter passes on what the SDK answers. A refusal in plain text goes out as JSON-RPC, with what to do about it;
-// and a client that does not read ends its own connection only.
+// wireWriter passes on the SDK's answers. A refusal in plain text is sent as JSON-RPC, with a hint what to do. A client
+// that does not read loses only its own connection.
 type wireWriter struct {
 	http.ResponseWriter
 	in   envelope
-	held int // the status of a refusal in plain text
+	held int // the status of a refusal in plain text, which is sent later
 	text bytes.Buffer
 }
 
@@ -103,7 +117,7 @@ func (w *wireWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// end sends a refusal that was held.
+// end sends a refusal that was kept back.
 func (w *wireWriter) end() {
 	if w.held == 0 {
 		return
@@ -113,7 +127,7 @@ func (w *wireWriter) end() {
 	status, code := w.held, int64(jsonrpc.CodeInvalidRequest)
 	switch {
 	case strings.Contains(text, "JSON RPC not handled"):
-		if w.in.id == nil { // nothing is answered to a notification that nobody knows
+		if w.in.id == nil { // an unknown notification is not answered
 			w.ResponseWriter.WriteHeader(http.StatusAccepted)
 			return
 		}
@@ -134,5 +148,5 @@ func (w *wireWriter) end() {
 	wireError(w.ResponseWriter, status, w.in.id, code, text)
 }
 
-// codeNoSession is what clients of older revisions read beside the status 404.
+// codeNoSession is what clients of older revisions expect beside the status 404.
 const codeNoSession = -32001

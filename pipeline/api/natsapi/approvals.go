@@ -16,8 +16,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is
-// {"call": "<id>", "answer": <JSON>}, or the keys of a decision beside the call.
+// serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is {"call": "<id>",
+// "answer": <JSON>}, or the keys of a decision beside the call.
 func (s *Server) serveApprovals() error {
 	verbs := map[string]func(m *nats.Msg, tenant string){"list": s.serveHeld, "answer": s.serveAnswer}
 	for verb, serve := range verbs {
@@ -30,7 +30,7 @@ func (s *Server) serveApprovals() error {
 			t := strings.Split(m.Subject, ".")
 			tenant, ok := messages.Untoken(t[len(t)-3])
 			if !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
+				s.reply(m, refusal(m.Reply, api.Refused(messages.InvalidRequest, "subject %s does not name a tenant", m.Subject)))
 				return
 			}
 			serve(m, tenant)
@@ -52,8 +52,8 @@ func (s *Server) serveHeld(m *nats.Msg, tenant string) {
 	s.reply(m, &nats.Msg{Subject: m.Reply, Data: heldList(list, s.largest())})
 }
 
-// heldList is the list as far as it fits into a message, the oldest first; a call whose question does not fit stands there
-// without it.
+// heldList is as much of the list as fits into a message, the oldest first. A call whose question does not fit is
+// listed without it.
 func heldList(list []json.RawMessage, limit int) []byte {
 	out := []byte{'['}
 	for _, row := range list {
@@ -81,25 +81,29 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 	if user := m.Header.Get("Shallot-User"); user != "" {
 		by += "/" + headerValue(user)[:min(len(user), 256)]
 	}
-	decision, err := s.Calls.DecideInOneWord(api.WithOrigin(context.Background(), "nats "+m.Subject), tenant, call, answer, by)
+	ctx := api.WithOrigin(context.Background(), "nats "+m.Subject)
+	decision, err := s.Calls.DecideInOneWord(ctx, tenant, call, answer, by)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		s.reply(m, pendingAnswer(m.Reply, call))
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{hdrCall: {call}, "Shallot-Status": {"decided"}}, Data: rawjson.Encode(struct {
+		s.reply(m, status(m.Reply, call, "decided", struct {
 			Call     string `json:"call"`
 			Status   string `json:"status"`
 			Decision string `json:"decision,omitempty"`
 			By       string `json:"by"`
-		}{call, "decided", decision, by})})
+		}{call, "decided", decision, by}))
 	}
 }
 
-// readAnswer reads which call is answered, and the answer.
+// readAnswer reads the call and the answer to its question.
 func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
 	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	if f := control(data); f != nil {
+		return "", nil, f
+	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
 		return "", nil, bad

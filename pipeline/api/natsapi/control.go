@@ -13,7 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// serveControl answers the control subjects: one process of the entry role switches and sums.
+// serveControl answers the control subjects. One process of the entry role answers each request for the installation.
 func (s *Server) serveControl() error {
 	verbs := map[string]func(ctx context.Context, m *nats.Msg) (any, error){
 		"stats":       func(ctx context.Context, _ *nats.Msg) (any, error) { return s.Calls.Stats(ctx) },
@@ -41,6 +41,9 @@ func (s *Server) serveControl() error {
 // switchByMsg reads {"name":"...","confirm":"..."} or the bare name.
 func (s *Server) switchByMsg(ctx context.Context, m *nats.Msg, on bool) (any, error) {
 	var in struct{ Name, Confirm string }
+	if f := control(m.Data); f != nil {
+		return nil, f
+	}
 	if json.Unmarshal(m.Data, &in) != nil {
 		in.Name = strings.TrimSpace(string(m.Data))
 	}

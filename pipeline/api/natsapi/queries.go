@@ -1,6 +1,7 @@
 package natsapi
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"time"
@@ -9,23 +10,24 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
 type Verb struct {
 	Name string // tokens with dots: todo.get
-	// Serve answers with a value that is sent as JSON, or with an error, a *messages.Fault if it is one.
+	// Serve returns a value, which is sent as JSON, or an error, which should be a *messages.Fault.
 	Serve func(ctx context.Context, q Query) (any, error)
 }
 
-// Query is one request of a verb. The tenant is the subject's, "default" on a bare one (contracts 4).
+// Query is one request of a verb. The tenant is the subject's; on a bare subject it is "default".
 type Query struct {
 	Tenant  string
 	Session string // header Shallot-Session
 	Body    []byte
 }
 
-// verbTime bounds the answer to one verb.
+// verbTime is the time in which a verb must answer.
 const verbTime = 10 * time.Second
 
 // serveVerbs subscribes to the subjects of Options.Verbs, bare and with a tenant.
@@ -42,7 +44,7 @@ func (s *Server) serveVerbs() error {
 			t := strings.Split(m.Subject, ".")
 			tenant, ok := messages.Untoken(t[len(t)-len(name)-1])
 			if !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, messages.NewFault(messages.InvalidRequest, "subject %s names no tenant", m.Subject)))
+				s.reply(m, refusal(m.Reply, api.Refused(messages.InvalidRequest, "subject %s does not name a tenant", m.Subject)))
 				return
 			}
 			s.serveVerb(m, tenant, v)
@@ -53,7 +55,19 @@ func (s *Server) serveVerbs() error {
 	return nil
 }
 
+// control checks a body that is an object; a bare word or none may do too.
+func control(body []byte) *messages.Fault {
+	if t := bytes.TrimSpace(body); len(t) == 0 || t[0] != '{' {
+		return nil
+	}
+	return api.ControlBody(body)
+}
+
 func (s *Server) serveVerb(m *nats.Msg, tenant string, v Verb) {
+	if f := control(m.Data); f != nil {
+		s.reply(m, refusal(m.Reply, f))
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
 	defer cancel()
 	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), Body: m.Data})

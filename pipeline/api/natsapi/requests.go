@@ -15,8 +15,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// Serve subscribes to the request subjects that plain NATS callers use: an OpenAI chat body in, the reply out,
-// no knowledge of the envelope needed. They are core subjects; no stream captures them (contracts 26).
+// Serve subscribes to the request subjects that plain NATS callers use. They are core subjects, which no stream
+// captures: a request that nobody takes must fail at once instead of being stored.
 func (s *Server) Serve() error {
 	var subjects []string
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
@@ -79,19 +79,18 @@ func (s *Server) serveRequest(m *nats.Msg) {
 		return
 	}
 	if in.Submit {
-		out := &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"accepted"}, hdrCall: {p.ID()}}, Data: rawjson.Encode(struct {
+		s.reply(m, status(m.Reply, p.ID(), "accepted", struct {
 			Call   string `json:"call"`
 			Status string `json:"status"`
 			Result string `json:"result"`
-		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())})}
-		s.reply(m, out)
+		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
 		return
 	}
 	s.serveWait(ctx, m, r, p)
 }
 
-// resultSubject is where the result of a submitted call is asked for. The bare subject knows the calls of the tenant
-// default only; whoever called on a tenant's subject may be allowed no other.
+// resultSubject is the subject to ask for the result of a submitted call. The bare one serves only the calls of the
+// tenant "default"; a caller on a tenant's subject may have no permission for others.
 func (s *Server) resultSubject(in messages.Intake, tenant, id string) string {
 	if in.Tenant == "" && tenant == "default" {
 		return s.subjects.Result(id)
@@ -102,11 +101,12 @@ func (s *Server) resultSubject(in messages.Intake, tenant, id string) string {
 // noSubject refuses a subject that cannot be read.
 func noSubject(subject string) *messages.Fault {
 	return messages.NewFault(messages.InvalidRequest,
-		"subject %s cannot be read: in the name of a tenant, tool or call every byte but letters, digits, _ and - is written =HH, two hex digits", subject)
+		"subject %s cannot be read: in the name of a tenant, tool or call, write every byte other than letters, digits, "+
+			"_ and - as =HH, two hex digits", subject)
 }
 
-// refuse answers a request that is not accepted. Who asked for a stream reads until the empty message, so it ends with
-// one here too.
+// refuse answers a request that is not accepted. A caller that asked for a stream reads until the empty message, so
+// that is sent too.
 func (s *Server) refuse(m *nats.Msg, err error) {
 	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	in, ok := s.subjects.ParseIntake(m.Subject)
@@ -114,12 +114,13 @@ func (s *Server) refuse(m *nats.Msg, err error) {
 		return
 	}
 	raw, _ := rawjson.Field(m.Data, "stream")
-	if in.Kind == messages.Tool && m.Header.Get(api.HeaderStream) == "on" || in.Kind != messages.Tool && string(raw) == "true" {
+	tool := in.Kind == messages.Tool
+	if tool && m.Header.Get(api.HeaderStream) == "on" || !tool && string(raw) == "true" {
 		s.reply(m, &nats.Msg{Subject: m.Reply})
 	}
 }
 
-// serveWait answers a plain request. A streamed reply is one message for each chunk and an empty one at the end.
+// serveWait answers a plain request. A streamed reply is one message for each chunk, and an empty one at the end.
 func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
 	if !r.Stream {
 		c, err := p.Wait(ctx, nil)
@@ -143,7 +144,7 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 	if errors.Is(err, pipeline.ErrHeld) {
 		last := pendingAnswer(m.Reply, p.ID())
 		s.reply(m, last)
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // its end says so too: data is no piece of a result
+		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // the empty end of the stream, with the same status
 		return
 	}
 	if err != nil {
@@ -157,14 +158,15 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 // largest is how many bytes of data fit into a message beside its headers.
 func (s *Server) largest() int { return int(s.Conn.MaxPayload()) - 8<<10 }
 
-// reply sends to a caller, if he gave an address.
+// reply sends an answer to a caller that gave a reply subject.
 func (s *Server) reply(m *nats.Msg, out *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
 	if len(out.Data) > s.largest() {
 		out = refusal(m.Reply, messages.NewFault(messages.TooLarge,
-			"the reply of %d bytes does not fit into a NATS message of %d; ask for it with stream, over HTTP, or raise max_payload", len(out.Data), s.Conn.MaxPayload()))
+			"the reply of %d bytes does not fit into a NATS message of %d; "+
+				"ask for it with stream, over HTTP, or raise max_payload", len(out.Data), s.Conn.MaxPayload()))
 	}
 	if err := s.Conn.PublishMsg(out); err != nil {
 		s.Log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
@@ -186,13 +188,13 @@ func (s *Server) serveResult(m *nats.Msg, tenant, token string) {
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	case c == nil:
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: nats.Header{"Shallot-Status": {"running"}, hdrCall: {id}}, Data: []byte(`{"status":"running"}`)})
+		s.reply(m, status(m.Reply, id, "running", map[string]string{"status": "running"}))
 	default:
 		s.reply(m, answer(m.Reply, c))
 	}
 }
 
-// readRequest reads the metadata of contracts T3 from the headers of a plain request, by the same rules as HTTP.
+// readRequest reads the metadata of a plain request from its headers, by the same rules as HTTP.
 func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request, error) {
 	id := api.Identity{Tenant: in.Tenant, Role: api.RoleCaller}
 	if s.TrustCallers {
@@ -212,6 +214,10 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 		if chat, f = api.ParseChat(body); f != nil {
 			return pipeline.Request{}, f
 		}
+	case messages.Agent:
+		if f := api.WellFormed(body); f != nil {
+			return pipeline.Request{}, f
+		}
 	case messages.Tool:
 		if f := api.ReadArguments(body); f != nil {
 			return pipeline.Request{}, f
@@ -219,11 +225,12 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 		body = api.Arguments(body)
 	}
 	if v := m.Header[hdrWire]; len(v) > 0 && v[0] != strconv.Itoa(messages.WireVersion) {
-		return pipeline.Request{}, messages.NewFault(messages.UnsupportedVersion, "header %s is %q; this build reads version %d", hdrWire, v[0], messages.WireVersion)
+		return pipeline.Request{}, messages.NewFault(messages.UnsupportedVersion,
+			"header %s is %q; this build reads version %d", hdrWire, v[0], messages.WireVersion)
 	}
 	headers := func(name string) []string {
 		if name == "Shallot-Tenant" || name == hdrWire {
-			return nil // the subject says whose it is (contracts 4); a wire version is no secret of ours
+			return nil // the subject says the tenant, and the wire version was checked above
 		}
 		return anyCase(m.Header, name)
 	}
@@ -240,12 +247,12 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 		}
 	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
-	r.Stream = r.Stream && !r.Submit // nobody reads: what fails may still be tried again
+	r.Stream = r.Stream && !r.Submit // a submitted call has no reader, so it may be retried like any other
 	return r, nil
 }
 
-// anyCase returns a header's values however its name is spelled: NATS keeps the letters of names as they are sent, and
-// an idempotency key must not be lost by a small letter.
+// anyCase returns a header's values in whatever case its name is spelled: NATS keeps the case of names as sent, and an
+// idempotency key must not be lost by a small letter.
 func anyCase(h nats.Header, name string) []string {
 	values := h[name]
 	for k, v := range h {
@@ -256,7 +263,7 @@ func anyCase(h nats.Header, name string) []string {
 	return values
 }
 
-// answer is the end of a call as a NATS message: the reply or the error body, and the answer headers of contracts T3.
+// answer is the end of a call as a NATS message: the reply or the error body, with the answer headers.
 func answer(subject string, c *messages.Call) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Header: nats.Header{}}
 	if c.Fault != nil {
@@ -272,7 +279,7 @@ func answer(subject string, c *messages.Call) *nats.Msg {
 	return m
 }
 
-// refusal is a fault as a NATS message, as the service protocol writes errors.
+// refusal is a fault as a NATS message, in the form of the service protocol.
 func refusal(subject string, f *messages.Fault) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: f.Body(), Header: nats.Header{
 		hdrErrCode: {strconv.Itoa(f.HTTPStatus())}, hdrErr: {headerValue(f.Message)},
@@ -283,8 +290,13 @@ func refusal(subject string, f *messages.Fault) *nats.Msg {
 	return m
 }
 
-// pendingAnswer says that a call is parked until somebody answers (contracts 9).
+// pendingAnswer says that a call is parked until somebody answers its question.
 func pendingAnswer(subject, id string) *nats.Msg {
-	return &nats.Msg{Subject: subject, Header: nats.Header{"Shallot-Status": {"pending"}, hdrCall: {id}},
-		Data: rawjson.Encode(map[string]string{"call": id, "status": "approval_pending"})}
+	return status(subject, id, "pending", map[string]string{"call": id, "status": "approval_pending"})
+}
+
+// status is an answer about a call that is not its end.
+func status(subject, call, status string, body any) *nats.Msg {
+	header := nats.Header{"Shallot-Status": {status}, hdrCall: {call}}
+	return &nats.Msg{Subject: subject, Header: header, Data: rawjson.Encode(body)}
 }

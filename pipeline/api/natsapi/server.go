@@ -1,5 +1,5 @@
-// Package natsapi serves Shallot to plain NATS callers: an OpenAI chat body or the arguments of a tool in, the reply out,
-// no knowledge of the envelope needed.
+// Package natsapi serves Shallot to plain NATS callers: an OpenAI chat body or the arguments of a tool in, the reply
+// out. Callers need not know the envelope.
 package natsapi
 
 import (
@@ -24,33 +24,35 @@ import (
 // entryGroup is the queue group of the processes with the entry role.
 const entryGroup = "entry"
 
-// Calls is what the server asks about calls; bus.Node is one.
+// Calls is what the server asks about calls; bus.Node implements it.
 type Calls interface {
 	pipeline.Entry
 	pipeline.Control
 	// HeldRows lists the calls of a tenant that wait for an answer, the oldest first, each as JSON.
 	HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, error)
-	// DecideInOneWord gives a call its answer and says in one word what that was. ErrHeld: nothing was decided.
+	// DecideInOneWord gives a call its answer and returns the decision in one word. ErrHeld means that nothing was
+	// decided.
 	DecideInOneWord(ctx context.Context, tenant, call string, answer json.RawMessage, by string) (string, error)
-	// Cancelled is told that somebody cancelled a call by a message.
+	// Cancelled is called when a message cancels a call.
 	Cancelled(call string)
-	// Answering wraps a handler so that nothing is done for a request whose reply subject is not an inbox.
+	// Answering wraps a handler so that it ignores requests whose reply subject is not an inbox.
 	Answering(serve nats.MsgHandler) nats.MsgHandler
 }
 
-// Options say whom the server answers, and how far it believes them.
+// Options say whom the server answers and how far it trusts them.
 type Options struct {
 	Conn *nats.Conn // the server does not close it
 	Root string     // of all subjects
 	Log  *slog.Logger
-	// Calls is needed from Serve on, and may be set until then.
+	// Calls must be set before Serve.
 	Calls Calls
 	// Verbs are further request subjects.
 	Verbs []Verb
-	// TrustTenantHeader, NoBareSubjects: see contracts 4.
+	// TrustTenantHeader lets a bare subject name its tenant in Shallot-Tenant. NoBareSubjects closes the bare subjects,
+	// so that NATS permissions alone decide the tenant.
 	TrustTenantHeader bool
 	NoBareSubjects    bool
-	// TrustCallers gives callers the operator role: for an embedded server on loopback (contracts T3).
+	// TrustCallers gives callers the operator role, for an embedded server on loopback.
 	TrustCallers bool
 }
 
@@ -74,7 +76,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// subscribe serves a request subject; each request has a goroutine of its own that Wait waits for.
+// subscribe serves a request subject. Each request has its own goroutine, which Wait waits for.
 func (s *Server) subscribe(subject string, serve func(m *nats.Msg)) error {
 	sub, err := s.Conn.QueueSubscribe(subject, entryGroup, s.Calls.Answering(func(m *nats.Msg) {
 		end := s.work.Begin()
@@ -94,7 +96,7 @@ func (s *Server) subscribe(subject string, serve func(m *nats.Msg)) error {
 	return nil
 }
 
-// Drain ends the subscriptions, when they have handed over what the client has received.
+// Drain ends the subscriptions after the requests that the client has received were handed over.
 func (s *Server) Drain() {
 	var wait sync.WaitGroup
 	for _, sub := range s.subs {
@@ -107,8 +109,8 @@ func (s *Server) Drain() {
 	wait.Wait()
 }
 
-// drain lets a subscription hand over what the client has received, and ends it. Without a server there is nobody to
-// confirm that nothing more comes, and nothing that could.
+// drain ends a subscription after the client has handed over what it received. Without a connection to the server,
+// nothing more can come and nothing can confirm it.
 func drain(nc *nats.Conn, sub *nats.Subscription) error {
 	if !nc.IsConnected() {
 		return sub.Unsubscribe()
@@ -128,10 +130,10 @@ func drain(nc *nats.Conn, sub *nats.Subscription) error {
 // Wait returns when no request is under way.
 func (s *Server) Wait() { s.work.Wait() }
 
-// GiveUp ends the waits for the ends of calls; the calls go on, and whoever ends them answers.
+// GiveUp ends the waits for the ends of calls. The calls go on, and the process that ends them answers their callers.
 func (s *Server) GiveUp() { s.giveUp() }
 
-// Answer sends the end of a call to the caller who waits at its inbox.
+// Answer sends the end of a call to the caller that waits at its inbox.
 func (s *Server) Answer(c *messages.Call) {
 	if !c.Stream {
 		_ = s.Conn.PublishMsg(answer(c.Return.Caller, c))
@@ -142,7 +144,7 @@ func (s *Server) Answer(c *messages.Call) {
 	}
 }
 
-// serveCancel lets one process end the wait of a call that somebody cancels by a message of his own.
+// serveCancel lets one process end the wait of a call that a message cancels.
 func (s *Server) serveCancel() error {
 	prefix := s.subjects.Control("cancel", "")
 	return s.subscribe(s.subjects.Control("cancel", "*"), func(m *nats.Msg) {
@@ -162,7 +164,7 @@ const (
 	hdrErr      = "Nats-Service-Error"
 )
 
-// headerValue keeps a value readable and single-lined; NATS would turn CR and LF into blanks.
+// headerValue keeps a value readable and on one line: NATS would turn CR and LF into blanks.
 func headerValue(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

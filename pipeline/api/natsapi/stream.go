@@ -28,8 +28,8 @@ func followerOf(kind messages.Kind, request []byte) follower {
 	return stream.NewFollower(request)
 }
 
-// streamMessages are the messages that carry chunks: the chunks of a model as they are, the bare text of a tool's. Signs
-// of life of a tool are not sent. The first message carries the marks.
+// streamMessages are the messages that carry chunks: the chunks of a model as they are, or the bare text of a tool's.
+// Progress of a tool is not sent. The first message carries the marks.
 func streamMessages(subject string, chunks [][]byte, marks pipeline.Marks, largest int) (out []*nats.Msg) {
 	add := func(data []byte) {
 		m := &nats.Msg{Subject: subject, Data: data}
@@ -59,8 +59,9 @@ func streamMessages(subject string, chunks [][]byte, marks pipeline.Marks, large
 	return out
 }
 
-// streamEnd are the last messages of a stream: the rest, the fault if there is one, and an empty message. Of a tool's
-// call the empty message has the answer headers; its result is the data of all messages before it, JSON too.
+// streamEnd are the last messages of a stream: the rest, the fault if there is one, and an empty message. For a tool's
+// call the empty message has the answer headers, and the result is the data of all messages before it, also if it is
+// JSON.
 func streamEnd(subject string, f follower, c *messages.Call, largest int) []*nats.Msg {
 	var marks pipeline.Marks
 	if !f.Released() {

@@ -3,7 +3,6 @@ package jet
 // Streams of one installation (contracts T3).
 const (
 	CallsStream = "SHALLOT_CALLS"
-	HopsStream  = "SHALLOT_HOPS"
 	AuditStream = "SHALLOT_AUDIT"
 	DeadStream  = "SHALLOT_DEAD"
 )
@@ -20,7 +19,6 @@ const (
 	ToolsBucket       = "shallot_tools"
 	RunsBucket        = "shallot_runs"
 	ApprovalsBucket   = "shallot_approvals"
-	IntentsBucket     = "shallot_intents"
 	LimitsBucket      = "shallot_limits"
 	OwnersBucket      = "shallot_owners"
 	MembersBucket     = "shallot_members"

@@ -80,7 +80,7 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 		return errors.New("schedules are off; set allow_msg_schedules")
 	case want.Discard == jetstream.DiscardNew && have.Discard != want.Discard:
 		return fmt.Errorf("discard is %s, needs new: with old, accepted calls would be deleted silently", have.Discard)
-	case want.Retention == jetstream.WorkQueuePolicy && (have.MaxAge != 0 || want.Name == HopsStream && (have.MaxMsgs > 0 || have.MaxBytes > 0)):
+	case want.Retention == jetstream.WorkQueuePolicy && have.MaxAge != 0:
 		return errors.New("it has a limit that would delete or refuse accepted calls; remove it")
 	}
 	for _, subject := range want.Subjects {

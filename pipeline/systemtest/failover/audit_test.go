@@ -10,8 +10,10 @@ import (
 
 func TestOperatorsFindTheReason(t *testing.T) { // (SE-6, CX-9)
 	t.Parallel()
-	u := newUpstream(t, map[string]play{"a": answers(503, "application/json", `{"error":{"message":"node 7 is full, key `+secret+`","type":"busy"}}`)})
-	providers := provider("up", u.URL, "a", ", api-key-env: UP_SECRET_KEY") + provider("other", newUpstream(t, nil).URL, "standby")
+	u := newUpstream(t, map[string]play{"a": answers(503, "application/json",
+		`{"error":{"message":"node 7 is full, key `+secret+`","type":"busy"}}`)})
+	providers := provider("up", u.URL, "a", ", api-key-env: UP_SECRET_KEY") + provider("other", newUpstream(t, nil).URL,
+		"standby")
 	s := newSystem(t, configured("standby", providers), map[string]string{"UP_SECRET_KEY": secret})
 	records, err := s.nc.SubscribeSync("shallot.v1.audit.>")
 	require.NoError(t, err)

@@ -1,3 +1,3 @@
-// Package failover runs the whole system in this process, with providers on loopback that fail in every way that
-// providers fail, and looks at what a caller gets. It has tests only.
+// Package failover tests what callers get when providers fail: the whole system runs in this process, with providers on
+// loopback that fail in every way that real ones do. It has tests only.
 package failover

@@ -47,7 +47,8 @@ func newSystem(t *testing.T, config string, env map[string]string, own ...pipeli
 	require.NoError(t, err)
 	s := &system{t: t, log: &safeBuffer{}}
 	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Log: slog.New(slog.NewTextHandler(s.log, nil)), Drain: time.Second,
+		Config: l, Roles: host.Everything(), Name: t.Name(), Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		Drain:  time.Second,
 		Getenv: func(key string) string { return env[key] }, Stages: own,
 	})
 	require.NoError(t, err)
@@ -93,7 +94,8 @@ func (s *system) ask(model string, stream bool, header ...string) answer {
 	a := answer{header: nats.Header{}}
 	for {
 		m, err := sub.NextMsg(time.Until(begin.Add(patience)))
-		require.NoError(s.t, err, "model %s, stream %v: no end of the answer after %s; so far: %s", model, stream, patience, a.body)
+		require.NoError(s.t, err, "model %s, stream %v: no end of the answer after %s; so far: %s", model, stream, patience,
+			a.body)
 		a.take(m)
 		if !stream || len(m.Data) == 0 {
 			a.took = time.Since(begin)

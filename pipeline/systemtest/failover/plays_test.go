@@ -130,7 +130,8 @@ func limited(retryAfter string) play {
 		if retryAfter != "" {
 			w.Header().Set("Retry-After", retryAfter)
 		}
-		write(w, http.StatusTooManyRequests, "application/json", `{"error":{"message":"slow down","type":"requests","code":"rate_limit_exceeded"}}`)
+		write(w, http.StatusTooManyRequests, "application/json",
+			`{"error":{"message":"slow down","type":"requests","code":"rate_limit_exceeded"}}`)
 	}
 }
 

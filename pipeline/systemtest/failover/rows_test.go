@@ -81,7 +81,8 @@ func TestPauseBetweenTriesAtOneProvider(t *testing.T) { // (FO-1)
 func TestASilentProviderLeavesTimeForTheStandby(t *testing.T) { // (FO-2)
 	t.Parallel()
 	u := newUpstream(t, map[string]play{"silent": silence})
-	s := newSystem(t, configured("standby", provider("up", u.URL, "silent")+provider("other", newUpstream(t, nil).URL, "standby")), nil)
+	s := newSystem(t, configured("standby", provider("up", u.URL, "silent")+provider("other", newUpstream(t, nil).URL,
+		"standby")), nil)
 	both(t, func(t *testing.T, stream bool) {
 		a := s.ask("silent", stream, "Shallot-Timeout", "4s")
 		require.True(t, a.standby(), a.body)
@@ -101,7 +102,8 @@ func TestWhatIsAnAnswerIsNotReplaced(t *testing.T) { // (FO-3)
 				events(w, chunk(message, "null"), chunk("{}", finish), "[DONE]")
 				return
 			}
-			write(w, 200, "application/json", `{"id":"c","choices":[{"index":0,"message":`+message+`,"finish_reason":`+finish+`}]}`)
+			write(w, 200, "application/json", `{"id":"c","choices":[{"index":0,"message":`+message+`,"finish_reason":`+finish+
+				`}]}`)
 		}
 	}
 	plays := map[string]play{
@@ -109,14 +111,16 @@ func TestWhatIsAnAnswerIsNotReplaced(t *testing.T) { // (FO-3)
 		"thinking": message(`"length"`, `{"role":"assistant","content":"","reasoning_content":"hm"}`),
 		"thought":  message(`"stop"`, `{"role":"assistant","content":null,"reasoning":"hm"}`),
 		"length":   message(`"length"`, `{"role":"assistant","content":""}`),
-		"image":    message(`"stop"`, `{"role":"assistant","content":"","images":[{"type":"image_url","image_url":{"url":"data:x"}}]}`),
-		"part":     message(`"stop"`, `{"role":"assistant","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}`),
-		"cited":    message(`"stop"`, `{"role":"assistant","content":"","annotations":[{"type":"url_citation"}]}`),
-		"empty":    message(`"stop"`, `{"role":"assistant","content":""}`),
-		"none":     message(`null`, `{"role":"assistant","content":null,"refusal":null,"tool_calls":[],"images":[]}`),
+		"image": message(`"stop"`,
+			`{"role":"assistant","content":"","images":[{"type":"image_url","image_url":{"url":"data:x"}}]}`),
+		"part":  message(`"stop"`, `{"role":"assistant","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}`),
+		"cited": message(`"stop"`, `{"role":"assistant","content":"","annotations":[{"type":"url_citation"}]}`),
+		"empty": message(`"stop"`, `{"role":"assistant","content":""}`),
+		"none":  message(`null`, `{"role":"assistant","content":null,"refusal":null,"tool_calls":[],"images":[]}`),
 	}
 	u := newUpstream(t, plays)
-	s := newSystem(t, configured("standby", provider("up", u.URL, `"*"`)+provider("other", newUpstream(t, nil).URL, "standby")), nil)
+	s := newSystem(t, configured("standby", provider("up", u.URL, `"*"`)+provider("other", newUpstream(t, nil).URL,
+		"standby")), nil)
 	for name := range plays {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, stream bool) {

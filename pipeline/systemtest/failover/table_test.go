@@ -39,7 +39,8 @@ func faultRows(t *testing.T) []row {
 		409: messages.ProviderRejected, 413: messages.ProviderRejected, 422: messages.ProviderRejected,
 		500: messages.ProviderError, 502: messages.ProviderError, 503: messages.ProviderError, 529: messages.ProviderError,
 	} {
-		rows = append(rows, same("status-"+strconv.Itoa(status), code, answers(status, "application/json", `{"error":{"message":"no"}}`)))
+		rows = append(rows, same("status-"+strconv.Itoa(status), code,
+			answers(status, "application/json", `{"error":{"message":"no"}}`)))
 	}
 	stolen := newUpstream(t, nil)
 	t.Cleanup(func() { require.Empty(t, stolen.names(), "a redirect was followed") })
@@ -51,17 +52,20 @@ func faultRows(t *testing.T) []row {
 		same("limited-seconds", messages.ProviderLimited, limited("7")),
 		same("limited-date", messages.ProviderLimited, limited(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))),
 		same("limited", messages.ProviderLimited, limited("")),
-		same("quota", messages.ProviderQuota, answers(429, "application/json", `{"error":{"message":"no","code":"insufficient_quota"}}`)),
+		same("quota", messages.ProviderQuota, answers(429, "application/json",
+			`{"error":{"message":"no","code":"insufficient_quota"}}`)),
 
 		same("status-without-its-words", messages.ProviderError, then(func(w http.ResponseWriter, _ *http.Request, _ bool) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			flush(w)
 		}, silence)),
-		same("status-with-a-broken-body", messages.ProviderAuth, then(announces, func(w http.ResponseWriter, _ *http.Request, _ bool) {
-			w.WriteHeader(http.StatusUnauthorized)
-		}, resets)),
+		same("status-with-a-broken-body", messages.ProviderAuth,
+			then(announces, func(w http.ResponseWriter, _ *http.Request, _ bool) {
+				w.WriteHeader(http.StatusUnauthorized)
+			}, resets)),
 
-		same("reset-before-headers", messages.ProviderError, func(w http.ResponseWriter, _ *http.Request, _ bool) { cutOff(w) }),
+		same("reset-before-headers", messages.ProviderError,
+			func(w http.ResponseWriter, _ *http.Request, _ bool) { cutOff(w) }),
 		same("reset-after-headers", messages.ProviderError, then(begins, resets)),
 		row{name: "reset-in-body", plain: messages.ProviderError, stream: messages.StreamCut, cut: "a part",
 			play: as(then(begins, writes(`{"choices":[{"mess`), resets), then(sends(delta("a part")), resets))},
@@ -70,7 +74,8 @@ func faultRows(t *testing.T) []row {
 		row{name: "silent-in-body", plain: messages.ProviderTimeout, stream: messages.StreamCut, cut: "a part",
 			play: as(then(begins, writes(`{"choices":[{"mess`), silence), then(sends(delta("a part")), silence))},
 		same("silent-but-for-comments", messages.ProviderTimeout, then(begins, never(": wait\n\n"))),
-		same("byte-by-byte", messages.ProviderTimeout, then(begins, as(drips(whole("slow", "stop")), drips("data: "+delta("slow")+"\n\n")))),
+		same("byte-by-byte", messages.ProviderTimeout,
+			then(begins, as(drips(whole("slow", "stop")), drips("data: "+delta("slow")+"\n\n")))),
 		row{name: "endless", plain: messages.ProviderTimeout, stream: messages.StreamCut, cut: "on and ",
 			play: as(then(begins, never(" ")), then(begins, never("data: "+delta("on and ")+"\n\n")))},
 
@@ -80,10 +85,12 @@ func faultRows(t *testing.T) []row {
 		same("error-text", messages.ProviderError, json(`{"error":"no"}`)),
 		same("empty-body", messages.ProviderBadReply, json("")),
 		same("no-content", messages.ProviderBadReply, answers(204, "", "")),
-		same("no-choices", messages.ProviderBadReply, as(json(`{"id":"c","choices":[]}`), sends(`{"id":"c","choices":[]}`, "[DONE]"))),
+		same("no-choices", messages.ProviderBadReply,
+			as(json(`{"id":"c","choices":[]}`), sends(`{"id":"c","choices":[]}`, "[DONE]"))),
 		same("broken-json", messages.ProviderBadReply, json(`{"choices":[`)),
 		same("broken-event", messages.ProviderBadReply, as(json(`{"choices":[`), sends(`{"choices":[`))),
-		same("cut-body", messages.ProviderError, as(then(announces, json(whole("cut", "stop"))), then(announces, begins, writes("data: {")))),
+		same("cut-body", messages.ProviderError, as(then(announces, json(whole("cut", "stop"))),
+			then(announces, begins, writes("data: {")))),
 		same("zipped-badly", messages.ProviderBadReply, then(func(w http.ResponseWriter, _ *http.Request, _ bool) {
 			w.Header().Set("Content-Encoding", "gzip")
 		}, json(whole("zip", "stop")))),
@@ -91,11 +98,13 @@ func faultRows(t *testing.T) []row {
 			w.Header().Set("Content-Encoding", "zstd")
 		}, json(whole("zstd", "stop")))),
 		row{name: "huge", base: "big", plain: messages.ProviderBadReply, stream: messages.ProviderBadReply,
-			play: as(then(begins, huge(`{"choices":[{"message":{"content":"`, `"}}]}`)), then(begins, huge(`data: {"choices":[{"delta":{"content":"`, "\"}}]}\n\n")))},
-		row{name: "huge-error", base: "big", plain: messages.ProviderError, stream: messages.ProviderError, play: func(w http.ResponseWriter, r *http.Request, s bool) {
-			w.WriteHeader(http.StatusBadGateway)
-			huge("", "")(w, r, s)
-		}},
+			play: as(then(begins, huge(`{"choices":[{"message":{"content":"`, `"}}]}`)),
+				then(begins, huge(`data: {"choices":[{"delta":{"content":"`, "\"}}]}\n\n")))},
+		row{name: "huge-error", base: "big", plain: messages.ProviderError, stream: messages.ProviderError,
+			play: func(w http.ResponseWriter, r *http.Request, s bool) {
+				w.WriteHeader(http.StatusBadGateway)
+				huge("", "")(w, r, s)
+			}},
 	)
 	streams := func(name string, code messages.Code, cut, text string, p play) row {
 		return row{name: name, stream: code, cut: cut, text: text, play: p, only: "stream"}
@@ -105,14 +114,18 @@ func faultRows(t *testing.T) []row {
 		streams("without-done", "", "", "hi", sends(delta("hi"), finish("stop"))),
 		streams("done-twice", "", "", "hi", sends(delta("hi"), finish("stop"), "[DONE]", "[DONE]")),
 		streams("error-event", messages.ProviderError, "", "", sends(errorEvent)),
-		streams("error-event-after-the-role", messages.ProviderError, "", "", sends(chunk(`{"role":"assistant","content":""}`, "null"), errorEvent)),
+		streams("error-event-after-the-role", messages.ProviderError, "", "",
+			sends(chunk(`{"role":"assistant","content":""}`, "null"), errorEvent)),
 		streams("error-event-after-text", messages.StreamCut, "hi", "", sends(delta("hi"), errorEvent)),
-		streams("half-an-event-at-the-end", messages.StreamCut, "hi", "", then(sends(delta("hi")), writes(`data: {"choices":[{"de`))),
-		streams("half-an-event-after-the-end", "", "", "hi", then(sends(delta("hi"), finish("stop")), writes(`data: {"usage":{"tot`))),
+		streams("half-an-event-at-the-end", messages.StreamCut, "hi", "",
+			then(sends(delta("hi")), writes(`data: {"choices":[{"de`))),
+		streams("half-an-event-after-the-end", "", "", "hi",
+			then(sends(delta("hi"), finish("stop")), writes(`data: {"usage":{"tot`))),
 		streams("half-an-event-alone", messages.ProviderBadReply, "", "", then(begins, writes(`data: {"choices":[{"de`))),
 		streams("without-a-finish-reason", messages.StreamCut, "hi", "", sends(delta("hi"), "[DONE]")),
 		streams("done-alone", messages.ProviderBadReply, "", "", sends("[DONE]")),
-		streams("tool-deltas-without-index", "", "", "", sends(toolDelta("c1", `{"a":`), toolDelta("", `1}`), finish("tool_calls"), "[DONE]")),
+		streams("tool-deltas-without-index", "", "", "",
+			sends(toolDelta("c1", `{"a":`), toolDelta("", `1}`), finish("tool_calls"), "[DONE]")),
 		streams("a-plain-reply", "", "", "hi", json(whole("hi", "stop"))),
 	)
 }
@@ -154,14 +167,16 @@ func TestUpstreamFaults(t *testing.T) {
 	}
 	u := newUpstream(t, plays)
 	// Short times, so that no fault takes long; those of the big answers are for reading, not for waiting.
-	providers := provider("up", u.URL, `"*"`, ", timeouts: {connect: 500ms, first-byte: 700ms, first-token: 700ms, idle: 700ms, attempt: 1500ms}") +
+	providers := provider("up", u.URL, `"*"`,
+		", timeouts: {connect: 500ms, first-byte: 700ms, first-token: 700ms, idle: 700ms, attempt: 1500ms}") +
 		provider("big", u.URL, "huge, huge-error") + provider("other", newUpstream(t, nil).URL, "standby")
 	for _, r := range rows {
 		if strings.Contains(r.base, "://") {
 			providers += provider(r.name, r.base, r.name, ", timeouts: {connect: 500ms}")
 		}
 	}
-	alone := newSystem(t, "models:\n  providers:\n"+providers+"agent: {interceptor: {model-fallback: {enabled: false}}}\n", nil)
+	alone := newSystem(t, "models:\n  providers:\n"+providers+"agent: {interceptor: {model-fallback: {enabled: false}}}\n",
+		nil)
 	helped := newSystem(t, configured("standby", providers), nil)
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {

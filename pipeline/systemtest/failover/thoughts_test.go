@@ -2,6 +2,7 @@ package failover
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,10 +48,58 @@ func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
 	require.Equal(t, "hi", text)
 }
 
+// A stage that filters texts holds thoughts back for a bounded time, whether or not more of them come; what is shown
+// then went through the filter, and a standby may still take over (FO-9).
+func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
+	t.Parallel()
+	seen := make(chan struct{})
+	u := newUpstream(t, map[string]play{
+		"a": func(w http.ResponseWriter, r *http.Request, _ bool) {
+			events(w, chunk(`{"role":"assistant","content":""}`, "null"), thought("to a@b.example now "+strings.Repeat("so ", 100)))
+			select {
+			case <-seen:
+			case <-r.Context().Done():
+				return
+			}
+			events(w, delta("hi"), finish("stop"), "[DONE]")
+		},
+		"breaks": then(sends(thought("hm "+strings.Repeat("so ", 100))), silence),
+	})
+	s := newSystem(t, "models:\n  timeouts: {first-token-hold: 50ms, idle: 1s}\n  providers:\n"+
+		provider("up", u.URL, "a, breaks")+provider("other", newUpstream(t, nil).URL, "standby")+
+		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: [standby]}}}\n", nil)
+	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
+	require.NoError(t, err)
+	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
+		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
+	var thoughts, text string
+	for {
+		m, err := sub.NextMsg(patience)
+		require.NoError(t, err, "the model goes on when its thoughts were seen")
+		require.Empty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
+		if len(m.Data) == 0 {
+			break
+		}
+		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
+			close(seen)
+		}
+		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
+		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
+	}
+	require.Contains(t, thoughts, "so so")
+	require.NotContains(t, thoughts, "a@b.example")
+	require.Equal(t, "hi", text)
+
+	a := s.ask("breaks", true)
+	require.True(t, a.standby(), a.body)
+}
+
 func TestAStandbyTakesOverAfterThoughts(t *testing.T) { // (FO-9)
 	t.Parallel()
-	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets), "silent": then(sends(thought("hm")), silence)})
-	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other", newUpstream(t, nil).URL, "standby")
+	u := newUpstream(t, map[string]play{"breaks": then(sends(thought("hm")), resets),
+		"silent": then(sends(thought("hm")), silence)})
+	providers := provider("up", u.URL, "breaks, silent", ", timeouts: {idle: 500ms}") + provider("other",
+		newUpstream(t, nil).URL, "standby")
 	s := newSystem(t, configured("standby", providers), nil)
 	for _, model := range []string{"breaks", "silent"} {
 		a := s.ask(model, true)

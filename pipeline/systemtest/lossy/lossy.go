@@ -1,7 +1,7 @@
-// Package lossy is a TCP proxy between a NATS client and its server that understands the protocol between the two: a
-// test says what becomes of each message, in each direction. A lost message is one that the other side never sees, on a
-// connection that goes on as if nothing had happened; so an acknowledgement can be lost although what it acknowledges
-// was stored. It is for tests.
+// Package lossy is a TCP proxy between a NATS client and its server that understands their protocol. A test decides
+// what becomes of each message, in each direction. The other side never sees a lost message, and the connection goes on
+// as if nothing had happened, so an acknowledgement can be lost although what it acknowledges was stored. The package
+// is for tests.
 package lossy
 
 import (
@@ -30,8 +30,8 @@ type Message struct {
 // Action says what becomes of a message. The zero value passes it on.
 type Action struct {
 	Lose   bool
-	Repeat int           // how often it is passed on once more
-	Delay  time.Duration // it comes later, and others overtake it
+	Repeat int           // how often it is passed on again
+	Delay  time.Duration // it comes later than others that follow it
 	Cut    bool          // the connection ends after it
 }
 
@@ -48,8 +48,8 @@ type Proxy struct {
 	conns map[net.Conn]struct{}
 }
 
-// Start starts a proxy on a free port of 127.0.0.1 before the server at the address. judge is called for each message
-// by many goroutines at once; messages of one connection and direction come in their order.
+// Start starts a proxy on a free port of 127.0.0.1, in front of the server at the address. It calls judge for each
+// message, from many goroutines at once; messages of one connection and direction come in their order.
 func Start(server string, judge func(m Message) Action) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +61,7 @@ func Start(server string, judge func(m Message) Action) (*Proxy, error) {
 	return p, nil
 }
 
-// URL is where clients connect.
+// URL is the address for clients.
 func (p *Proxy) URL() string { return "nats://" + p.l.Addr().String() }
 
 // Cut ends all connections. Clients may connect again.
@@ -104,7 +104,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// side is one end of a connection; delayed messages are written beside the others.
+// side is one end of a connection. Delayed messages are written to it by goroutines of their own.
 type side struct {
 	mu sync.Mutex
 	to net.Conn
@@ -143,7 +143,7 @@ func (p *Proxy) pipe(from net.Conn, to *side, toServer bool) {
 	}
 }
 
-// pass does with a message what was decided, and reports whether the connection goes on.
+// pass does to a message what was decided, and reports whether the connection goes on.
 func (p *Proxy) pass(to *side, raw []byte, a Action) bool {
 	switch {
 	case a.Lose:
@@ -167,9 +167,9 @@ func (p *Proxy) pass(to *side, raw []byte, a Action) bool {
 	return !a.Cut
 }
 
-var errFrame = errors.New("lossy: no NATS protocol")
+var errFrame = errors.New("lossy: this is not the NATS protocol")
 
-// frame reads one line of the protocol, with the payload that follows a message. m is nil for anything else.
+// frame reads one line of the protocol, and the payload of a message. m is nil for anything but a message.
 func frame(r *bufio.Reader, toServer bool) (raw []byte, m *Message, err error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -200,7 +200,7 @@ func frame(r *bufio.Reader, toServer bool) (raw []byte, m *Message, err error) {
 	m.Subject = string(args[0])
 	args = args[1 : len(args)-sizes]
 	if !toServer && len(args) > 0 {
-		args = args[1:] // the number of the subscription
+		args = args[1:] // without the number of the subscription
 	}
 	if len(args) > 0 {
 		m.Reply = string(args[0])

@@ -25,7 +25,8 @@ const switchBound = time.Second
 func TestControl(t *testing.T) {
 	t.Parallel()
 	// HT-7: logging is off by configuration. OC-5: two stages share an order, and nothing that they write.
-	c := newCluster(t, "SHALLOT_AGENT__INTERCEPTOR__LOGGING__ENABLED=false", "SHALLOT_AGENT__INTERCEPTOR__SUB_AGENT__ORDER=70")
+	c := newCluster(t, "SHALLOT_AGENT__INTERCEPTOR__LOGGING__ENABLED=false",
+		"SHALLOT_AGENT__INTERCEPTOR__SUB_AGENT__ORDER=70")
 	_, one := c.gateway()
 	_, two := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
@@ -44,7 +45,8 @@ func TestControl(t *testing.T) {
 		return a.path()
 	}
 	switchTo := func(base, name, verb string) answer { return c.http("POST", base+debug+name+"/"+verb, "") }
-	full := []string{"audit.beforeModel", "logging.beforeModel", "model", "logging.afterModel", "model-fallback.afterModel", "audit.afterModel"}
+	full := []string{"audit.beforeModel", "logging.beforeModel", "model", "logging.afterModel",
+		"model-fallback.afterModel", "audit.afterModel"}
 	bare := []string{"audit.beforeModel", "model", "model-fallback.afterModel", "audit.afterModel"}
 
 	r := row(look(), "audit", "model")
@@ -56,14 +58,16 @@ func TestControl(t *testing.T) {
 	require.False(t, row(look(), "logging", "model").Get("enabled").Bool(), "HT-7")
 	require.Equal(t, 200, switchTo(one, "logging", "enable").status)
 	require.Equal(t, full, chat(one), "HT-3 at its old position")
-	require.Eventually(t, func() bool { return slices.Equal(full, chat(two)) }, switchBound, 20*time.Millisecond, "HT-8 on the other node too")
+	require.Eventually(t, func() bool { return slices.Equal(full, chat(two)) }, switchBound, 20*time.Millisecond,
+		"HT-8 on the other node too")
 
 	for range 3 {
 		chat(one)
 	}
 	before := row(look(), "logging", "model").Get("invocationCount").Int()
 	require.Equal(t, 200, switchTo(two, "LoggingModelInterceptor", "disable").status, "by the documents' name")
-	require.Eventually(t, func() bool { return slices.Equal(bare, chat(one)) }, switchBound, 20*time.Millisecond, "HT-1, HT-8")
+	require.Eventually(t, func() bool { return slices.Equal(bare, chat(one)) }, switchBound, 20*time.Millisecond,
+		"HT-1, HT-8")
 	r = row(look(), "logging", "model")
 	require.False(t, r.Get("enabled").Bool(), "HT-1")
 	require.GreaterOrEqual(t, r.Get("invocationCount").Int(), before)
@@ -76,7 +80,7 @@ func TestControl(t *testing.T) {
 	require.Equal(t, 404, a.status, "HT-4")
 	require.Equal(t, "not_found", gjson.GetBytes(a.body, "error.code").String())
 
-	t.Run("contracts 2 a mandatory stage needs its name", func(t *testing.T) {
+	t.Run("a mandatory stage needs its name", func(t *testing.T) {
 		require.Equal(t, 409, switchTo(one, "audit", "disable").status)
 		require.Equal(t, 400, switchTo(one, "audit", "disable?confirm=logging").status)
 		require.Equal(t, 200, switchTo(one, "audit", "disable?confirm=audit").status)
@@ -101,9 +105,10 @@ func TestControl(t *testing.T) {
 		require.NoError(t, err)
 		_, err = kv.Put(t.Context(), "stage.model.logging.enabled", []byte("true"))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return slices.Equal(full, chat(two)) }, switchBound, 20*time.Millisecond, "what is not understood changes nothing")
+		require.Eventually(t, func() bool { return slices.Equal(full, chat(two)) }, switchBound, 20*time.Millisecond,
+			"what is not understood changes nothing")
 	})
-	t.Run("S0-MGR-5 a process that starts later follows the switch", func(t *testing.T) {
+	t.Run("a process that starts later follows the switch (S0-MGR-5)", func(t *testing.T) {
 		require.Equal(t, 200, switchTo(one, "logging", "disable").status)
 		_, late := c.gateway()
 		require.Equal(t, bare, chat(late))
@@ -121,28 +126,36 @@ func TestControl(t *testing.T) {
 			total := n.Get("totalDurationNanos").Float() / 1e6 / n.Get("invocationCount").Float()
 			require.InDelta(t, total, n.Get("avgDurationMs").Float(), 1e-6, "ST-1")
 		}
-		require.EqualValues(t, 3, gjson.GetBytes(now, "chainBuildCount").Int()-gjson.GetBytes(was, "chainBuildCount").Int(), "ST-3")
+		require.EqualValues(t, 3, gjson.GetBytes(now, "chainBuildCount").Int()-gjson.GetBytes(was, "chainBuildCount").Int(),
+			"ST-3")
 		require.GreaterOrEqual(t, gjson.GetBytes(now, "lastBuildTimeMs").Float(), 0.0)
 		for _, field := range []string{
-			"modelInterceptors.0.name", "modelInterceptors.0.order", "toolInterceptors", "cacheStats.cacheSize", "cacheStats.cacheHits",
-			"cacheStats.cacheMisses", "cacheStats.hitRate", "cacheStats.ttlMs", "retryStats.maxRetries", "retryStats.baseDelayMs",
-			"retryStats.totalRetries", "retryStats.retriesExhausted", "interceptors.0.name", "interceptors.0.order", "interceptors.0.type",
-			"interceptors.0.enabled", "interceptors.0.invocationCount", "interceptors.0.avgDurationMs", "interceptors.0.lastError",
+			"modelInterceptors.0.name", "modelInterceptors.0.order", "toolInterceptors", "cacheStats.cacheSize",
+			"cacheStats.cacheHits",
+			"cacheStats.cacheMisses", "cacheStats.hitRate", "cacheStats.ttlMs", "retryStats.maxRetries",
+			"retryStats.baseDelayMs",
+			"retryStats.totalRetries", "retryStats.retriesExhausted", "interceptors.0.name", "interceptors.0.order",
+			"interceptors.0.type",
+			"interceptors.0.enabled", "interceptors.0.invocationCount", "interceptors.0.avgDurationMs",
+			"interceptors.0.lastError",
 			"orderConflicts", "chainBuildCount", "lastBuildTimeMs",
 		} {
 			require.True(t, gjson.GetBytes(now, field).Exists(), "ST-4 %s", field)
 		}
 		require.Equal(t, row(now, "audit", "model").Get("invocationCount").Int(),
-			row(c.http("GET", two+stats, "").body, "audit", "model").Get("invocationCount").Int(), "any process tells the sum of all")
-		require.Equal(t, row(now, "audit", "model").Raw, row(c.req("shallot.v1.control.stats", "").body, "audit", "model").Raw, "S0-API over NATS")
+			row(c.http("GET", two+stats, "").body, "audit", "model").Get("invocationCount").Int(),
+			"any process tells the sum of all")
+		require.Equal(t, row(now, "audit", "model").Raw,
+			row(c.req("shallot.v1.control.stats", "").body, "audit", "model").Raw, "S0-API over NATS")
 		bad := c.req("shallot.v1.tool.request.add", `{}`)
 		require.Equal(t, 200, bad.status, "the ladder ends in a graceful error")
 		require.Equal(t, "invalid_arguments", gjson.GetBytes(bad.body, "error").String())
 		require.Contains(t, row(look(), "tool-arguments", "tool").Get("lastError").String(), "add", "ST-2 failed once")
 		require.EqualValues(t, 1, row(look(), "tool-arguments", "tool").Get("errorCount").Int())
 	})
-	t.Run("OC-5 a conflict is in statistics and diagnostics", func(t *testing.T) {
-		for _, body := range [][]byte{look(), c.http("GET", one+debug+"diagnostics", "").body, c.req("shallot.v1.control.diagnostics", "").body} {
+	t.Run("a conflict is in statistics and diagnostics (OC-5)", func(t *testing.T) {
+		for _, body := range [][]byte{look(), c.http("GET", one+debug+"diagnostics", "").body,
+			c.req("shallot.v1.control.diagnostics", "").body} {
 			conflict := gjson.GetBytes(body, `orderConflicts.#(type=="model")`)
 			require.Equal(t, `["SubAgentInterceptor","ToolSelectionInterceptor"]`, conflict.Get("names").Raw, string(body))
 			require.EqualValues(t, 70, conflict.Get("order").Int())

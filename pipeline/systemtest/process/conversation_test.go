@@ -77,7 +77,8 @@ func (r upRequest) check() string {
 				return fmt.Sprintf("Invalid value for 'content': expected a string, got null. messages[%d]", i)
 			}
 			for _, c := range m.ToolCalls {
-				if c.ID == "" || open[c.ID] || c.Type != "function" || c.Function.Name == "" || !json.Valid([]byte(c.Function.Arguments)) {
+				if c.ID == "" || open[c.ID] || c.Type != "function" || c.Function.Name == "" ||
+					!json.Valid([]byte(c.Function.Arguments)) {
 					return fmt.Sprintf("Invalid tool call in messages[%d]", i)
 				}
 				open[c.ID] = true
@@ -99,7 +100,8 @@ func (r upRequest) check() string {
 
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
-		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"gpt-test","object":"model","created":1,"owned_by":"test"}]}`)
+		_,
+			_ = io.WriteString(w, `{"object":"list","data":[{"id":"gpt-test","object":"model","created":1,"owned_by":"test"}]}`)
 		return
 	}
 	raw, _ := io.ReadAll(r.Body)
@@ -116,7 +118,9 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if why != "" {
 		p.refused = append(p.refused, why)
 		w.WriteHeader(400)
-		_, _ = w.Write(rawjson.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error", "param": "messages", "code": nil}}))
+		_,
+			_ = w.Write(rawjson.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error",
+			"param": "messages", "code": nil}}))
 		return
 	}
 	text := "Noted: " + fmt.Sprint(len(q.Messages))
@@ -128,18 +132,25 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var choices []string
 	for i := range max(q.N, 1) {
-		choices = append(choices, fmt.Sprintf(`{"index":%d,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}`, i, text))
+		choices = append(choices,
+			fmt.Sprintf(`{"index":%d,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}`, i, text))
 	}
 	if !q.Stream {
-		_, _ = fmt.Fprintf(w, `{"id":"c1","object":"chat.completion","created":1,"model":%q,"choices":[%s],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, q.Model, strings.Join(choices, ","))
+		_,
+			_ = fmt.Fprintf(w,
+			`{"id":"c1","object":"chat.completion","created":1,"model":%q,"choices":[%s],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, q.Model, strings.Join(choices, ","))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	for i := range max(q.N, 1) {
 		for _, word := range strings.SplitAfter(text, " ") {
-			_, _ = fmt.Fprintf(w, "data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":%q},\"finish_reason\":null}]}\n\n", q.Model, i, word)
+			_,
+				_ = fmt.Fprintf(w,
+				"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":%q},\"finish_reason\":null}]}\n\n", q.Model, i, word)
 		}
-		_, _ = fmt.Fprintf(w, "data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", q.Model, i)
+		_,
+			_ = fmt.Fprintf(w,
+			"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", q.Model, i)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
@@ -162,7 +173,8 @@ func (v *conversation) turn(i int) {
 	var calls []string
 	n := i%3 + 1
 	for k := range n {
-		calls = append(calls, fmt.Sprintf(`{"id":"call_%d_%d","type":"function","function":{"name":"look_up","arguments":"{\"n\":%d}"}}`, i, k, k))
+		calls = append(calls,
+			fmt.Sprintf(`{"id":"call_%d_%d","type":"function","function":{"name":"look_up","arguments":"{\"n\":%d}"}}`, i, k, k))
 	}
 	content := `"content":null,`
 	if i%5 == 0 {
@@ -206,7 +218,8 @@ func TestLongConversation(t *testing.T) {
 	t.Cleanup(server.Close)
 	c := newCluster(t, "UP_KEY=k")
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, everyStage, "[CLEAR_TOOL_USES, HYBRID]", server.URL+"/v1"), 0o600))
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, everyStage, "[CLEAR_TOOL_USES, HYBRID]", server.URL+"/v1"),
+		0o600))
 	_, base := c.gateway("--config", file)
 	var workers []*process
 	var names []string
@@ -297,7 +310,8 @@ func TestLongConversation(t *testing.T) {
 		good(broken.body(""))
 	})
 	t.Run("no messages", func(t *testing.T) {
-		for _, body := range []string{`{"model":"gpt-test","messages":[]}`, `{"model":"gpt-test","messages":[],"stream":true}`} {
+		for _, body := range []string{`{"model":"gpt-test","messages":[]}`,
+			`{"model":"gpt-test","messages":[],"stream":true}`} {
 			a := chat(body)
 			require.Equal(t, 400, a.status)
 			require.Equal(t, "messages", gjson.GetBytes(a.body, "error.param").String())

@@ -113,7 +113,8 @@ func newClusterOf(t *testing.T, server []string, env ...string) *cluster {
 		c.url = ports.NATS[0]
 		return true
 	}, 10*time.Second, 10*time.Millisecond)
-	nc, err := nats.Connect(c.url, nats.UserInfo("admin", "secret"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(c.url, nats.UserInfo("admin", "secret"), nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	c.nc = nc
@@ -183,10 +184,12 @@ func (p *process) wait() {
 
 func (c *cluster) process(name string, args ...string) *process {
 	c.t.Helper()
-	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), news: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), news: make(chan struct{}, 1),
+		done: make(chan struct{})}
 	p.cmd.Dir = c.t.TempDir()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.Env = []string{"HOME=" + p.cmd.Dir, "PATH=" + os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "SHALLOT_BUS__LAME_DUCK=0s"}
+	p.cmd.Env = []string{"HOME=" + p.cmd.Dir, "PATH=" + os.Getenv("PATH"), "NO_PROXY=127.0.0.1",
+		"SHALLOT_BUS__LAME_DUCK=0s"}
 	p.cmd.Env = append(p.cmd.Env, c.env...)
 	bind(p.cmd)
 	require.NoError(c.t, p.cmd.Start())

@@ -94,7 +94,8 @@ func TestMicro(t *testing.T) {
 		}
 		return stats["model-after-audit"].NumRequests == calls
 	}, 5*time.Second, 10*time.Millisecond)
-	for _, name := range []string{"model-before-audit", "model-before-logging", "model-after-logging", "target-model-demo"} {
+	for _, name := range []string{"model-before-audit", "model-before-logging", "model-after-logging",
+		"target-model-demo"} {
 		e := stats[name]
 		require.NotNil(t, e, name)
 		require.Equal(t, calls, e.NumRequests, "%s: true counts", name)
@@ -147,7 +148,8 @@ func natscli(t *testing.T) string {
 		return v
 	}
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module tour\n\ngo 1.26\n\nrequire github.com/nats-io/natscli v0.4.0\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"),
+		[]byte("module tour\n\ngo 1.26\n\nrequire github.com/nats-io/natscli v0.4.0\n"), 0o600))
 	limit := 30 * time.Second
 	if proxy != "off" {
 		limit = 3 * time.Minute

@@ -37,7 +37,7 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	conf, err := filepath.Abs("../../../deploy/nats-permissions.conf")
 	require.NoError(t, err)
 	var env []string
-	for _, who := range []string{"SHALLOT_ADMIN", "SHALLOT", "ACME", "TOOL", "STAGE", "OBSERVER", "ANSWERS", "SYS"} {
+	for _, who := range []string{"SHALLOT_ADMIN", "GATEWAY", "WORKER", "OPERATOR", "ACME", "TOOL", "STAGE", "OBSERVER", "SYS"} {
 		env = append(env, who+"_PASSWORD=secret")
 	}
 	c := newClusterOf(t, []string{"-c", conf}, env...)
@@ -47,9 +47,10 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	first, _ := c.gateway()
 	first.signal(15)
 	first.wait()
-	c.url = as("shallot")
+	c.url = as("gateway")
 	c.env = append(c.env, "SHALLOT_NATS__PROVISION=verify")
 	c.gateway()
+	c.url = as("worker")
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
 	require.JSONEq(t, `{"sum":3}`, string(c.req("shallot.v1.tenant.acme.tool.request.add", `{"a":1,"b":2}`).body))
 

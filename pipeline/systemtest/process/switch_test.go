@@ -163,6 +163,7 @@ func TestSwitchesUnderLoad(t *testing.T) {
 	require.EqualValues(t, calls, gjson.GetBytes(stats, "chainBuildCount").Int(), "ST-3")
 	diag := c.req("shallot.v1.control.diagnostics", "").body
 	require.Zero(t, gjson.GetBytes(diag, "deadLetters").Int())
-	t.Logf("%d of %d calls had the stage; redeliveries and the like: %s", with, calls, strings.Join(redelivered(t, c), ", "))
+	t.Logf("%d of %d calls had the stage; redeliveries and the like: %s", with, calls,
+		strings.Join(redelivered(t, c), ", "))
 	require.NotEmpty(t, redelivered(t, c), "the disturbances made calls come again")
 }

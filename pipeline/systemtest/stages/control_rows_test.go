@@ -29,7 +29,8 @@ type site struct {
 	call     func(t *testing.T, process int, user string) *messages.Call
 }
 
-// registry is the default chain, all stages as they are on by default but logging, and one that fails for a user "fail".
+// registry is the default chain, all stages as they are on by default but logging, and one that fails for a user
+// "fail".
 func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 	t.Helper()
 	m := &pipeline.Manager{}
@@ -39,12 +40,13 @@ func registry(t *testing.T, d stages.Deps) *pipeline.Manager {
 		require.NoError(t, err)
 		require.NoError(t, m.Register(s, on && s.Name != "logging"))
 	}
-	require.NoError(t, m.Register(pipeline.Stage{Name: "fragile", Kind: messages.Model, Order: 50, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		if c.User == "fail" {
-			return pipeline.Verdict{}, errors.New("broke")
-		}
-		return pipeline.Continue(), nil
-	}}, true))
+	require.NoError(t, m.Register(pipeline.Stage{Name: "fragile", Kind: messages.Model, Order: 50,
+		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			if c.User == "fail" {
+				return pipeline.Verdict{}, errors.New("broke")
+			}
+			return pipeline.Continue(), nil
+		}}, true))
 	return m
 }
 
@@ -81,7 +83,8 @@ func twoNodes(t *testing.T) site {
 		nodes, s.managers, s.controls = append(nodes, n), append(s.managers, m), append(s.controls, n)
 	}
 	s.call = func(t *testing.T, i int, user string) *messages.Call {
-		p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", User: user, Body: request(messageOf("user", "hi")), Deadline: time.Now().Add(30 * time.Second)})
+		p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", User: user,
+			Body: request(messageOf("user", "hi")), Deadline: time.Now().Add(30 * time.Second)})
 		require.NoError(t, err)
 		c, err := p.Wait(t.Context(), nil)
 		require.NoError(t, err)
@@ -108,7 +111,10 @@ func controlRows(t *testing.T, s site) {
 		t.Helper()
 		st, err := s.controls[all-1].Stats(t.Context())
 		require.NoError(t, err)
-		i := slices.IndexFunc(st.Interceptors, func(r pipeline.StageStats) bool { return r.Stage == name && r.Type == messages.Model })
+		i := slices.IndexFunc(st.Interceptors, func(r pipeline.StageStats) bool {
+			return r.Stage == name &&
+				r.Type == messages.Model
+		})
 		require.GreaterOrEqual(t, i, 0)
 		return st.Interceptors[i]
 	}
@@ -119,22 +125,26 @@ func controlRows(t *testing.T, s site) {
 		_, err := s.controls[0].Switch(t.Context(), name, on, "", "test")
 		return err
 	}
-	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest/process; a loaded
-	// machine that runs all tests at once may take longer.
+	// everywhere waits until each process has followed. The bound of HT-8, a second, is held in systemtest/process; a
+	// loaded machine that runs all tests at once may take longer.
 	everywhere := func(t *testing.T, on bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool { x, _ := m.Get(messages.Model, stage); return x.Enabled() != on })
+			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool {
+				x,
+					_ := m.Get(messages.Model, stage)
+				return x.Enabled() != on
+			})
 		}, 5*time.Second, time.Millisecond)
 	}
-	t.Run("HT-7 off by configuration", func(t *testing.T) {
+	t.Run("a stage that is off in the configuration stays off until switched on (HT-7)", func(t *testing.T) {
 		require.Equal(t, without, path(t, 0))
 		require.False(t, stat(t, stage).Enabled)
 		require.NoError(t, flip(t, class, true))
 		everywhere(t, true)
 		require.Equal(t, with, path(t, 0))
 	})
-	t.Run("HT-1 HT-8 off, everywhere", func(t *testing.T) {
+	t.Run("a stage that is switched off is off in every process (HT-1 HT-8)", func(t *testing.T) {
 		was := stat(t, stage).Invocations
 		require.NoError(t, flip(t, class, false))
 		everywhere(t, false)
@@ -144,24 +154,24 @@ func controlRows(t *testing.T, s site) {
 		require.False(t, stat(t, stage).Enabled)
 		require.Equal(t, was, stat(t, stage).Invocations)
 	})
-	t.Run("HT-5 off twice", func(t *testing.T) {
+	t.Run("switching off twice is no error (HT-5)", func(t *testing.T) {
 		require.NoError(t, flip(t, class, false))
 		require.NoError(t, flip(t, stage, false))
 	})
-	t.Run("HT-3 on again at its old position", func(t *testing.T) {
+	t.Run("on again at its old position (HT-3)", func(t *testing.T) {
 		require.NoError(t, flip(t, stage, true))
 		everywhere(t, true)
 		for i := range all {
 			require.Equal(t, with, path(t, i))
 		}
 	})
-	t.Run("HT-4 an unknown name", func(t *testing.T) {
+	t.Run("an unknown name changes nothing (HT-4)", func(t *testing.T) {
 		var f *messages.Fault
 		require.ErrorAs(t, flip(t, "nobody", false), &f)
 		require.Equal(t, messages.NotFound, f.Code)
 		require.Equal(t, with, path(t, 0))
 	})
-	t.Run("HT-6 toggles during calls", func(t *testing.T) {
+	t.Run("under load each call sees a stage in both phases or in none (HT-6)", func(t *testing.T) {
 		stop := make(chan struct{})
 		done := make(chan error, 1)
 		go func() {
@@ -190,7 +200,7 @@ func controlRows(t *testing.T, s site) {
 		require.NoError(t, flip(t, stage, true))
 		everywhere(t, true)
 	})
-	t.Run("ST-1 ST-5 three calls are three invocations", func(t *testing.T) {
+	t.Run("three calls are three invocations (ST-1 ST-5)", func(t *testing.T) {
 		require.Zero(t, stat(t, "call-limit").Invocations)
 		require.Zero(t, stat(t, "call-limit").AvgDurationMs)
 		was := stat(t, stage).Invocations
@@ -201,14 +211,14 @@ func controlRows(t *testing.T, s site) {
 		require.EqualValues(t, 3, now.Invocations-was)
 		require.InDelta(t, float64(now.Nanos)/float64(now.Invocations)/1e6, now.AvgDurationMs, 1e-9)
 	})
-	t.Run("ST-2 the last error", func(t *testing.T) {
+	t.Run("the last error is shown, or none (ST-2)", func(t *testing.T) {
 		require.Nil(t, stat(t, "fragile").LastError)
 		s.call(t, 0, "fail")
 		require.Contains(t, *stat(t, "fragile").LastError, "broke")
 		require.EqualValues(t, 1, stat(t, "fragile").Errors)
 		require.Nil(t, stat(t, stage).LastError)
 	})
-	t.Run("ST-3 chain builds", func(t *testing.T) {
+	t.Run("chains that were built are counted and timed (ST-3)", func(t *testing.T) {
 		built := func() (n int64) {
 			for _, m := range s.managers {
 				b, _ := m.Builds()
@@ -240,10 +250,10 @@ func controlRows(t *testing.T, s site) {
 		return out
 	}
 	const known = "tool 20 [CachingToolInterceptor LargeResultEvictionInterceptor]"
-	t.Run("OC-1 OC-3 one conflict in the default set, none between kinds", func(t *testing.T) {
+	t.Run("one conflict in the default set, none between kinds (OC-1 OC-3)", func(t *testing.T) {
 		require.Equal(t, []string{known}, conflicts(t))
 	})
-	t.Run("OC-5 ST-4 conflicts in statistics and diagnostics, both forms of the body", func(t *testing.T) {
+	t.Run("conflicts in statistics and diagnostics, both forms of the body (OC-5 ST-4)", func(t *testing.T) {
 		d, err := s.controls[0].Diagnostics(t.Context())
 		require.NoError(t, err)
 		st, err := s.controls[0].Stats(t.Context())
@@ -251,13 +261,15 @@ func controlRows(t *testing.T, s site) {
 		for _, v := range []any{d, st} {
 			var body map[string]json.RawMessage
 			require.NoError(t, json.Unmarshal(rawjson.Encode(v), &body))
-			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`, string(body["orderConflicts"]))
-			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors", "chainBuildCount", "lastBuildTimeMs"} {
+			require.JSONEq(t, `[{"type":"tool","order":20,"names":["CachingToolInterceptor","LargeResultEvictionInterceptor"]}]`,
+				string(body["orderConflicts"]))
+			for _, key := range []string{"modelInterceptors", "toolInterceptors", "cacheStats", "retryStats", "interceptors",
+				"chainBuildCount", "lastBuildTimeMs"} {
 				require.Contains(t, body, key)
 			}
 		}
 	})
-	t.Run("OC-2 OC-4 more at one order", func(t *testing.T) {
+	t.Run("more than two stages at one order are one conflict (OC-2 OC-4)", func(t *testing.T) {
 		pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
 		for _, m := range s.managers {
 			for _, n := range []string{"x", "y", "z"} {

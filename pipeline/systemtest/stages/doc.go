@@ -1,3 +1,3 @@
-// Package stages runs the case rows of the model stages twice: in process, and on the bus of an embedded server,
-// with the stages made from YAML as the configuration makes them. It has tests only.
+// Package stages runs the cases of the model stages in process, and on the bus of an embedded server. The stages are
+// made from YAML, as the configuration makes them. It has tests only.
 package stages

@@ -39,7 +39,8 @@ func fallbackEdgeRows() []row {
 		return []pipeline.Stage{{Name: "own", Kind: messages.Model, Order: order, Before: before, After: after}}
 	}
 	out := []row{
-		{id: "FB-6 the flag is true at first sight", with: inner, turns: one(hello), script: []any{down, "m1 says"}, calls: 1,
+		{id: "the flag is true at first sight (FB-6)", with: inner, turns: one(hello), script: []any{down, "m1 says"},
+			calls: 1,
 			own: own(15, func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 				c.Note(messages.NoteIsFallback, true)
 				return pipeline.Continue(), nil
@@ -50,7 +51,8 @@ func fallbackEdgeRows() []row {
 				require.True(t, o.last().Flag(messages.NoteIsFallback), "it is not this stage's to remove")
 				require.NotContains(t, o.last().Notes, messages.NoteDegraded)
 			}},
-		{id: "FB-13 the deadline passes in the primary", with: with, turns: []turn{{body: hello, time: 1500 * time.Millisecond}}, calls: 1,
+		{id: "the deadline passes in the primary (FB-13)", with: with,
+			turns: []turn{{body: hello, time: 1500 * time.Millisecond}}, calls: 1,
 			model: func(testing.TB) pipeline.Target {
 				return pipeline.TargetFunc(func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 					<-ctx.Done()
@@ -62,18 +64,21 @@ func fallbackEdgeRows() []row {
 				failed(messages.DeadlineExceeded, "")(t, o)
 				require.NotContains(t, o.last().Notes, messages.NoteIsFallback)
 			}},
-		{id: "FB-12 an empty list", with: []made{{"model-fallback", "fallback-models: []"}}, refused: "fallback-models: the list is empty"},
-		{id: "FB-12 an empty list that is enabled", with: []made{{"model-fallback", "enabled: true\nfallback-models: []"}}, refused: "agent.interceptor.model-fallback"},
+		{id: "an empty list of standbys is refused (FB-12)", with: []made{{"model-fallback", "fallback-models: []"}},
+			refused: "fallback-models: the list is empty"},
+		{id: "an empty list of standbys that is enabled is refused (FB-12)",
+			with: []made{{"model-fallback", "enabled: true\nfallback-models: []"}}, refused: "agent.interceptor.model-fallback"},
 		// The outer one is the one of the lower order: here the retry, whose second attempt begins with the primary again.
-		{id: "FB-15 retry outer to fallback", turns: one(hello), script: []any{down, down, down, "m1 says"}, calls: 4,
+		{id: "retry outer to fallback (FB-15)", turns: one(hello), script: []any{down, down, down, "m1 says"}, calls: 4,
 			with: append([]made{{"model-retry", "order: 15\nbase-delay: 1ms\nmax-retries: 1"}}, inner...),
 			check: func(t *testing.T, o outcome) {
 				asked(t, o, "m", "m1", "m", "m1")
 				ended("m1 says")(t, o)
-				round := []string{"model", "model-fallback.afterModel", "model", "model-fallback.afterModel", "model-retry.afterModel"}
+				round := []string{"model", "model-fallback.afterModel", "model", "model-fallback.afterModel",
+					"model-retry.afterModel"}
 				require.Equal(t, append(append([]string{}, round...), round...), o.path)
 			}},
-		{id: "FB-15 FB-14 fallback outer to retry", turns: one(hello), script: []any{down, down, down, "m1 says"}, calls: 4,
+		{id: "fallback outer to retry (FB-15 FB-14)", turns: one(hello), script: []any{down, down, down, "m1 says"}, calls: 4,
 			with: append([]made{{"model-retry", "base-delay: 1ms\nmax-retries: 1"}}, with...),
 			check: func(t *testing.T, o outcome) {
 				asked(t, o, "m", "m", "m1", "m1")
@@ -87,8 +92,10 @@ func fallbackEdgeRows() []row {
 	}
 	parked := func(t *testing.T, o outcome) { require.Equal(t, []*messages.Call{nil}, o.got) }
 	out = append(out,
-		row{id: "FB-10 an inner stage holds before the model", with: with, own: own(50, hold, nil), turns: []turn{{body: hello, held: true}}, calls: 0, check: parked},
-		row{id: "FB-10 an inner stage holds when the model has failed", with: with, own: own(50, nil, hold), turns: []turn{{body: hello, held: true}},
+		row{id: "an inner stage holds before the model (FB-10)", with: with, own: own(50, hold, nil),
+			turns: []turn{{body: hello, held: true}}, calls: 0, check: parked},
+		row{id: "an inner stage holds when the model has failed (FB-10)", with: with, own: own(50, nil, hold),
+			turns:  []turn{{body: hello, held: true}},
 			script: []any{down, "m1 says"}, calls: 1, check: parked},
 	)
 	for name, end := range map[string]func(ctx context.Context) error{
@@ -96,7 +103,8 @@ func fallbackEdgeRows() []row {
 		"and the model fails itself": func(context.Context) error { return down },
 	} {
 		left := make(chan struct{})
-		out = append(out, row{id: "FB-10 the caller cancels " + name, with: with, turns: []turn{{body: hello, leave: left}}, calls: 1,
+		out = append(out, row{id: "the caller cancels " + name + " (FB-10)", with: with,
+			turns: []turn{{body: hello, leave: left}}, calls: 1,
 			model: func(testing.TB) pipeline.Target {
 				return pipeline.TargetFunc(func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 					close(left) // twice would be a second call of the model
@@ -127,13 +135,14 @@ func cutRows(with []made) []row {
 		require.Equal(t, messages.ProviderError, o.last().Fault.Last)
 	}
 	return []row{
-		streams("FB-9 the stream fails before the first chunk", 2, map[string]string{"m": ""}, func(t *testing.T, o outcome) {
-			ended("Hello from m1")(t, o)
-			require.Equal(t, "Hello from m1", o.shown)
-			require.Equal(t, `"`+messages.StandbyMark("m1")+`"`, string(o.last().Notes[messages.NoteDegraded]))
-		}),
-		streams("FB-9 the stream fails after the first chunk", 1, map[string]string{"m": "Hel"}, cut),
-		streams("FB-9 the standby's stream fails after its first chunk", 2, map[string]string{"m": "", "m1": "Hel"}, cut),
+		streams("the stream fails before the first chunk (FB-9)", 2, map[string]string{"m": ""},
+			func(t *testing.T, o outcome) {
+				ended("Hello from m1")(t, o)
+				require.Equal(t, "Hello from m1", o.shown)
+				require.Equal(t, `"`+messages.StandbyMark("m1")+`"`, string(o.last().Notes[messages.NoteDegraded]))
+			}),
+		streams("the stream fails after the first chunk (FB-9)", 1, map[string]string{"m": "Hel"}, cut),
+		streams("the standby's stream fails after its first chunk (FB-9)", 2, map[string]string{"m": "", "m1": "Hel"}, cut),
 	}
 }
 
@@ -152,7 +161,9 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(delta, finish string) {
-			_, _ = fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%s}]}\n\n", name, delta, finish)
+			_,
+				_ = fmt.Fprintf(w,
+				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%s}]}\n\n", name, delta, finish)
 			_ = http.NewResponseController(w).Flush()
 		}
 		event(`{"role":"assistant","content":""}`, "null")
@@ -181,14 +192,17 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 
 // markRows: a standby of another provider gets no marks of the first one's cache, and all else as the caller wrote it.
 func markRows(with []made) []row {
-	const head, tail = `{"model":"m",`, `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"cache_control":{"type":"string"}}}}`
+	const head, tail = `{"model":"m",`,
+		`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"cache_control":{"type":"string"}}}}`
 	const body = head + `"temperature":0.2,"prompt_cache_key":"k","seed":9007199254740993,"messages":[` +
 		`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}},{"cachePoint":{"type":"default"}}]},` +
 		`{"role":"user","content":"cache_control","cache_control":{"type":"ephemeral"}}]` + tail + `,"cache_control":{}}]}`
 	const clean = `{"model":"m1","temperature":0.2,"seed":9007199254740993,"messages":[` +
-		`{"role":"system","content":[{"type":"text","text":"be kind"}]},{"role":"user","content":"cache_control"}]` + tail + `}]}`
+		`{"role":"system","content":[{"type":"text","text":"be kind"}]},{"role":"user","content":"cache_control"}]` + tail +
+		`}]}`
 	marks := func(id string, provider func(string) string, want string) row {
-		return row{id: id, with: with, provider: provider, turns: one([]byte(body)), script: []any{fault(messages.ProviderError), "m1 says"}, calls: 2,
+		return row{id: id, with: with, provider: provider, turns: one([]byte(body)),
+			script: []any{fault(messages.ProviderError), "m1 says"}, calls: 2,
 			check: func(t *testing.T, o outcome) {
 				require.Equal(t, body, string(o.seen[0]))
 				require.Equal(t, want, string(o.seen[1]))
@@ -196,8 +210,10 @@ func markRows(with []made) []row {
 			}}
 	}
 	return []row{
-		marks("FB-11 the provider differs", func(m string) string { return "of-" + m }, clean),
-		marks("FB-11 the provider is not known", nil, clean),
-		marks("FB-11 the same provider keeps its marks", func(string) string { return "one" }, `{"model":"m1",`+body[len(head):]),
+		marks("a standby of another provider does not get what only the first one knows (FB-11)",
+			func(m string) string { return "of-" + m }, clean),
+		marks("the provider is not known (FB-11)", nil, clean),
+		marks("the same provider keeps its marks (FB-11)", func(string) string { return "one" },
+			`{"model":"m1",`+body[len(head):]),
 	}
 }

@@ -11,7 +11,7 @@ import (
 // TestGuidance: the advice of S3-OPS-1 stands in the documents, with the keys that exist.
 func TestGuidance(t *testing.T) {
 	t.Parallel()
-	t.Run("S3-OPS-1 what to turn", func(t *testing.T) {
+	t.Run("operators see the counts that they need to tune clearing (S3-OPS-1)", func(t *testing.T) {
 		t.Parallel()
 		raw, err := os.ReadFile("../../../docs/stages.md")
 		require.NoError(t, err)

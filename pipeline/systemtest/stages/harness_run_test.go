@@ -138,7 +138,7 @@ func onBus(t *testing.T, rows []row, fused bool) {
 		}
 	})
 	// What goes on behind a caller's back is over when no lease is left: no row has called the model once more.
-	for _, name := range []string{jet.CallsStream, jet.HopsStream} {
+	for _, name := range []string{jet.CallsStream} {
 		require.Eventually(t, func() bool {
 			s, err := w.js.Stream(t.Context(), name)
 			return err == nil && s.CachedInfo().State.Msgs == 0

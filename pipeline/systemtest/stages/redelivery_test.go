@@ -18,7 +18,7 @@ import (
 func TestRedeliveredStagesCountOnce(t *testing.T) {
 	t.Parallel()
 	for name, phase := range map[string]messages.Phase{"before": messages.Before, "after": messages.After} {
-		t.Run("ST-6 a worker dies in "+name, func(t *testing.T) {
+		t.Run("a worker dies in "+name+" (ST-6)", func(t *testing.T) {
 			t.Parallel()
 			redelivered(t, phase)
 		})

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 
 func rows() []row {
 	var out []row
-	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(), piiRows(), limitRows(), fallbackRows(), fallbackEdgeRows(), contextRows(), privacyRows()} {
+	for _, family := range [][]row{retryRows(), editRows(), clearRows(), hintRows(), selectionRows(), todoRows(),
+		piiRows(), limitRows(), fallbackRows(), fallbackEdgeRows(), contextRows(), privacyRows()} {
 		out = append(out, family...)
 	}
 	return out
@@ -62,17 +63,23 @@ func TestDocumentedDefaults(t *testing.T) {
 		order        int
 		keys         string // as JSON or YAML writes them
 	}{
-		"S0-FALLBACK-1 S0-FALLBACK-7": {"model-fallback", "ModelFallbackInterceptor", 10, `"fallback-models":["qwen-turbo","qwen-plus","gpt-3.5-turbo"],"max-retries":2`},
-		"S0-CEDIT-1 S0-CEDIT-6 X-20 X-21": {"context-editing", "ContextEditingInterceptor", 30,
+		"model-fallback has the order, names and keys of the specification (S0-FALLBACK-1 S0-FALLBACK-7)": {"model-fallback",
+			"ModelFallbackInterceptor", 10, `"fallback-models":["qwen-turbo","qwen-plus","gpt-3.5-turbo"],"max-retries":2`},
+		"context-editing has the order, names and keys of the specification (S0-CEDIT-1 S0-CEDIT-6 X-20 X-21)": {"context-editing", "ContextEditingInterceptor", 30,
 			`"strategy":["HYBRID"],"max-tokens":8000,"trim-keep-first":2,"trim-keep-last":10,"summarize-threshold":4000,"window-rounds":10`},
-		"S0-SUBAG-1 S0-SUBAG-5": {"sub-agent", "SubAgentInterceptor", 60, `"min-match-score":5,"case-sensitive":true`},
-		"S0-TSEL-1 S0-TSEL-6":   {"tool-selection", "ToolSelectionInterceptor", 70, `"max-tools":10,"always-include":["getCurrentTime","searchKnowledgeBase"]`},
-		"S0-TODO-1 S0-TODO-8":   {"todo-list", "TodoListInterceptor", 80, ``},
-		"S0-LOG-1":              {"logging", "LoggingModelInterceptor", 100, ``},
+		"sub-agent has the order, names and keys of the specification (S0-SUBAG-1 S0-SUBAG-5)": {"sub-agent",
+			"SubAgentInterceptor", 60, `"min-match-score":5,"case-sensitive":true`},
+		"tool-selection has the order, names and keys of the specification (S0-TSEL-1 S0-TSEL-6)": {"tool-selection",
+			"ToolSelectionInterceptor", 70, `"max-tools":10,"always-include":["getCurrentTime","searchKnowledgeBase"]`},
+		"todo-list has the order, names and keys of the specification (S0-TODO-1 S0-TODO-8)": {"todo-list",
+			"TodoListInterceptor", 80, ``},
+		"logging has the order, names and keys of the specification (S0-LOG-1)": {"logging", "LoggingModelInterceptor", 100,
+			``},
 	} {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
-			s := build(t, row{with: []made{{want.stage, ""}}}, "", stages.Deps{Store: memories(), Serves: func(string) bool { return true }})[0]
+			s := build(t, row{with: []made{{want.stage, ""}}}, "",
+				stages.Deps{Store: memories(), Serves: func(string) bool { return true }})[0]
 			require.Equal(t, want.class, s.Alias)
 			require.Equal(t, want.order, s.Order)
 			for _, spec := range stages.All() {
@@ -122,9 +129,12 @@ func retryRows() []row {
 	with := []made{{"model-retry", "base-delay: 1ms\njitter: 0"}}
 	hello := one(request(user("hi")))
 	return []row{
-		{id: "MR-1 text that says timeout", with: with, turns: hello, script: []any{"timeout is a setting"}, calls: 1, check: ended("timeout is a setting")},
-		{id: "MR-2 permanent", with: with, turns: hello, script: []any{fault(messages.ProviderAuth)}, calls: 1, check: failed(messages.ProviderAuth, "")},
-		{id: "MR transient then well", with: with, turns: hello, script: []any{fault(messages.ProviderError), "ok"}, calls: 2, check: ended("ok")},
+		{id: "text that says timeout (MR-1)", with: with, turns: hello, script: []any{"timeout is a setting"}, calls: 1,
+			check: ended("timeout is a setting")},
+		{id: "an error that will not go away is not tried again (MR-2)", with: with, turns: hello,
+			script: []any{fault(messages.ProviderAuth)}, calls: 1, check: failed(messages.ProviderAuth, "")},
+		{id: "MR transient then well", with: with, turns: hello, script: []any{fault(messages.ProviderError), "ok"}, calls: 2,
+			check: ended("ok")},
 	}
 }
 
@@ -151,12 +161,21 @@ func fallbackRows() []row {
 	two := with("fallback-models: [m1, m2]\nmax-retries: 2")
 	down := fault(messages.ProviderError)
 	return []row{
-		{id: "FB-1 primary well", with: two, turns: hello, calls: 1, check: and(models("m"), ended("ok"))},
-		{id: "FB-2 the first standby", with: two, turns: hello, script: []any{down, "m1 says"}, calls: 2, check: and(models("m", "m1"), ended("m1 says"))},
-		{id: "FB-3 empty reply", with: two, turns: hello, script: []any{"", "m1 says"}, calls: 2, check: and(models("m", "m1"), ended("m1 says"))},
-		{id: "FB-4 two tries each", with: two, turns: hello, script: []any{down, down, down, "m2 says"}, calls: 4, check: and(models("m", "m1", "m1", "m2"), ended("m2 says"))},
-		{id: "FB-5 all fail", with: two, turns: hello, script: []any{fault(messages.ProviderQuota), down}, calls: 5, check: and(models("m", "m1", "m1", "m2", "m2"), failed(messages.ProviderQuota, ""))},
-		{id: "FB-14 retry inside fallback", with: append(with("fallback-models: [m1]\nmax-retries: 1"), made{"model-retry", "base-delay: 1ms\nmax-retries: 1"}), turns: hello,
+		{id: "a first model that answers leaves standbys alone (FB-1)", with: two, turns: hello, calls: 1,
+			check: and(models("m"), ended("ok"))},
+		{id: "the first standby's answer is marked with its name (FB-2)", with: two, turns: hello,
+			script: []any{down, "m1 says"}, calls: 2, check: and(models("m", "m1"), ended("m1 says"))},
+		{id: "an answer without text and tools counts as a failure (FB-3)", with: two, turns: hello,
+			script: []any{"", "m1 says"}, calls: 2, check: and(models("m", "m1"), ended("m1 says"))},
+		{id: "a standby that keeps failing gives way to the next (FB-4)", with: two, turns: hello,
+			script: []any{down, down, down, "m2 says"}, calls: 4, check: and(models("m", "m1", "m1", "m2"), ended("m2 says"))},
+		{id: "when all fail the first error is the answer (FB-5)", with: two, turns: hello,
+			script: []any{fault(messages.ProviderQuota), down}, calls: 5,
+			check: and(models("m", "m1", "m1", "m2", "m2"), failed(messages.ProviderQuota, ""))},
+		{id: "retry inside fallback shows one error for each model (FB-14)",
+			with: append(with("fallback-models: [m1]\nmax-retries: 1"),
+				made{"model-retry", "base-delay: 1ms\nmax-retries: 1"}),
+			turns:  hello,
 			script: []any{down, down, down, "m1 says"}, calls: 4, check: and(models("m", "m", "m1", "m1"), ended("m1 says"))},
 	}
 }
@@ -165,17 +184,24 @@ func limitRows() []row {
 	with := func(yaml string) []made { return []made{{"call-limit", yaml}} }
 	run := turn{run: "r", body: request(user("hi"))}
 	return []row{
-		{id: "LM-1 END", with: with("run-limit: 2"), turns: times(3, run), calls: 2, check: func(t *testing.T, o outcome) {
-			ended("Model call limits exceeded: run limit (2/2)")(t, o)
-			require.Equal(t, "ok", text(t, o.got[1]))
-		}},
-		{id: "LM-2 ERROR", with: with("run-limit: 2\nexit-behavior: ERROR"), turns: times(3, run), calls: 2, check: failed(messages.LimitExceeded, "run limit (2/2)")},
-		{id: "LM-3 both limits", with: with("run-limit: 2\nthread-limit: 2"), turns: times(3, run), calls: 2, check: ended("Model call limits exceeded: thread limit (2/2), run limit (2/2)")},
-		{id: "LM-5 limit 0", with: with("run-limit: 0"), turns: times(1, run), calls: 0, check: ended("Model call limits exceeded: run limit (0/0)")},
-		{id: "LM-6 retried inside", with: append(with("run-limit: 2"), made{"model-retry", "base-delay: 1ms\nmax-retries: 3"}), turns: times(3, run),
-			script: []any{fault(messages.ProviderError), fault(messages.ProviderError), fault(messages.ProviderError), "ok"}, calls: 5,
-			check: ended("Model call limits exceeded: run limit (2/2)")},
-		{id: "X-44 a new run begins at 0", with: with("run-limit: 1"), turns: []turn{run, {run: "r2", body: run.body}}, calls: 2, check: ended("ok")},
+		{id: "at a run's limit the call ends with a message that names it: END (LM-1)", with: with("run-limit: 2"),
+			turns: times(3, run), calls: 2, check: func(t *testing.T, o outcome) {
+				ended("Model call limits exceeded: run limit (2/2)")(t, o)
+				require.Equal(t, "ok", text(t, o.got[1]))
+			}},
+		{id: "on request it ends with an error: ERROR (LM-2)", with: with("run-limit: 2\nexit-behavior: ERROR"),
+			turns: times(3, run), calls: 2, check: failed(messages.LimitExceeded, "run limit (2/2)")},
+		{id: "both limits are named when both are reached (LM-3)", with: with("run-limit: 2\nthread-limit: 2"),
+			turns: times(3, run), calls: 2, check: ended("Model call limits exceeded: thread limit (2/2), run limit (2/2)")},
+		{id: "a limit of zero lets nothing through (LM-5)", with: with("run-limit: 0"), turns: times(1, run), calls: 0,
+			check: ended("Model call limits exceeded: run limit (0/0)")},
+		{id: "retries inside count once (LM-6)", with: append(with("run-limit: 2"),
+			made{"model-retry", "base-delay: 1ms\nmax-retries: 3"}), turns: times(3, run),
+			script: []any{fault(messages.ProviderError), fault(messages.ProviderError), fault(messages.ProviderError), "ok"},
+			calls:  5,
+			check:  ended("Model call limits exceeded: run limit (2/2)")},
+		{id: "a new run begins at 0 (X-44)", with: with("run-limit: 1"), turns: []turn{run, {run: "r2", body: run.body}},
+			calls: 2, check: ended("ok")},
 	}
 }
 
@@ -190,36 +216,53 @@ func piiRows() []row {
 	const rules = "rules: [{type: %s, strategy: %s}]"
 	history := []chat.Msg{user("I am joe@example.com"), calls("a f"), result("a", "joe@example.com")}
 	return []row{
-		{id: "PI-1 REDACT", with: with(""), turns: ask("mail joe@example.com now"), calls: 1, check: model("mail [REDACTED_EMAIL] now")},
-		{id: "PI-2 MASK 16", with: with(fmt.Sprintf(rules, "credit_card", "MASK")), turns: ask("4111111111111111"), calls: 1, check: model("************1111")},
-		{id: "PI-2 MASK 4", with: with(`rules: [{type: custom, name: code, pattern: 'X\d+', strategy: MASK}]`), turns: ask("is X123."), calls: 1, check: model("is ****.")},
-		{id: "PI-3 HASH twice", with: with(fmt.Sprintf(rules, "email", "HASH")), turns: times(2, ask("a joe@example.com b")[0]), calls: 2, check: func(t *testing.T, o outcome) {
-			require.Regexp(t, `"a <email_hash:[0-9a-f]{8}> b"`, string(o.seen[0]))
-			require.Equal(t, string(o.seen[0]), string(o.seen[1]))
-		}},
-		{id: "PI-4 BLOCK", with: with(fmt.Sprintf(rules, "email", "BLOCK")), turns: ask("joe@example.com"), calls: 0, check: func(t *testing.T, o outcome) {
-			failed(messages.Blocked, "email")(t, o)
-			require.NotContains(t, o.last().Fault.Message, "joe")
-		}},
-		{id: "PI-5 a card that fails the checksum", with: with(fmt.Sprintf(rules, "credit_card", "REDACT")), turns: ask("4111111111111112"), calls: 1, check: model("4111111111111112")},
-		{id: "PI-5 no addresses", with: with(fmt.Sprintf(rules, "ip", "REDACT")), turns: ask("999.1.1.1 and 1.2.3"), calls: 1, check: model("999.1.1.1 and 1.2.3")},
-		{id: "PI-6 defaults", with: with(""), turns: one(request(history...)), script: []any{"to joe@example.com"}, calls: 1, check: func(t *testing.T, o outcome) {
-			msgs := chat.Messages(o.seen[0])
-			require.Equal(t, "I am [REDACTED_EMAIL]", msgs[0].Text())
-			require.Equal(t, "joe@example.com", msgs[2].Text())
-			ended("to joe@example.com")(t, o)
-		}},
-		{id: "PI-7 calls intact", with: with("apply-to-output: true"), turns: ask("x"), calls: 1,
+		{id: "personal data is replaced by its kind: REDACT (PI-1)", with: with(""), turns: ask("mail joe@example.com now"),
+			calls: 1, check: model("mail [REDACTED_EMAIL] now")},
+		{id: "a mask leaves the last four characters of a long value: MASK 16 (PI-2)",
+			with: with(fmt.Sprintf(rules, "credit_card", "MASK")), turns: ask("4111111111111111"), calls: 1,
+			check: model("************1111")},
+		{id: "a mask leaves the last four characters of a long value: MASK 4 (PI-2)",
+			with: with(`rules: [{type: custom, name: code, pattern: 'X\d+', strategy: MASK}]`), turns: ask("is X123."), calls: 1,
+			check: model("is ****.")},
+		{id: "the same value has the same hash, which cannot be looked up: HASH twice (PI-3)",
+			with: with(fmt.Sprintf(rules, "email", "HASH")), turns: times(2, ask("a joe@example.com b")[0]), calls: 2,
+			check: func(t *testing.T, o outcome) {
+				require.Regexp(t, `"a <email_hash:[0-9a-f]{8}> b"`, string(o.seen[0]))
+				require.Equal(t, string(o.seen[0]), string(o.seen[1]))
+			}},
+		{id: "a forbidden value ends the call before the model: BLOCK (PI-4)",
+			with: with(fmt.Sprintf(rules, "email", "BLOCK")), turns: ask("joe@example.com"), calls: 0,
+			check: func(t *testing.T, o outcome) {
+				failed(messages.Blocked, "email")(t, o)
+				require.NotContains(t, o.last().Fault.Message, "joe")
+			}},
+		{id: "a card that fails the checksum (PI-5)", with: with(fmt.Sprintf(rules, "credit_card", "REDACT")),
+			turns: ask("4111111111111112"), calls: 1, check: model("4111111111111112")},
+		{id: "what only looks like personal data stays, and nobody is asked about it: no addresses (PI-5)",
+			with: with(fmt.Sprintf(rules, "ip", "REDACT")), turns: ask("999.1.1.1 and 1.2.3"), calls: 1,
+			check: model("999.1.1.1 and 1.2.3")},
+		{id: "by default only what goes in is searched (PI-6)", with: with(""), turns: one(request(history...)),
+			script: []any{"to joe@example.com"}, calls: 1, check: func(t *testing.T, o outcome) {
+				msgs := chat.Messages(o.seen[0])
+				require.Equal(t, "I am [REDACTED_EMAIL]", msgs[0].Text())
+				require.Equal(t, "joe@example.com", msgs[2].Text())
+				ended("to joe@example.com")(t, o)
+			}},
+		{id: "tool calls stay intact (PI-7)", with: with("apply-to-output: true"), turns: ask("x"), calls: 1,
 			script: []any{[]byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`)},
 			check: func(t *testing.T, o outcome) {
-				require.Equal(t, `{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
+				require.Equal(t,
+					`{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
 					string(o.last().Reply()))
 			}},
-		{id: "PI-8 overlap", with: with("rules: [{type: phone}, {type: credit_card}]"), turns: ask("tel 4111 1111 1111 1111."), calls: 1, check: model("tel [REDACTED_CREDIT_CARD].")},
-		{id: "S4-PII-1 REPLACE and back", with: with(fmt.Sprintf(rules, "email", "REPLACE")), turns: ask("joe@example.com"), model: func(testing.TB) pipeline.Target { return echoes("Dear ") }, calls: 1, check: func(t *testing.T, o outcome) {
-			require.Regexp(t, `^<EMAIL_[a-z]{10}>$`, chat.Messages(o.seen[0])[0].Text())
-			ended("Dear joe@example.com")(t, o)
-		}},
+		{id: "finds that overlap are replaced once (PI-8)", with: with("rules: [{type: phone}, {type: credit_card}]"),
+			turns: ask("tel 4111 1111 1111 1111."), calls: 1, check: model("tel [REDACTED_CREDIT_CARD].")},
+		{id: "personal data in messages is found, and marked or removed: REPLACE and back (S4-PII-1)",
+			with: with(fmt.Sprintf(rules, "email", "REPLACE")), turns: ask("joe@example.com"),
+			model: func(testing.TB) pipeline.Target { return echoes("Dear ") }, calls: 1, check: func(t *testing.T, o outcome) {
+				require.Regexp(t, `^<EMAIL_[a-z]{10}>$`, chat.Messages(o.seen[0])[0].Text())
+				ended("Dear joe@example.com")(t, o)
+			}},
 	}
 }
 
@@ -260,32 +303,47 @@ func todoRows() []row {
 	const a = "#1 [PENDING] a\n"
 	calling := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}`)
 	return []row{
-		todo("TD-1 add", "", "#1 [PENDING] 实现用户登录接口\n", 0, "[TODO_ADD: title=实现用户登录接口]"),
-		todo("TD-2 in progress", "", "#1 [IN_PROGRESS] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=IN_PROGRESS]"),
-		todo("TD-2 completed", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=COMPLETED]"),
-		todo("TD-2 cancelled", "", "#1 [CANCELLED] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=CANCELLED]"),
-		todo("TD-3 bad status", "xy", a+"#2 [PENDING] b\n", 1, "[TODO_ADD: title=a]", "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]"),
-		todo("TD-4 bad ids", "", a, 2, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]"),
-		todo("TD-5 no title", "ab", "", 2, "a[TODO_ADD: title=][TODO_ADD: foo]b"),
-		todo("TD-6 two", "前中后", a+"#2 [PENDING] b\n", 0, "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后"),
-		todo("TD-7 comma", "", "#1 [PENDING] a, b=c\n", 0, "[TODO_ADD: title=a, b=c]"),
-		todo("TD-8 bracket", " now]", "#1 [PENDING] fix [x\n", 0, "[TODO_ADD: title=fix [x] now]"),
-		todo("TD-9 lower case", "", a, 1, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=completed]"),
-		todo("TD-10 not ours", "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x", "", 0, "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x"),
-		todo("TD-11 TD-12 new id", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a][TODO_UPDATE: id=1, status=COMPLETED]"),
-		{id: "TD-13 two sessions", with: with, turns: []turn{{session: "a", body: body}, {session: "b", body: body}, {session: "a", body: body}}, script: []any{"[TODO_ADD: title=a]", "ok"}, calls: 3,
+		todo("ADD makes a pending item and leaves the text (TD-1)", "", "#1 [PENDING] 实现用户登录接口\n", 0,
+			"[TODO_ADD: title=实现用户登录接口]"),
+		todo("UPDATE moves an item through its states: in progress (TD-2)", "", "#1 [IN_PROGRESS] a\n", 0,
+			"[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=IN_PROGRESS]"),
+		todo("UPDATE moves an item through its states: completed (TD-2)", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]",
+			"[TODO_UPDATE: id=1, status=COMPLETED]"),
+		todo("UPDATE moves an item through its states: cancelled (TD-2)", "", "#1 [CANCELLED] a\n", 0, "[TODO_ADD: title=a]",
+			"[TODO_UPDATE: id=1, status=CANCELLED]"),
+		todo("an unknown state is a warning, and later directives still count (TD-3)", "xy", a+"#2 [PENDING] b\n", 1,
+			"[TODO_ADD: title=a]", "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]"),
+		todo("an unknown or odd id is a warning (TD-4)", "", a, 2, "[TODO_ADD: title=a]",
+			"[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]"),
+		todo("a title is required (TD-5)", "ab", "", 2, "a[TODO_ADD: title=][TODO_ADD: foo]b"),
+		todo("several directives in one text work, and the text closes around them (TD-6)", "前中后", a+"#2 [PENDING] b\n",
+			0, "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后"),
+		todo("commas belong to a title (TD-7)", "", "#1 [PENDING] a, b=c\n", 0, "[TODO_ADD: title=a, b=c]"),
+		todo("a directive ends at its first closing bracket (TD-8)", " now]", "#1 [PENDING] fix [x\n", 0,
+			"[TODO_ADD: title=fix [x] now]"),
+		todo("states are written exactly (TD-9)", "", a, 1, "[TODO_ADD: title=a]", "[TODO_UPDATE: id=1, status=completed]"),
+		todo("what is not a directive stays in the text (TD-10)", "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x", "",
+			0, "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x"),
+		todo("an item can be added and updated in one text (TD-11 TD-12)", "", "#1 [COMPLETED] a\n", 0,
+			"[TODO_ADD: title=a][TODO_UPDATE: id=1, status=COMPLETED]"),
+		{id: "each session has its own list (TD-13)", with: with,
+			turns:  []turn{{session: "a", body: body}, {session: "b", body: body}, {session: "a", body: body}},
+			script: []any{"[TODO_ADD: title=a]", "ok"}, calls: 3,
 			check: func(t *testing.T, o outcome) {
 				require.NotContains(t, string(o.seen[1]), "#1 [")
 				require.Contains(t, string(o.seen[2]), "#1 [PENDING] a")
 			}},
-		{id: "TD-14 tool calls and no text", with: with, turns: one(body), script: []any{calling}, calls: 1, check: func(t *testing.T, o outcome) {
-			require.Nil(t, o.last().Fault)
-			require.Equal(t, string(calling), string(o.last().Reply()))
-		}},
-		todo("TD-15 order of fields", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]", "[TODO_UPDATE: status=COMPLETED, id=1]"),
-		todo("TD-16b one valid, one not", "z", a, 1, "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z"),
-		{id: "contracts 18 no session", with: with, turns: []turn{{session: "-", body: body}}, script: []any{"[TODO_ADD: title=z]"}, calls: 1, check: func(t *testing.T, o outcome) {
-			ended("[TODO_ADD: title=z]")(t, o)
-		}},
+		{id: "tool calls and no text (TD-14)", with: with, turns: one(body), script: []any{calling}, calls: 1,
+			check: func(t *testing.T, o outcome) {
+				require.Nil(t, o.last().Fault)
+				require.Equal(t, string(calling), string(o.last().Reply()))
+			}},
+		todo("the fields of a directive come in any order (TD-15)", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]",
+			"[TODO_UPDATE: status=COMPLETED, id=1]"),
+		todo("one valid, one not (TD-16b)", "z", a, 1, "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z"),
+		{id: "contracts 18 no session", with: with, turns: []turn{{session: "-", body: body}},
+			script: []any{"[TODO_ADD: title=z]"}, calls: 1, check: func(t *testing.T, o outcome) {
+				ended("[TODO_ADD: title=z]")(t, o)
+			}},
 	}
 }

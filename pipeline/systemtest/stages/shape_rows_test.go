@@ -43,10 +43,11 @@ func editRows() []row {
 	with := func(yaml string) []made { return []made{{"context-editing", yaml}} }
 	const trim = "strategy: TRIM\nmax-tokens: 100"
 	gets := func(id, yaml string, in, want []chat.Msg) row {
-		return row{id: id, with: with(yaml), turns: one(request(in...)), calls: 1, summary: "they said hello", check: func(t *testing.T, o outcome) {
-			same(t, o, request(want...))
-			require.Empty(t, o.summaries)
-		}}
+		return row{id: id, with: with(yaml), turns: one(request(in...)), calls: 1, summary: "they said hello",
+			check: func(t *testing.T, o outcome) {
+				same(t, o, request(want...))
+				require.Empty(t, o.summaries)
+			}}
 	}
 	exact := func(total int) []chat.Msg {
 		return join([]chat.Msg{sys(sized("be kind ", 10))}, talk(18, 200), []chat.Msg{user(sized("now ", total-3610))})
@@ -62,37 +63,44 @@ func editRows() []row {
 	}
 	long, big := rounds(5, 20), rounds(20, 270)
 	summarised := func(id, strategy string, in []chat.Msg, budget int, check func(t *testing.T, in, got []chat.Msg)) row {
-		return row{id: id, with: with("strategy: " + strategy), turns: times(2, turn{body: request(in...)}), summary: "they said hello", calls: 2, check: func(t *testing.T, o outcome) {
-			require.Len(t, o.summaries, 1, "one summary, which the second call finds")
-			require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13 stable")
-			require.NotContains(t, string(o.summaries[0]), "be kind", "CE-10")
-			got := chat.Messages(o.seen[0])
-			require.Equal(t, string(in[0].Raw), string(got[0].Raw), "CE-10")
-			require.Contains(t, got[1].Text(), "they said hello")
-			require.Less(t, len(o.seen[0])/4, budget)
-			check(t, in, got)
-		}}
+		return row{id: id, with: with("strategy: " + strategy), turns: times(2, turn{body: request(in...)}),
+			summary: "they said hello", calls: 2, check: func(t *testing.T, o outcome) {
+				require.Len(t, o.summaries, 1, "one summary, which the second call finds")
+				require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13 stable")
+				require.NotContains(t, string(o.summaries[0]), "be kind", "CE-10")
+				got := chat.Messages(o.seen[0])
+				require.Equal(t, string(in[0].Raw), string(got[0].Raw), "CE-10")
+				require.Contains(t, got[1].Text(), "they said hello")
+				require.Less(t, len(o.seen[0])/4, budget)
+				check(t, in, got)
+			}}
 	}
 	out := []row{
-		gets("CE-1 the middle goes", trim, talk20, join(talk20[:2], talk20[10:])),
-		gets("CE-2 nothing in the middle", trim, talk12, talk12),
-		gets("CE-3 within max-tokens", trim, talk(20, 5), talk(20, 5)),
-		gets("CE-5 CE-3 exactly the threshold", "strategy: SUMMARIZE", exact(4000), exact(4000)),
-		summarised("CE-5 CE-6 one above", "SUMMARIZE", exact(4001), 3000, func(t *testing.T, in, got []chat.Msg) {
-			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
-		}),
-		gets("CE-8 system and the last three rounds", "strategy: SLIDING_WINDOW\nwindow-rounds: 3\nmax-tokens: 100", long, join(long[:1], long[9:])),
-		summarised("CE-9 summary, then window", "HYBRID", big, 8000, func(t *testing.T, in, got []chat.Msg) {
-			require.Equal(t, "user", got[2].Role())
-			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]))
-		}),
-		gets("CE-10 CE-11 pinned in the middle", trim, pinned, join(pinned[:2], pinned[4:6], pinned[8:])),
-		gets("CE-12 a cut inside five parallel results", trim, parallel, join(parallel[:2], parallel[12:])),
-		gets("X-21 a round starts at a user message", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10", long, join(long[:1], long[17:])),
+		gets("TRIM over its budget keeps both ends (CE-1)", trim, talk20, join(talk20[:2], talk20[10:])),
+		gets("TRIM with nothing in the middle changes nothing (CE-2)", trim, talk12, talk12),
+		gets("below its budget no strategy does anything (CE-3)", trim, talk(20, 5), talk(20, 5)),
+		gets("SUMMARIZE begins just above its threshold: exactly the threshold (CE-5 CE-3)", "strategy: SUMMARIZE",
+			exact(4000), exact(4000)),
+		summarised("SUMMARIZE begins just above its threshold: one above (CE-5 CE-6)", "SUMMARIZE", exact(4001), 3000,
+			func(t *testing.T, in, got []chat.Msg) {
+				require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
+			}),
+		gets("system and the last three rounds (CE-8)", "strategy: SLIDING_WINDOW\nwindow-rounds: 3\nmax-tokens: 100", long,
+			join(long[:1], long[9:])),
+		summarised("HYBRID fits the budget unless the newest round alone does not (CE-9)", "HYBRID", big, 8000,
+			func(t *testing.T, in, got []chat.Msg) {
+				require.Equal(t, "user", got[2].Role())
+				require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]))
+			}),
+		gets("pinned messages in the middle stay (CE-10 CE-11)", trim, pinned, join(pinned[:2], pinned[4:6], pinned[8:])),
+		gets("a cut inside five parallel results (CE-12)", trim, parallel, join(parallel[:2], parallel[12:])),
+		gets("a round starts at a user message (X-21)", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10", long,
+			join(long[:1], long[17:])),
 	}
 	// The history is cut before tools are chosen and the list is written, so that neither is ever cut.
-	out = append(out, row{id: "X-15 outside tool selection and todo", calls: 1, turns: one(request(long...)),
-		with: []made{{"todo-list", ""}, {"tool-selection", ""}, {"context-editing", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10"}},
+	out = append(out, row{id: "outside tool selection and todo (X-15)", calls: 1, turns: one(request(long...)),
+		with: []made{{"todo-list", ""}, {"tool-selection", ""},
+			{"context-editing", "strategy: SLIDING_WINDOW\nwindow-rounds: 1\nmax-tokens: 10"}},
 		check: func(t *testing.T, o outcome) {
 			for i, want := range []string{"context-editing", "tool-selection", "todo-list", "model"} {
 				require.True(t, strings.HasPrefix(o.last().Slip.Path[i], want), o.last().Slip.Path)
@@ -101,23 +109,27 @@ func editRows() []row {
 			require.Len(t, chat.Messages(o.seen[0]), 5)
 		}})
 	for _, fails := range []any{fault(messages.ProviderError), "", " \n"} {
-		out = append(out, row{id: fmt.Sprintf("CE-6 no summary to be had %q", fails), with: with("strategy: SUMMARIZE"), turns: one(request(exact(4001)...)), summary: fails, calls: 1,
+		out = append(out, row{id: fmt.Sprintf("no summary is to be had: %q (CE-6)", fails), with: with("strategy: SUMMARIZE"),
+			turns: one(request(exact(4001)...)), summary: fails, calls: 1,
 			check: func(t *testing.T, o outcome) {
 				require.Len(t, o.summaries, 1)
 				same(t, o, request(exact(4001)...))
 			}})
 	}
 	for _, strategy := range []string{"TRIM", "SUMMARIZE", "SLIDING_WINDOW", "HYBRID", "CLEAR_TOOL_USES"} {
-		out = append(out, row{id: "CE-10 CE-11 CE-12 CE-13 " + strategy,
-			with:  with("strategy: " + strategy + "\nmax-tokens: 1000\nsummarize-threshold: 1000\nwindow-rounds: 2\nclear-tool-uses: {trigger: 1000, keep: 1}"),
-			turns: times(2, turn{body: request(join(rounds(6, 100), five, []chat.Msg{user("and now?")})...)}), summary: "before", calls: 2,
-			check: func(t *testing.T, o outcome) {
-				require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13")
-				msgs := chat.Messages(o.seen[0])
-				require.Equal(t, "be kind", msgs[0].Text(), "CE-10")
-				require.Equal(t, "and now?", msgs[len(msgs)-1].Text(), "CE-11")
-				require.Less(t, len(o.seen[0]), len(request(join(rounds(6, 100), five)...)))
-			}})
+		out = append(out,
+			row{id: strategy + " keeps the system message, the newest one and whole rounds (CE-10 CE-11 CE-12 CE-13)",
+				with: with("strategy: " + strategy +
+					"\nmax-tokens: 1000\nsummarize-threshold: 1000\nwindow-rounds: 2\nclear-tool-uses: {trigger: 1000, keep: 1}"),
+				turns:   times(2, turn{body: request(join(rounds(6, 100), five, []chat.Msg{user("and now?")})...)}),
+				summary: "before", calls: 2,
+				check: func(t *testing.T, o outcome) {
+					require.Equal(t, string(o.seen[0]), string(o.seen[1]), "CE-13")
+					msgs := chat.Messages(o.seen[0])
+					require.Equal(t, "be kind", msgs[0].Text(), "CE-10")
+					require.Equal(t, "and now?", msgs[len(msgs)-1].Text(), "CE-11")
+					require.Less(t, len(o.seen[0]), len(request(join(rounds(6, 100), five)...)))
+				}})
 	}
 	return out
 }
@@ -141,36 +153,41 @@ func clearRows() []row {
 		return ids
 	}
 	clears := func(id, keys string, in []chat.Msg, want ...string) row {
-		return row{id: id, with: []made{{"context-editing", "strategy: CLEAR_TOOL_USES\nclear-tool-uses: {" + keys + "}"}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
-			require.Equal(t, want, cleared(o.seen[0], "[cleared]"))
-			if want == nil {
-				same(t, o, request(in...))
-			}
-			require.Len(t, chat.Messages(o.seen[0]), len(in), "no message is taken or invented")
-		}}
+		return row{id: id, with: []made{{"context-editing", "strategy: CLEAR_TOOL_USES\nclear-tool-uses: {" + keys + "}"}},
+			turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
+				require.Equal(t, want, cleared(o.seen[0], "[cleared]"))
+				if want == nil {
+					same(t, o, request(in...))
+				}
+				require.Len(t, chat.Messages(o.seen[0]), len(in), "no message is taken or invented")
+			}}
 	}
-	fresh := join(five, []chat.Msg{user("next"), calls("n1 x"), result("n1", "[cleared]"), calls("n2 x"), result("n2", "tail")})
+	fresh := join(five, []chat.Msg{user("next"), calls("n1 x"), result("n1", "[cleared]"), calls("n2 x"),
+		result("n2", "tail")})
 	open := join(five[:3], []chat.Msg{calls("o1 x", "o2 x"), result("o1", sized("", 50)), user("go on")})
-	inputs := clears("CU-8 clear-tool-inputs true", "trigger: 1, keep: 4, clear-tool-inputs: true", five, "c1")
+	inputs := clears("arguments are emptied only on request; ids and names stay: clear-tool-inputs true (CU-8)",
+		"trigger: 1, keep: 4, clear-tool-inputs: true", five, "c1")
 	check8 := inputs.check
 	inputs.check = func(t *testing.T, o outcome) {
 		check8(t, o)
 		c := chat.Messages(o.seen[0])[1].ToolCalls()[0]
 		require.Equal(t, []string{"c1", "k", "{}"}, []string{c.ID(), c.Name(), c.Arguments()})
 	}
-	untouched := clears("CU-8 clear-tool-inputs false", "trigger: 1, keep: 4", five, "c1")
+	untouched := clears("arguments are emptied only on request; ids and names stay: clear-tool-inputs false (CU-8)",
+		"trigger: 1, keep: 4", five, "c1")
 	checkFalse := untouched.check
 	untouched.check = func(t *testing.T, o outcome) {
 		checkFalse(t, o)
 		require.Equal(t, string(five[1].Raw), string(chat.Messages(o.seen[0])[1].Raw))
 	}
-	placeholder := clears("CU-10 placeholder", "trigger: 1, keep: 0, placeholder: X", five)
+	placeholder := clears("the placeholder can be chosen (CU-10)", "trigger: 1, keep: 0, placeholder: X", five)
 	placeholder.check = func(t *testing.T, o outcome) {
 		require.Equal(t, []string{"c1", "c2", "c3", "c4", "c5"}, cleared(o.seen[0], "X"))
 	}
 	// The second attempt of an outer stage gets the request as the caller wrote it, and is cleared alike; what the
 	// fallback kept is the history as it was.
-	kept := clears("CU-9 CU-11 a second pass over the caller's history", "trigger: 1, keep: 1", five, "c1", "c2", "c3", "c4")
+	kept := clears("a second pass over the caller's history (CU-9 CU-11)", "trigger: 1, keep: 1", five, "c1", "c2", "c3",
+		"c4")
 	kept.with = append(kept.with, made{"model-fallback", "fallback-models: [m1]\nmax-retries: 1"})
 	kept.script, kept.calls = []any{fault(messages.ProviderError), "ok"}, 2
 	checkKept := kept.check
@@ -179,7 +196,7 @@ func clearRows() []row {
 		require.Equal(t, strings.Replace(string(o.seen[0]), `"model":"m"`, `"model":"m1"`, 1), string(o.seen[1]))
 		require.Contains(t, string(o.last().Request()), `"tool_calls"`)
 	}
-	unanswered := clears("CU-13 a call without result", "trigger: 1, keep: 0", open, "c1", "o1")
+	unanswered := clears("a call without result (CU-13)", "trigger: 1, keep: 0", open, "c1", "o1")
 	unanswered.with = append(unanswered.with, made{"pair-repair", ""})
 	unanswered.turns = []turn{{run: "r", body: request(open...)}}
 	unanswered.check = func(t *testing.T, o outcome) { // the result is pair repair's, and clearing alone leaves the count
@@ -193,18 +210,20 @@ func clearRows() []row {
 		return r
 	}
 	return []row{
-		clears("CU-1 not over the trigger", "trigger: 100000", five),
-		clears("CU-3 no more results than keep", "trigger: 1, keep: 5", five),
-		clears("CU-4 keep 0", "trigger: 1, keep: 0", five, "c1", "c2", "c3", "c4", "c5"),
-		clears("CU-5 stops when enough is freed", "trigger: 1, keep: 1, clear-at-least: 150", five, "c1", "c2"),
-		clears("CU-6 clear-at-least cannot be reached", "trigger: 1, keep: 1, clear-at-least: 5000", five),
-		clears("CU-7 excluded tools", "trigger: 1, keep: 1, exclude-tools: [k]", uses("k", "x", "y", "z"), "c2", "c3"),
+		clears("not over the trigger (CU-1)", "trigger: 100000", five),
+		clears("no more results than keep (CU-3)", "trigger: 1, keep: 5", five),
+		clears("with nothing kept all results are cleared (CU-4)", "trigger: 1, keep: 0", five, "c1", "c2", "c3", "c4", "c5"),
+		clears("stops when enough is freed (CU-5)", "trigger: 1, keep: 1, clear-at-least: 150", five, "c1", "c2"),
+		clears("clear-at-least cannot be reached (CU-6)", "trigger: 1, keep: 1, clear-at-least: 5000", five),
+		clears("excluded tools stay and take no place of others (CU-7)", "trigger: 1, keep: 1, exclude-tools: [k]",
+			uses("k", "x", "y", "z"), "c2", "c3"),
 		untouched, inputs, kept, placeholder,
-		clears("CU-12 a fresh result says the placeholder", "trigger: 1, keep: 1", fresh, "c1", "c2", "c3", "c4", "c5", "n1"),
+		clears("a fresh result says the placeholder (CU-12)", "trigger: 1, keep: 1", fresh, "c1", "c2", "c3", "c4", "c5",
+			"n1"),
 		unanswered,
-		clears("CU-14 one above by chars", fmt.Sprintf("trigger: %d, keep: 4", chars-1), five, "c1"),
-		another("CU-14 CU-1 the same trigger by another counter", chars-1),
-		another("CU-14 and a lower one", chars/3, "c1"),
+		clears("one above by chars (CU-14)", fmt.Sprintf("trigger: %d, keep: 4", chars-1), five, "c1"),
+		another("the same trigger by another counter (CU-14 CU-1)", chars-1),
+		another("a lower trigger by another counter (CU-14)", chars/3, "c1"),
 	}
 }
 
@@ -214,38 +233,45 @@ func hintRows() []row {
 - {name: data-analysis-agent, keywords: [{keyword: 数据分析, weight: 5}, {keyword: 统计, weight: 3}]}`
 	const hint = "[DELEGATION_HINT] 建议委派给: "
 	hints := func(id, want string, in ...chat.Msg) row {
-		return row{id: id, with: []made{{"sub-agent", agents}}, turns: one(request(in...)), calls: 1, check: func(t *testing.T, o outcome) {
-			if want == "" {
-				same(t, o, request(in...))
-				return
-			}
-			prompt := chat.SystemText(o.seen[0])
-			require.True(t, strings.HasSuffix(prompt, hint+want), prompt)
-			require.Equal(t, 1, strings.Count(prompt, hint))
-			require.Equal(t, in[0].Role() != "system", prompt == hint+want, "SA-10")
-		}}
+		return row{id: id, with: []made{{"sub-agent", agents}}, turns: one(request(in...)), calls: 1,
+			check: func(t *testing.T, o outcome) {
+				if want == "" {
+					same(t, o, request(in...))
+					return
+				}
+				prompt := chat.SystemText(o.seen[0])
+				require.True(t, strings.HasSuffix(prompt, hint+want), prompt)
+				require.Equal(t, 1, strings.Count(prompt, hint))
+				require.Equal(t, in[0].Role() != "system", prompt == hint+want, "SA-10")
+			}}
 	}
 	kind := sys("be kind")
-	tie := hints("SA-6 a tie", "code-review-agent, 匹配度: 5", kind, user("数据分析 代码审查"))
+	tie := hints("of equal agents the first configured one is named, always (SA-6)", "code-review-agent, 匹配度: 5",
+		kind, user("数据分析 代码审查"))
 	tie.turns, tie.calls = times(20, tie.turns[0]), 20
-	english := hints("SA-11 CX-8 a hint of the other language gives way", "", kind, user("代码审查"))
-	english.texts, english.turns = "en", one(request(sys("be kind\n\n"+hint+"data-analysis-agent, 匹配度: 5"), user("代码审查")))
+	english := hints("a hint of the other language gives way (SA-11 CX-8)", "", kind, user("代码审查"))
+	english.texts, english.turns = "en", one(request(sys("be kind\n\n"+hint+"data-analysis-agent, 匹配度: 5"),
+		user("代码审查")))
 	english.check = func(t *testing.T, o outcome) {
-		require.Equal(t, "be kind\n\n[DELEGATION_HINT] suggested agent: code-review-agent, match score: 5", chat.SystemText(o.seen[0]))
+		require.Equal(t, "be kind\n\n[DELEGATION_HINT] suggested agent: code-review-agent, match score: 5",
+			chat.SystemText(o.seen[0]))
 	}
 	return []row{
 		english,
-		hints("SA-1 one keyword", "code-review-agent, 匹配度: 5", kind, user("请做代码审查")),
-		hints("SA-2 below the least score", "", kind, user("please review")),
-		hints("SA-3 two keywords", "code-review-agent, 匹配度: 7", kind, user("review 一下代码质量")),
-		hints("SA-4 three times", "", kind, user("review review review")),
-		hints("SA-5 the best agent", "data-analysis-agent, 匹配度: 8", kind, user("代码审查后做数据分析和统计")),
+		hints("a keyword names the agent in the last line of the system prompt (SA-1)", "code-review-agent, 匹配度: 5",
+			kind, user("请做代码审查")),
+		hints("below the least score (SA-2)", "", kind, user("please review")),
+		hints("several keywords add up (SA-3)", "code-review-agent, 匹配度: 7", kind, user("review 一下代码质量")),
+		hints("a keyword counts once however often it comes (SA-4)", "", kind, user("review review review")),
+		hints("only the best agent is named (SA-5)", "data-analysis-agent, 匹配度: 8", kind,
+			user("代码审查后做数据分析和统计")),
 		tie,
-		hints("SA-7 only in older messages", "", kind, user("代码审查"), says("代码审查"), user("ok")),
-		hints("SA-8 no user message", "", kind, says("代码审查")),
-		hints("SA-9 case", "", kind, user("Review 代码质量")),
-		hints("SA-10 no system prompt", "code-review-agent, 匹配度: 5", user("代码审查")),
-		hints("SA-11 the prompt brings a hint", "data-analysis-agent, 匹配度: 5", sys("be kind\n\n"+hint+"code-review-agent, 匹配度: 5"), user("数据分析")),
+		hints("only in older messages (SA-7)", "", kind, user("代码审查"), says("代码审查"), user("ok")),
+		hints("without a user message nothing happens (SA-8)", "", kind, says("代码审查")),
+		hints("case matters by default (SA-9)", "", kind, user("Review 代码质量")),
+		hints("without a system prompt one is made (SA-10)", "code-review-agent, 匹配度: 5", user("代码审查")),
+		hints("the prompt brings a hint (SA-11)", "data-analysis-agent, 匹配度: 5",
+			sys("be kind\n\n"+hint+"code-review-agent, 匹配度: 5"), user("数据分析")),
 	}
 }
 
@@ -254,7 +280,9 @@ func selectionRows() []row {
 		var list []string
 		for _, tool := range tools {
 			name, desc, _ := strings.Cut(tool, " ")
-			list = append(list, fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":{"x":1.50}},"y":null}`, name, desc))
+			list = append(list,
+				fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":{"x":1.50}},"y":null}`, name,
+					desc))
 		}
 		return []byte(`{"model":"m","messages":[` + string(user(text).Raw) + `],"tools":[` + strings.Join(list, ",") + `]}`)
 	}
@@ -268,23 +296,26 @@ func selectionRows() []row {
 		return out
 	}
 	picks := func(id, yaml string, body []byte, want ...string) row {
-		return row{id: id, with: []made{{"tool-selection", yaml}}, turns: one(body), calls: 1, check: func(t *testing.T, o outcome) {
-			for _, raw := range o.seen {
-				require.Equal(t, want, names(raw))
-			}
-		}}
+		return row{id: id, with: []made{{"tool-selection", yaml}}, turns: one(body), calls: 1,
+			check: func(t *testing.T, o outcome) {
+				for _, raw := range o.seen {
+					require.Equal(t, want, names(raw))
+				}
+			}}
 	}
 	var all []string
 	for i := range 15 {
 		all = append(all, fmt.Sprintf("t%02d", i))
 	}
-	tie := picks("TS-7 equal scores", "max-tools: 4\nalways-include: []", offer("t13 t14", all...), "t13", "t14", "t00", "t01")
+	tie := picks("equal tools keep their order (TS-7)", "max-tools: 4\nalways-include: []", offer("t13 t14", all...),
+		"t13", "t14", "t00", "t01")
 	tie.turns, tie.calls = times(20, tie.turns[0]), 20
 	// A score is read off by ranking: before a rival of one point less (two where none exists), behind one more.
 	const best, none = "max-tools: 1\nalways-include: []", "max-tools: 10\nalways-include: []"
 	reply := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}}]}`)
 	memory := func(strict bool) row {
-		r := picks(fmt.Sprintf("TS-11 strict %v", strict), fmt.Sprintf("strict: %v", strict), offer("t00", all...), all[:10]...)
+		r := picks(fmt.Sprintf("strict is %v (TS-11)", strict), fmt.Sprintf("strict: %v", strict), offer("t00", all...),
+			all[:10]...)
 		r.script = []any{reply}
 		r.turns[0].run = "r"
 		r.check = func(t *testing.T, o outcome) {
@@ -298,26 +329,36 @@ func selectionRows() []row {
 		return r
 	}
 	inUse := func(id string, in []chat.Msg, stay ...string) row {
-		body := rawjson.SetField(request(in...), "tools", func() []byte { raw, _ := rawjson.Field(offer("x", all...), "tools"); return raw }())
+		body := rawjson.SetField(request(in...), "tools",
+			func() []byte { raw, _ := rawjson.Field(offer("x", all...), "tools"); return raw }())
 		return picks(id, "max-tools: 3\nalways-include: []", body, append([]string{"t00", "t01", "t02"}, stay...)...)
 	}
 	return []row{
-		picks("TS-1 the full name and its parts are 16", best, offer("用 searchWeb 查 a b c d e f g h", "rival a,b,c,d,e,f,g", "searchWeb", "last a,b,c,d,e,f,g"), "searchWeb"),
-		picks("TS-1 no more than 16", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i", "other"), "rival", "searchWeb"), // named, so it stays
-		picks("TS-2 a part is 3", best, offer("search something a", "rival a", "searchWeb"), "searchWeb"),
-		picks("TS-3 two words are 4", best, offer("search alpha beta", "searchWeb", "zz alpha,beta"), "zz"),
-		picks("TS-4 always-include outside the top", "always-include: [t14, t12, t14]", offer("t00", all...), append(append([]string{}, all[:10]...), "t14", "t12")...),
-		picks("TS-5 always-include inside the top", "always-include: [t03, t09]", offer("t00", all...), all[:10]...),
-		picks("TS-6 seven tools", none, offer("t06", all[:7]...), all[:7]...),
+		picks("the full name and its parts are 16 (TS-1)", best,
+			offer("用 searchWeb 查 a b c d e f g h", "rival a,b,c,d,e,f,g", "searchWeb", "last a,b,c,d,e,f,g"), "searchWeb"),
+		picks("no more than 16 (TS-1)", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i", "other"), "rival", "searchWeb"), // named, so it stays
+		picks("a part is 3 (TS-2)", best, offer("search something a", "rival a", "searchWeb"), "searchWeb"),
+		picks("two words are 4 (TS-3)", best, offer("search alpha beta", "searchWeb", "zz alpha,beta"), "zz"),
+		picks("always-include outside the top (TS-4)", "always-include: [t14, t12, t14]", offer("t00", all...),
+			append(append([]string{}, all[:10]...), "t14", "t12")...),
+		picks("always-include inside the top (TS-5)", "always-include: [t03, t09]", offer("t00", all...), all[:10]...),
+		picks("fewer tools than the limit all stay (TS-6)", none, offer("t06", all[:7]...), all[:7]...),
 		tie,
-		picks("TS-8 a missing tool", "always-include: [nowhere]", offer("t00", all...), all[:10]...),
-		picks("TS-9 CX-5 nothing matches: all stay", "", offer("yes", append(append([]string{}, all[:14]...), "getCurrentTime")...), append(append([]string{}, all[:14]...), "getCurrentTime")...),
-		picks("TS-10 getURLInfo is 3", best, offer("URL a", "rival a", "getURLInfo"), "getURLInfo"),
+		picks("an unknown name among those always included is a warning (TS-8)", "always-include: [nowhere]",
+			offer("t00", all...), all[:10]...),
+		picks("nothing matches: all stay (TS-9 CX-5)", "",
+			offer("yes", append(append([]string{}, all[:14]...), "getCurrentTime")...),
+			append(append([]string{}, all[:14]...), "getCurrentTime")...),
+		picks("abbreviations in a name are parts of it: getURLInfo is 3 (TS-10)", best,
+			offer("URL a", "rival a", "getURLInfo"), "getURLInfo"),
 		memory(false), memory(true),
 		inUse("tools that were called stay, also when their results are long ago (CX-5)",
-			[]chat.Msg{user("do"), calls("1 t14", "2 t11"), result("1", "a"), result("2", "b"), says("done"), user("and t00 now")}, "t11", "t14"),
+			[]chat.Msg{user("do"), calls("1 t14", "2 t11"), result("1", "a"), result("2", "b"), says("done"),
+				user("and t00 now")}, "t11", "t14"),
 		inUse("a tool that the last messages name stays (CX-5)",
-			[]chat.Msg{user("hi"), says("I can do that with t13, shall I? Not with t120 or xt12."), user("yes, and t00")}, "t13"),
-		inUse("one of a name that the text goes on after is not named (CX-5)", []chat.Msg{says("用t13吧"), user("好, t00")}, "t13"),
+			[]chat.Msg{user("hi"), says("I can do that with t13, shall I? Not with t120 or xt12."), user("yes, and t00")},
+			"t13"),
+		inUse("one of a name that the text goes on after is not named (CX-5)",
+			[]chat.Msg{says("用t13吧"), user("好, t00")}, "t13"),
 	}
 }

@@ -45,15 +45,19 @@ func upstream(t *testing.T) string {
 		say, think := as.Replace(gjson.GetBytes(raw, "x-say").String()), as.Replace(thought)
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(choice int, delta, finish string) {
-			_, _ = fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
+			_,
+				_ = fmt.Fprintf(w,
+				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
 		}
 		n := int(gjson.GetBytes(raw, "n").Int())
-		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step,
+			len(rest)):] {
 			for c := range n {
 				event(c, `{"reasoning_content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}
 		}
-		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+		for rest, step := []rune(say), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step,
+			len(rest)):] {
 			for c := range n {
 				event(c, `{"content":`+string(rawjson.Encode(string(rest[:min(step, len(rest))])))+`}`, "null")
 			}
@@ -92,7 +96,7 @@ func TestStreamsThroughStages(t *testing.T) {
 	const want = "前中 joe@example.com, [x]  pay [REDACTED_CREDIT_CARD] to <EMAIL_2> [TODO_ADD: 后 <EMAIL_"
 	t.Run("cut", func(t *testing.T) {
 		for _, step := range []int{1, 2, 5, 17, 1000} {
-			t.Run(fmt.Sprint("TD-1 TD-2 TD-6 S4-PII-1 pieces of ", step), func(t *testing.T) {
+			t.Run(fmt.Sprint("pieces of ", step, " (TD-1 TD-2 TD-6 S4-PII-1)"), func(t *testing.T) {
 				t.Parallel()
 				session := fmt.Sprint("s", step)
 				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, rawjson.Encode(say))
@@ -126,7 +130,7 @@ func TestStreamsThroughStages(t *testing.T) {
 // TestTodoOnTwoWorkers: calls of one session that end at the same time on several workers lose no directive (TD-13).
 func TestTodoOnTwoWorkers(t *testing.T) {
 	t.Parallel()
-	t.Run("TD-13 S0-TODO-5 concurrent calls of one session", func(t *testing.T) {
+	t.Run("concurrent calls of one session (TD-13 S0-TODO-5)", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, bus.Config{})
 		d := stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }}

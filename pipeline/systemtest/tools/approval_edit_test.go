@@ -21,7 +21,8 @@ import (
 func TestAnEditedCallIsAskedAboutAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+	require.NoError(t,
+		os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
 agent:
   interceptor:
     approval:

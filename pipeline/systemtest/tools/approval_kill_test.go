@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,8 +18,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 )
 
-// HI-12 with real processes: whole Shallot processes are killed while calls are parked, wait, are decided and go on. Each
-// call is asked about until somebody decides, ends once, and its tool runs at most once; rejected ones never run.
+// HI-12 with real processes: whole Shallot processes are killed while calls are parked, wait, are decided and go on.
+// Each call is asked about until somebody decides, ends once, and its tool runs at most once; rejected ones never
+// run.
 func TestApprovalUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -39,7 +39,8 @@ tool:
   tools:
     - {name: once, executor: "nats:work.once", effect: write, timeout: 5s, approval: always}
 `), 0o600))
-	tool := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
+	tool := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects,
+		"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 	tool.start()
 	t.Cleanup(tool.kill)
 	all := []*process{}
@@ -88,7 +89,8 @@ tool:
 				decision := []string{"approve", "reject"}[i%2]
 				for time.Now().Before(limit) {
 					m = request("shallot.v1.approval.answer", `{"call":"`+ids[i]+`","decision":"`+decision+`"}`, "")
-					if m == nil || gjson.GetBytes(m.Data, "status").Str == "decided" || m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
+					if m == nil || gjson.GetBytes(m.Data, "status").Str == "decided" ||
+						m.Header.Get("Shallot-Fault") == string(messages.Conflict) {
 						break
 					}
 				}
@@ -119,12 +121,7 @@ tool:
 		}
 	}
 	require.Greater(t, kills, 3)
-	raw, err := os.ReadFile(effects)
-	require.NoError(t, err)
-	ran := map[string]int{}
-	for _, id := range strings.Fields(string(raw)) {
-		ran[id]++
-	}
+	ran := effectsIn(t, effects)
 	count, seen := map[string]int{}, map[string]bool{}
 	for i, m := range ends {
 		require.NotNil(t, m, "call %d did not end", i)

@@ -146,7 +146,7 @@ func TestApprovalRows(t *testing.T) {
 		}
 		return out
 	}
-	t.Run("HI-1 HI-11", func(t *testing.T) {
+	t.Run("one tool that needs a person holds its batch, and a condition that does not hold asks nobody (HI-1 HI-11)", func(t *testing.T) {
 		for _, tool := range []string{"free", "pay"} {
 			c := call(t, b.Host, pipeline.Request{Tool: tool, Body: []byte(`{"amount":"100"}`)})
 			require.Nil(t, c.Fault, "%v", c.Fault)
@@ -154,7 +154,7 @@ func TestApprovalRows(t *testing.T) {
 			require.Equal(t, tool == "pay", asked, "only calls that a policy is about pass the stage")
 		}
 	})
-	t.Run("HI-2", func(t *testing.T) {
+	t.Run("a yes runs the tool once as asked (HI-2)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":"9007199254740993"}`)
 		list, err := b.Approvals(t.Context(), "default")
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestApprovalRows(t *testing.T) {
 			return asked && answered && end
 		}, 10*time.Second, 20*time.Millisecond, "the audit says who decided what")
 	})
-	t.Run("HI-3", func(t *testing.T) {
+	t.Run("edited arguments are checked, run once and seen everywhere (HI-3)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":500}`)
 		bad := b.decide(t, id, `{"decision":"edit","arguments":{"amount":"many","to":{}}}`)
 		require.Equal(t, messages.InvalidArguments, bad.Code)
@@ -200,7 +200,7 @@ func TestApprovalRows(t *testing.T) {
 		require.Equal(t, []string{`{"amount":50,"to":"bob"}`}, b.payments()[n:])
 		require.Equal(t, `{"amount":50,"to":"bob"}`, string(c.Request()))
 	})
-	t.Run("HI-4", func(t *testing.T) {
+	t.Run("a no with its reason is the tool's result (HI-4)", func(t *testing.T) {
 		n := len(b.payments())
 		id := b.held(t, "pay", `{"amount":500}`)
 		require.Nil(t, b.decide(t, id, `{"decision":"reject","reason":"not today"}`))
@@ -215,7 +215,7 @@ func TestApprovalRows(t *testing.T) {
 		require.Contains(t, string(c.Reply()), "not today")
 		require.Len(t, b.payments(), n)
 	})
-	t.Run("HI-7 HI-8 HI-10", func(t *testing.T) {
+	t.Run("decisions about nothing, not allowed ones and empty ones decide nothing (HI-7 HI-8 HI-10)", func(t *testing.T) {
 		id := b.held(t, "lookup", `{}`)
 		f := b.decide(t, id, `{"decision":"respond","content":1}`)
 		require.Equal(t, messages.InvalidRequest, f.Code, "HI-8")
@@ -368,7 +368,7 @@ func TestApprovalReplaced(t *testing.T) {
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	var h *host.Host
-	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Reads: []string{"request"}, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		d, err := h.Tools(ctx)
 		if err != nil || c.Tool == "no" {
 			return pipeline.Continue(), err

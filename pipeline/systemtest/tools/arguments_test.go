@@ -68,7 +68,8 @@ tool:
 		require.Eventually(t, func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			c, err := js.OrderedConsumer(ctx, "SHALLOT_AUDIT", jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+			c, err := js.OrderedConsumer(ctx, "SHALLOT_AUDIT",
+				jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
 			if err != nil {
 				return false
 			}
@@ -89,7 +90,8 @@ tool:
 		require.JSONEq(t, sent, body)
 	})
 	t.Run("the arguments in an object of their own", func(t *testing.T) {
-		for _, in := range []string{`{"arguments":{"query":"x"}}`, `{"name":"run","arguments":{"query":"x"}}`, `{"parameters":"{\"query\":\"x\"}"}`} {
+		for _, in := range []string{`{"arguments":{"query":"x"}}`, `{"name":"run","arguments":{"query":"x"}}`,
+			`{"parameters":"{\"query\":\"x\"}"}`} {
 			resp, body := post(t, caller+"/v1/tools/run/call", in)
 			require.JSONEq(t, `{"query":"x"}`, body, in)
 			require.Contains(t, resp.Header.Get("Shallot-Changed"), "unwrapped")

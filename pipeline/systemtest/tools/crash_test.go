@@ -133,7 +133,8 @@ func newCrashWorld(t *testing.T, url string) *crashWorld {
 		t.Skip("starts and kills processes")
 	}
 	dir := t.TempDir()
-	w := &crashWorld{t: t, url: url, dir: dir, effects: filepath.Join(dir, "effects"), file: filepath.Join(dir, "worker.yaml")}
+	w := &crashWorld{t: t, url: url, dir: dir, effects: filepath.Join(dir, "effects"),
+		file: filepath.Join(dir, "worker.yaml")}
 	require.NoError(t, os.WriteFile(w.file, []byte("version: 1\ntexts: zh\n"+w.yaml()), 0o600))
 	return w
 }
@@ -151,7 +152,8 @@ tool:
 
 func (w *crashWorld) process(role, at string) *process {
 	w.t.Helper()
-	p := &process{t: w.t, env: []string{"SHALLOT_TEST_PROCESS=crash", "SHALLOT_TEST_FILE=" + w.file, "SHALLOT_TEST_ROLE=" + role,
+	p := &process{t: w.t, env: []string{"SHALLOT_TEST_PROCESS=crash", "SHALLOT_TEST_FILE=" + w.file,
+		"SHALLOT_TEST_ROLE=" + role,
 		"SHALLOT_TEST_EFFECTS=" + w.effects, "SHALLOT_TEST_DIE=" + at}}
 	p.start()
 	w.t.Cleanup(p.kill)
@@ -261,7 +263,8 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 					die := func() pipeline.Pending {
 						dying := w.process("", x.at)
 						until = time.Now().Add(3 * time.Second)
-						p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`), Submit: submit, Deadline: until})
+						p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`),
+							Submit: submit, Deadline: until})
 						require.NoError(t, err)
 						dying.dead()
 						return p
@@ -315,13 +318,14 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with his
-// idempotency key, and gets the end of the one run.
+// The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with
+// the idempotency key, and gets the end of the one run.
 func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	w := newCrashWorld(t, "nats://127.0.0.1:"+port)
-	server := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=nats", "SHALLOT_TEST_FILE=" + filepath.Join(w.dir, "nats"), "SHALLOT_TEST_PORT=" + port}}
+	server := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=nats",
+		"SHALLOT_TEST_FILE=" + filepath.Join(w.dir, "nats"), "SHALLOT_TEST_PORT=" + port}}
 	server.start()
 	t.Cleanup(func() { server.kill() })
 	w.process("", "never")

@@ -20,7 +20,8 @@ import (
 // faces serves an installation over HTTP and MCP, as the gateway does, to callers of the role.
 func faces(t testing.TB, h *host.Host, role string) string {
 	t.Helper()
-	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:1", BodyLimit: 32 << 20, Embedded: role == api.RoleOperator}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h})
+	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:1", BodyLimit: 32 << 20, Embedded: role == api.RoleOperator},
+		httpapi.Deps{Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h})
 	require.NoError(t, err)
 	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: true,
 		Local: api.Identity{Tenant: "default", Role: role}, Version: "test", Log: slog.New(slog.DiscardHandler)})

@@ -94,7 +94,7 @@ func times(c *messages.Call, hop string) (n int) {
 // TestFeatureRows shows the rows of the feature table that no case row shows, over the embedded bus.
 func TestFeatureRows(t *testing.T) {
 	t.Parallel()
-	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Reads: []string{"request"}, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		switch gjson.GetBytes(c.Request(), "mode").String() {
 		case "change":
 			c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
@@ -112,7 +112,7 @@ func TestFeatureRows(t *testing.T) {
 		row := func(name string, f func(t *testing.T)) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); f(t) })
 		}
-		row("S2-PIPE-3 S2-DEF-1", func(t *testing.T) { // what the context of a call is reaches the tool
+		row("what the context of a call is reaches the tool (S2-PIPE-3 S2-DEF-1)", func(t *testing.T) { // what the context of a call is reaches the tool
 			got := make(chan *nats.Msg, 1)
 			sub, err := b.Conn.Subscribe("rows.named", func(m *nats.Msg) { got <- m; _ = m.Respond([]byte(`1`)) })
 			require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Contains(t, in.Header.Get("traceparent"), "0af7651916cd43dd8448eb211c80319c")
 			require.Equal(t, `{"a":1}`, string(in.Data))
 		})
-		row("S2-CHAIN-1 S1-IF-4", func(t *testing.T) {
+		row("a tool stage passes on, changes, answers itself or fails (S2-CHAIN-1 S1-IF-4)", func(t *testing.T) {
 			pass := b.do(t, "moded", `{"row":"S2-CHAIN-1 pass"}`)
 			require.Equal(t, `{"run":1}`, string(pass.Reply()))
 			require.Equal(t, `"changed"`, string(b.do(t, "moded", `{"row":"S2-CHAIN-1 change","mode":"change"}`).Reply()))
@@ -135,7 +135,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Contains(t, string(thrown.Reply())+fmt.Sprint(thrown.Fault), "mode")
 			require.Equal(t, []int{1, 0, 0}, []int{b.count("S2-CHAIN-1 pass"), b.count("S2-CHAIN-1 answer"), b.count("S2-CHAIN-1 throw")})
 		})
-		row("S2-CHAIN-2 S2-CHAIN-3 S2-CACHE-4 X-6", func(t *testing.T) { // CH-14
+		row("mandatory stages always run, and a hit says that the target was not reached (S2-CHAIN-2 S2-CHAIN-3 S2-CACHE-4 X-6)", func(t *testing.T) { // CH-14
 			first, second := b.do(t, "cached", `{"row":"S2-CHAIN-3"}`), b.do(t, "cached", `{"row":"S2-CHAIN-3"}`)
 			require.True(t, a.end(t, first).Get("executorReached").Bool())
 			hit := a.end(t, second)
@@ -145,7 +145,7 @@ func TestFeatureRows(t *testing.T) {
 			require.True(t, gjson.GetBytes(second.Notes["tool.metadata"], "from_cache").Bool())
 			require.True(t, second.Flag("caching.tool.cacheHit"), "S0-CTX-2")
 		})
-		row("S0-CACHE-3 S0-CACHE-4 Shallot-Cache", func(t *testing.T) {
+		row("the header Shallot-Cache refreshes and bypasses (S0-CACHE-3 S0-CACHE-4)", func(t *testing.T) {
 			run := func(header ...string) (answer, cache string) {
 				m := ask(t, b.Conn, "shallot.v1.tool.request.cached", `{"row":"Shallot-Cache"}`, header...)
 				return string(m.Data), m.Header.Get("Shallot-Cache")
@@ -162,7 +162,7 @@ func TestFeatureRows(t *testing.T) {
 				require.Equal(t, []string{c.answer, c.cache}, []string{answer, cache}, "%d %s", i, c.wish)
 			}
 		})
-		row("S0-CACHE-5 CA-5", func(t *testing.T) { // an error result is the tool's own words, and no success
+		row("only successes are cached (S0-CACHE-5 CA-5)", func(t *testing.T) { // an error result is the tool's own words, and no success
 			args := `{"row":"S0-CACHE-5","fail":3,"with":"error result"}`
 			m := ask(t, b.Conn, "shallot.v1.tool.request.cached", args)
 			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")}, "contracts 13: passed on unchanged")
@@ -171,7 +171,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, `{"run":4}`, string(c.Reply()))
 			require.True(t, hit(b.do(t, "cached", args)))
 		})
-		row("S2-CHAIN-5 X-51", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
+		row("a cache hit uses no quota (S2-CHAIN-5 X-51)", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
 			for range 5 {
 				require.Empty(t, fallback(b.do(t, "limited", `{"row":"S2-CHAIN-5"}`)))
 			}
@@ -182,7 +182,7 @@ func TestFeatureRows(t *testing.T) {
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 			require.Equal(t, 0, times(c, "timeout.beforeTool"), "stages inner to who refused do not run")
 		})
-		row("X-28 X-29 X-9 X-11 S1-CAP-2 S1-IMPL-2", func(t *testing.T) {
+		row("mandatory stages run once a call, and another attempt runs all inner stages again (X-28 X-29 X-9 X-11 S1-CAP-2 S1-IMPL-2)", func(t *testing.T) {
 			c := b.do(t, "again", `{"row":"X-28","fail":2,"text":"x"}`)
 			require.Nil(t, c.Fault)
 			for hop, n := range map[string]int{
@@ -196,7 +196,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, []int{3, 3}, []int{b.count("X-28"), c.Slip.Tries}, "two retries are three attempts")
 			require.Equal(t, 3, int(a.end(t, c).Get("attempts").Int()))
 		})
-		row("S2-RETRY-8", func(t *testing.T) {
+		row("every further try is logged (S2-RETRY-8)", func(t *testing.T) {
 			c := b.do(t, "again", `{"row":"S2-RETRY-8","fail":2,"text":"x"}`)
 			for _, attempt := range []string{"2/3", "3/3"} {
 				line := b.logged("tool failed and is tried again", c.ID, "attempt="+attempt)
@@ -204,7 +204,7 @@ func TestFeatureRows(t *testing.T) {
 				require.Contains(t, line, "delay=")
 			}
 		})
-		row("S2-ARG-13 S2-ARG-15 S2-ARG-1 S2-ARG-4", func(t *testing.T) {
+		row("faults of arguments name the argument and what is wrong, and are not tried again (S2-ARG-13 S2-ARG-15 S2-ARG-1 S2-ARG-4)", func(t *testing.T) {
 			c := b.do(t, "strict", `{"row":null,"n":"x"}`)
 			require.Equal(t, `[["row","null_or_empty"]]`, pairs(c.Notes["tool.issues"]))
 			c = b.do(t, "strict", `{"row":"S2-ARG-15","n":"x","fail":[]}`)
@@ -215,17 +215,17 @@ func TestFeatureRows(t *testing.T) {
 			c = b.do(t, "strict", `{"row":"S2-ARG-5","n":"7","more":1}`)
 			require.Equal(t, `[{"path":"/n","from":"\"7\"","to":"7","rule":"to_integer"},{"path":"/more","from":"1","rule":"undeclared_dropped"}]`, string(c.Notes["tool.changes"]), "every change is recorded")
 		})
-		row("X-38 X-32", func(t *testing.T) { // the tool is looked up before its arguments are read
+		row("the tool is resolved before its arguments are read (X-38 X-32)", func(t *testing.T) { // the tool is looked up before its arguments are read
 			c := b.do(t, "not_there", `{"a":`)
 			require.Equal(t, []string{"tool_not_found", "graceful_error"}, []string{gjson.GetBytes(c.Reply(), "error").String(), fallback(c)})
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 		})
-		row("X-35 X-34 S2-FALL-4", func(t *testing.T) { // a graceful error is no error on this face, and says what it is
+		row("the graceful error is a success whose mark the model sees (X-35 X-34 S2-FALL-4)", func(t *testing.T) { // a graceful error is no error on this face, and says what it is
 			m := ask(t, b.Conn, "shallot.v1.tool.request.again", `{"row":"X-35","fail":9,"text":"x"}`)
 			require.Equal(t, []string{"", "", "graceful_error"}, []string{m.Header.Get("Nats-Service-Error-Code"), m.Header.Get("Shallot-Fault"), m.Header.Get("Shallot-Degraded")})
 			require.Equal(t, "graceful_error", gjson.GetBytes(m.Data, "_shallot.fallback").String())
 		})
-		row("S1-IMPL-3", func(t *testing.T) { // no secret of a failure reaches anybody
+		row("errors of tools look alike and hold no secrets (S1-IMPL-3)", func(t *testing.T) { // no secret of a failure reaches anybody
 			secret := "sk-proj-0123456789abcdefghij"
 			for with, tool := range map[string]string{"": "again", "tool_network": "cached"} {
 				c := b.do(t, tool, `{"row":"S1-IMPL-3 `+tool+`","fail":9,"with":"`+with+`","text":"dial postgres://root:hunter22@db: Authorization: Bearer `+secret+`"}`)
@@ -236,13 +236,13 @@ func TestFeatureRows(t *testing.T) {
 			}
 			require.NotContains(t, b.logs.String(), secret)
 		})
-		row("S1-IMPL-4", func(t *testing.T) { // newest, pinned, one that is not there
+		row("the tools that a model sees fit the conversation, and a tool has versions (S1-IMPL-4)", func(t *testing.T) { // newest, pinned, one that is not there
 			require.JSONEq(t, `{"row":"S1-IMPL-4"}`, string(b.do(t, "pinned", `{"row":"S1-IMPL-4"}`).Reply()), "1.10 is newer than 1.9 and 1.10-rc.1")
 			require.Equal(t, `{"run":1}`, string(b.do(t, "pinned@1.9", `{"row":"S1-IMPL-4"}`).Reply()))
 			require.Equal(t, `{"run":2}`, string(ask(t, b.Conn, "shallot.v1.tool.request."+messages.Token("pinned@1.9"), `{"row":"S1-IMPL-4"}`).Data))
 			require.Equal(t, "tool_not_found", gjson.GetBytes(b.do(t, "pinned@3", `{}`).Reply(), "error").String())
 		})
-		row("X-5 S0-EVICT-3", func(t *testing.T) { // a hit never returns more than the threshold
+		row("eviction stands inside the cache (X-5 S0-EVICT-3)", func(t *testing.T) { // a hit never returns more than the threshold
 			args := `{"row":"X-5","text":"a","chars":85000}`
 			first, second := b.do(t, "cached", args), b.do(t, "cached", args)
 			require.True(t, hit(second))
@@ -284,7 +284,7 @@ func TestFeatureRows(t *testing.T) {
 			}
 		})
 	})
-	t.Run("S0-CACHE-8 S0-RETRY-7 S2-CACHE-1", func(t *testing.T) {
+	t.Run("cache and retry report their counts (S0-CACHE-8 S0-RETRY-7 S2-CACHE-1)", func(t *testing.T) {
 		d := b.details("tool-cache")
 		require.Equal(t, []any{int64(300000), 1000}, []any{d["ttlMs"], d["maxEntries"]})
 		require.Positive(t, d["cacheHits"])

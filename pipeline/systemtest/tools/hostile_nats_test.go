@@ -21,8 +21,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// What a NATS tool may answer, for a tool that may run twice and for one that must not: which fault it is, and how often
-// it was asked.
+// What a NATS tool may answer, for a tool that may run twice and for one that must not: which fault it is, and how
+// often it was asked.
 func TestHostileNATSTools(t *testing.T) {
 	t.Parallel()
 	h := startRoles(t, `
@@ -156,7 +156,8 @@ tool:
 	}, 20*time.Second, 100*time.Millisecond)
 	all()
 	more := 0
-	require.Eventually(t, func() bool { more = runtime.NumGoroutine() - settled; return more < 40 }, 20*time.Second, 50*time.Millisecond, "goroutines")
+	require.Eventually(t, func() bool { more = runtime.NumGoroutine() - settled; return more < 40 }, 20*time.Second,
+		50*time.Millisecond, "goroutines")
 	require.Nil(t, call(t, h, pipeline.Request{Tool: "fine", Body: []byte(`{}`)}).Fault, "the slots are free")
 	t.Logf("%d goroutines before, %d more after", settled, more)
 }
@@ -217,8 +218,8 @@ tool:
 	require.EqualValues(t, 25, limited.Load())
 }
 
-// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits where
-// another worker can take it.
+// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits
+// where another worker can take it.
 func TestPoolBoundsAllQueues(t *testing.T) { // S2-TIME-4
 	t.Parallel()
 	srv := natsServer(t)
@@ -231,7 +232,8 @@ tool:
 `
 	queues := []string{"a", "b", "c"}
 	for _, q := range queues {
-		yaml += "    - {name: " + q + ", executor: \"nats:hold\", effect: read, cache: \"off\", concurrency-group: " + q + ", timeout: 50s, retry: noRetry}\n"
+		yaml += "    - {name: " + q + ", executor: \"nats:hold\", effect: read, cache: \"off\", concurrency-group: " + q +
+			", timeout: 50s, retry: noRetry}\n"
 	}
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true, Tool: true})
 	var running, most atomic.Int64
@@ -271,7 +273,8 @@ tool:
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return running.Load() == 6 && left()+uint64(held()) == 90 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return running.Load() == 6 && left()+uint64(held()) == 90 }, 20*time.Second,
+		10*time.Millisecond)
 	require.Never(t, func() bool { return held() > 16 || running.Load() > 6 }, 300*time.Millisecond, 20*time.Millisecond)
 	require.Greater(t, held(), 6)
 	close(open)

@@ -35,12 +35,14 @@ func TestHostileTools(t *testing.T) {
 	var yaml strings.Builder
 	yaml.WriteString("tool:\n  tools:\n")
 	for _, n := range []string{"never", "twice", "late", "garbage", "empty", "utf8", "code", "huge"} {
-		yaml.WriteString("    - {name: n_" + n + ", executor: \"nats:h." + n + "\", effect: read, timeout: 300ms, cache: \"off\"}\n")
+		yaml.WriteString("    - {name: n_" + n + ", executor: \"nats:h." + n +
+			"\", effect: read, timeout: 300ms, cache: \"off\"}\n")
 	}
 	for _, n := range []string{"empty", "html", "cut", "big"} {
 		yaml.WriteString("    - {name: h_" + n + ", executor: \"" + srv.URL + "/" + n + "\", effect: read, cache: \"off\"}\n")
 	}
-	yaml.WriteString("    - {name: a.b, executor: \"go:echo\", effect: read}\n    - {name: " + strings.Repeat("n", 100) + ", executor: \"go:echo\", effect: read}\n")
+	yaml.WriteString("    - {name: a.b, executor: \"go:echo\", effect: read}\n    - {name: " + strings.Repeat("n",
+		100) + ", executor: \"go:echo\", effect: read}\n")
 	h := toolHost(t, yaml.String())
 	serve := func(name string, f func(m *nats.Msg)) {
 		_, err := h.Conn.Subscribe("h."+name, f)
@@ -64,9 +66,11 @@ func TestHostileTools(t *testing.T) {
 		reply string
 		code  messages.Code
 	}{
-		"n_never": {code: messages.ToolTimeout}, "n_twice": {reply: "1"}, "n_garbage": {reply: `{"a":`}, "n_empty": {reply: `""`},
-		"n_utf8": {code: messages.ToolError}, "n_code": {code: messages.ToolError}, "h_empty": {reply: `""`}, "h_html": {reply: "<html>no JSON</html>"},
-		"h_cut": {code: messages.ToolNetwork}, "n_huge": {}, "h_big": {},
+		"n_never": {code: messages.ToolTimeout}, "n_twice": {reply: "1"}, "n_garbage": {reply: `{"a":`},
+		"n_empty": {reply: `""`},
+		"n_utf8":  {code: messages.ToolError}, "n_code": {code: messages.ToolError}, "h_empty": {reply: `""`},
+		"h_html": {reply: "<html>no JSON</html>"},
+		"h_cut":  {code: messages.ToolNetwork}, "n_huge": {}, "h_big": {},
 		"a=2Eb": {reply: `{}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,14 +95,17 @@ func TestHostileTools(t *testing.T) {
 		require.NoError(t, receive(t, late).Respond([]byte(`"late"`)))
 		require.Equal(t, `{"sum":3}`, string(ask(t, h.Conn, "shallot.v1.tool.request.add", `{"a":1,"b":2}`).Data))
 	})
-	for name, tool := range map[string]string{"blank": "a b", "1500 bytes": strings.Repeat("x", 1500), "wildcard": "*", "slash": "a/b", "control": "a\x00b", "at": "@", "empty version": "add@", "no version": "add@9", "name": strings.Repeat("n", 129)} {
+	for name, tool := range map[string]string{"blank": "a b", "1500 bytes": strings.Repeat("x", 1500), "wildcard": "*",
+		"slash": "a/b", "control": "a\x00b", "at": "@", "empty version": "add@", "no version": "add@9",
+		"name": strings.Repeat("n", 129)} {
 		t.Run("no tool: "+name, func(t *testing.T) {
 			t.Parallel()
 			m := ask(t, h.Conn, "shallot.v1.tool.request."+messages.Token(tool), `{}`)
 			require.Contains(t, []string{"tool_not_found", "invalid_request"}, m.Header.Get("Shallot-Fault"), "%s", m.Data)
 		})
 	}
-	for _, args := range []string{"{}", `{"message":"` + strings.Repeat("x", 500<<10) + `"}`, `"{}"`, `""`, "{\"a\":1}\n"} {
+	for _, args := range []string{"{}", `{"message":"` + strings.Repeat("x", 500<<10) + `"}`, `"{}"`, `""`,
+		"{\"a\":1}\n"} {
 		begin := time.Now()
 		m := ask(t, h.Conn, "shallot.v1.tool.request.echo", args)
 		require.Empty(t, m.Header.Get("Shallot-Fault"), "%.100s: %.300s", args, m.Data)

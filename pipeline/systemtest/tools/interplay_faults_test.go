@@ -46,7 +46,8 @@ tool:
 		}
 		last.Store(m)
 		if m.Subject == "breaks.busy" {
-			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Nats-Service-Error-Code": {"503"}, "Nats-Service-Error": {"no room"}, "Retry-After": {"0"}}})
+			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Nats-Service-Error-Code": {"503"}, "Nats-Service-Error": {"no room"},
+				"Retry-After": {"0"}}})
 		}
 	})
 	require.NoError(t, err)
@@ -55,7 +56,8 @@ tool:
 		tool string
 		code messages.Code
 		runs int64
-	}{{"dies", messages.OutcomeUnknown, 1}, {"slow", messages.OutcomeUnknown, 1}, {"busy", messages.OutcomeUnknown, 1}, {"many", messages.StreamCut, 1}} {
+	}{{"dies", messages.OutcomeUnknown, 1}, {"slow", messages.OutcomeUnknown, 1}, {"busy", messages.OutcomeUnknown, 1},
+		{"many", messages.StreamCut, 1}} {
 		for _, stream := range []bool{true, false} {
 			if row.tool == "many" && !stream {
 				continue // of which nobody has seen anything: it is tried again
@@ -98,7 +100,8 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 		gate := strconv.Itoa(i + 1)
 		f := feed{Gate: gate, Text: "0123456789", N: 50, Step: 20}
 		accept := func(stream bool, cache string) pipeline.Pending {
-			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: stream, Cache: cache})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()),
+				Stream: stream, Cache: cache})
 			require.NoError(t, err)
 			return p
 		}
@@ -153,8 +156,9 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 	}
 }
 
-// A call goes on after its hold while the program of a tool's own remote stage is not there: it waits for it with the time
-// that it had, and the tool runs once. If the program does not come, a tool that may not run twice has an unknown outcome.
+// A call goes on after its hold while the program of a tool's own remote stage is not there: it waits for it with the
+// time that it had, and the tool runs once. If the program does not come, a tool that may not run twice has an
+// unknown outcome.
 func TestResumedCallWithoutItsProgram(t *testing.T) {
 	t.Parallel()
 	b := startTill(t, `    tool-fallback: {enabled: true}
@@ -162,7 +166,8 @@ stages:
   - {name: keeper, kind: tool, enabled: false, timeout: 5s, tries: 1}
   - {name: inner, kind: tool, enabled: false, timeout: 5s, tries: 1, phases: [before]}
 `, "")
-	register(t, b.Host, `{"name":"kept","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["keeper"],"optional":["inner"]}}`)
+	register(t, b.Host,
+		`{"name":"kept","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["keeper"],"optional":["inner"]}}`)
 	serve := func(name string) (stop func()) {
 		sub, err := b.Conn.Subscribe("shallot.v1.stage.tool."+name, func(m *nats.Msg) { _ = m.Respond(nil) })
 		require.NoError(t, err)
@@ -224,7 +229,8 @@ func TestWorkerDiesAfterTheYes(t *testing.T) {
 	for at, want := range map[string]struct {
 		code messages.Code
 		ran  int
-	}{dieBeforeIntent: {"", 1}, dieAfterIntent: {messages.OutcomeUnknown, 0}, dieAfterRun: {messages.OutcomeUnknown, 1}, dieAfterRecord: {"", 1}} {
+	}{dieBeforeIntent: {"", 1}, dieAfterIntent: {messages.OutcomeUnknown, 0}, dieAfterRun: {messages.OutcomeUnknown, 1},
+		dieAfterRecord: {"", 1}} {
 		t.Run(at, func(t *testing.T) {
 			dying := w.process("", at)
 			id := b.held(t, "once", `{}`, func(r *pipeline.Request) { r.Stream = true })
@@ -270,15 +276,16 @@ func TestApprovalExpiresWhileAllIsDown(t *testing.T) {
 	require.Empty(t, append(first.payments(), second.payments()...))
 }
 
-// Callers who leave their streams, calls that wait and are cancelled, and questions to programs that give no answer leave
-// no goroutine and no subscription behind.
+// Callers who leave their streams, calls that wait and are cancelled, and questions to programs that give no answer
+// leave no goroutine and no subscription behind.
 func TestInterplayLeavesNothing(t *testing.T) {
 	h := startStreams(t, `
 stages:
   - {name: mute, kind: tool, enabled: false, timeout: 100ms, tries: 1, phases: [before]}
 `)
 	register(t, h.Host, `{"name":"asked","executor":"go:feed","effect":"read","approval":"always","cache":"off"}`)
-	register(t, h.Host, `{"name":"muted","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["mute"]}}`)
+	register(t, h.Host,
+		`{"name":"muted","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["mute"]}}`)
 	_, err := h.Conn.Subscribe("shallot.v1.stage.tool.mute", func(*nats.Msg) {})
 	require.NoError(t, err)
 	require.NoError(t, h.Conn.Flush())
@@ -298,7 +305,8 @@ stages:
 	}
 	leaving := func(i int) {
 		f := feed{Gate: "5", Text: strconv.Itoa(i), N: 30, Step: 4}
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()), Stream: true})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(f.args()),
+			Stream: true})
 		if err != nil {
 			t.Error(err)
 			return
@@ -313,7 +321,8 @@ stages:
 		})
 	}
 	waiting := func(i int) {
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{"n":` + strconv.Itoa(i) + `}`), Stream: i%2 == 0})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked",
+			Body: []byte(`{"n":` + strconv.Itoa(i) + `}`), Stream: i%2 == 0})
 		if err != nil {
 			t.Error(err)
 			return
@@ -329,7 +338,8 @@ stages:
 		b.end(t, p.ID())
 	}
 	mute := func(int) {
-		if c := call(t, h.Host, pipeline.Request{Tool: "muted", Body: []byte(`{}`)}); c.Fault == nil || c.Fault.Code != messages.StageError {
+		if c := call(t, h.Host, pipeline.Request{Tool: "muted", Body: []byte(`{}`)}); c.Fault == nil ||
+			c.Fault.Code != messages.StageError {
 			t.Errorf("%v", c.Fault)
 		}
 	}

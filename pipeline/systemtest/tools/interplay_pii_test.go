@@ -23,15 +23,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// With tool-pii on, no value leaves the tool for a caller, a cache entry, an evicted object, a result, the audit or an
-// event: not in the pieces and signs of life of a stream, not in structured content or the native form of an MCP result,
-// and not in what a failed tool says.
+// With tool-pii on, no value leaves the tool for a caller, a cache entry, an evicted object, a result, the audit or
+// an event: not in the pieces and signs of life of a stream, not in structured content or the native form of an MCP
+// result, and not in what a failed tool says.
 func TestNothingUnredactedGetsOut(t *testing.T) {
 	t.Parallel()
 	const value, shown = "joe@example.com", "[REDACTED_EMAIL]"
 	long := strings.Repeat("write to "+value+" today. ", 8000)
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+	require.NoError(t,
+		os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
 agent: {interceptor: {tool-pii: {enabled: true}}}
 tool:
   tools:
@@ -44,7 +45,8 @@ tool:
 `), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
+	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second,
+		Getenv: func(string) string { return "" },
 		Funcs: toolbox.GoFuncs{
 			"streams": func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 				inv.Progress([]byte(`{"progress":1,"total":2,"message":"reading joe@example.com"}`))
@@ -55,14 +57,17 @@ tool:
 				return toolbox.Result{}, nil
 			},
 			"beside": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-				return toolbox.Result{Content: []byte("see beside"), Structured: []byte(`{"a":9007199254740993,"to":"joe@example.com"}`), Metadata: map[string]any{"from": value}}, nil
+				return toolbox.Result{Content: []byte("see beside"),
+					Structured: []byte(`{"a":9007199254740993,"to":"joe@example.com"}`), Metadata: map[string]any{"from": value}}, nil
 			},
 			"large": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{Content: []byte("see beside"), Structured: rawjson.Encode(map[string]string{"to": long})}, nil
 			},
 			"native": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
-				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`), Metadata: map[string]any{tool.MetaNative: tool.Native{
-					Result: []byte(`{"content":[{"type":"text","text":"sent to joe@example.com"}],"structuredContent":{"sent":1}}`), Of: tool.NativeHash([]byte(`{"sent":1}`))}}}, nil
+				return toolbox.Result{Content: []byte(`{"sent":1}`), Structured: []byte(`{"sent":1}`),
+					Metadata: map[string]any{tool.MetaNative: tool.Native{
+						Result: []byte(`{"content":[{"type":"text","text":"sent to joe@example.com"}],"structuredContent":{"sent":1}}`),
+						Of:     tool.NativeHash([]byte(`{"sent":1}`))}}}, nil
 			},
 			"fails": func(context.Context, toolbox.Invocation) (toolbox.Result, error) {
 				return toolbox.Result{}, errors.New("no such person: " + value)
@@ -76,14 +81,16 @@ tool:
 	t.Cleanup(func() { _ = h.Stop(context.WithoutCancel(t.Context())) })
 	var mu sync.Mutex
 	var heard bytes.Buffer
-	_, err = h.Conn.Subscribe("shallot.v1.event.>", func(m *nats.Msg) { mu.Lock(); defer mu.Unlock(); heard.Write(m.Data) })
+	_, err = h.Conn.Subscribe("shallot.v1.event.>",
+		func(m *nats.Msg) { mu.Lock(); defer mu.Unlock(); heard.Write(m.Data) })
 	require.NoError(t, err)
 	require.NoError(t, h.Conn.Flush())
 
 	ends := map[string]*messages.Call{}
 	for _, name := range []string{"streams", "beside", "large", "native", "fails", "cut"} {
 		for i := range 2 { // the second from the cache, where there is one
-			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`), Stream: true, IdempotencyKey: []string{"a", "b"}[i],
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{}`),
+				Stream: true, IdempotencyKey: []string{"a", "b"}[i],
 				Notes: messages.Notes{messages.NoteMCP: rawjson.Encode(tool.MCPCall{Progress: true, LogLevel: "debug"})}})
 			require.NoError(t, err)
 			var pieces bytes.Buffer
@@ -108,7 +115,8 @@ tool:
 	require.JSONEq(t, `{"a":9007199254740993,"to":"`+shown+`"}`, string(ends["beside"].Notes[messages.NoteStructured]))
 	native, ok := tool.NativeMCP(ends["native"])
 	require.True(t, ok)
-	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`, string(native))
+	require.Equal(t, `{"content":[{"type":"text","text":"sent to `+shown+`"}],"structuredContent":{"sent":1}}`,
+		string(native))
 	require.Contains(t, string(ends["fails"].Reply()), "graceful_error")
 	for _, tool := range []string{"streams", "large"} {
 		text := (&rowBus{Host: h}).whole(t, evictedPath(t, ends[tool]))
@@ -117,7 +125,8 @@ tool:
 	}
 	js, err := jetstream.New(h.Conn)
 	require.NoError(t, err)
-	for _, name := range []string{"KV_shallot_cache", "KV_shallot_results", "KV_shallot_retry", "KV_shallot_approvals", "OBJ_shallot_evicted", "SHALLOT_AUDIT", "SHALLOT_DEAD"} {
+	for _, name := range []string{"KV_shallot_cache", "KV_shallot_results", "KV_shallot_retry", "KV_shallot_approvals",
+		"OBJ_shallot_evicted", "SHALLOT_AUDIT", "SHALLOT_DEAD"} {
 		s, err := js.Stream(t.Context(), name)
 		require.NoError(t, err, name)
 		for seq := uint64(1); seq <= s.CachedInfo().State.LastSeq; seq++ {

@@ -13,13 +13,14 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// A question that does not fit ends its call instead of coming back for ever, a decision that does not fit is refused and
-// the call waits on, and many long questions leave the list of them readable over NATS.
+// A question that does not fit ends its call instead of coming back for ever, a decision that does not fit is refused
+// and the call waits on, and many long questions leave the list of them readable over NATS.
 func TestLongQuestionsAndAnswers(t *testing.T) {
 	t.Parallel()
 	h := startStreams(t, mixedStages)
 	b := &till{Host: h.Host}
-	register(t, h.Host, `{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
+	register(t, h.Host,
+		`{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
 	var size atomic.Int64
 	program(t, h.Host, "shallot.v1.stage.tool.guard", func(q map[string]json.RawMessage) string {
 		if string(q["phase"]) == `"after"` || strings.Contains(string(q["call"]), "hold.answer") {
@@ -31,7 +32,8 @@ func TestLongQuestionsAndAnswers(t *testing.T) {
 		size.Store(n)
 		c := call(t, h.Host, pipeline.Request{Tool: "guarded", Body: []byte(`{}`)})
 		require.NotNil(t, c.Fault)
-		require.Equal(t, []any{messages.TooLarge, "guard", 0}, []any{c.Fault.Code, c.Fault.Origin, c.Slip.Tries}, c.Fault.Message)
+		require.Equal(t, []any{messages.TooLarge, "guard", 0}, []any{c.Fault.Code, c.Fault.Origin, c.Slip.Tries},
+			c.Fault.Message)
 	}
 	size.Store(240_000)
 	var ids []string

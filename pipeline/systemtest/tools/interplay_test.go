@@ -30,8 +30,8 @@ func register(t *testing.T, h *host.Host, definition string) {
 
 func endOf(t *testing.T, h *host.Host, id string) *messages.Call { return (&till{Host: h}).end(t, id) }
 
-// A streamed caller of a tool that needs an approval hears that the call waits, and the end of his stream; the result is
-// where results are. Nobody reads pieces then. The same arguments again are asked about again, and not run again.
+// A streamed caller of a tool that needs an approval hears that the call waits, and the end of the stream; the result
+// is where results are. Nobody reads pieces then. The same arguments again are asked about again, and not run again.
 func TestStreamOfAHeldCall(t *testing.T) {
 	t.Parallel()
 	h := startStreams(t, "")
@@ -42,7 +42,8 @@ func TestStreamOfAHeldCall(t *testing.T) {
 		if face == "nats" {
 			sub, err := h.Conn.SubscribeSync(inbox)
 			require.NoError(t, err)
-			require.NoError(t, h.Conn.PublishMsg(&nats.Msg{Subject: "shallot.v1.tool.request.asked", Reply: inbox, Data: []byte(f.args()), Header: nats.Header{"Shallot-Stream": {"on"}}}))
+			require.NoError(t, h.Conn.PublishMsg(&nats.Msg{Subject: "shallot.v1.tool.request.asked", Reply: inbox,
+				Data: []byte(f.args()), Header: nats.Header{"Shallot-Stream": {"on"}}}))
 			for _, last := range []bool{false, true} {
 				m, err := sub.NextMsg(20 * time.Second)
 				require.NoError(t, err)
@@ -55,11 +56,12 @@ func TestStreamOfAHeldCall(t *testing.T) {
 				require.ErrorIs(t, err, nats.ErrTimeout, "nothing came after the end")
 			}()
 		} else {
-			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()), Stream: true})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(f.args()),
+				Stream: true})
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) { t.Errorf("a piece: %s", d.Chunk) })
 			require.ErrorIs(t, err, pipeline.ErrHeld)
-			p.Leave() // that is no cancel: he was told where the result will be
+			p.Leave() // that is not a cancellation: the caller was told where the result will be
 			id = p.ID()
 		}
 		_, err := h.Approval(t.Context(), "default", id)
@@ -75,7 +77,8 @@ func TestStreamOfAHeldCall(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 	// Whoever cancels a call that waits finds it gone from the list, and ended.
-	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`), Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Body: []byte(`{}`),
+		Stream: true})
 	require.NoError(t, err)
 	_, err = p.Wait(t.Context(), nil)
 	require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -97,7 +100,8 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	h := startStreams(t, "")
 	f := feed{Gate: "1", Text: "0123456789", N: 300, Step: 5}
 	accept := func(stream bool) pipeline.Pending {
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Tenant: "default",
+			Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k"})
 		require.NoError(t, err)
 		return p
 	}
@@ -137,7 +141,8 @@ func TestJoiningAStreamedCall(t *testing.T) {
 	// The reverse: the first one does not stream.
 	f.Gate = "2"
 	plain := func(stream bool) pipeline.Pending {
-		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default", Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
+		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "worker", Tenant: "default",
+			Body: []byte(f.args()), Stream: stream, IdempotencyKey: "k2"})
 		require.NoError(t, err)
 		return p
 	}
@@ -158,17 +163,19 @@ stages:
   - {name: gloss, kind: tool, enabled: false, timeout: 5s, tries: 1, writes: [reply]}
 `
 
-// A remote stage is a streaming tool's own mandatory stage, of a tool that was registered over the API: it holds, answers,
-// stops, says again and holds from its after; what a caller has read is the beginning of the result, or the call ends in
-// a fault, and a part that was shown is not run for again.
+// A remote stage is a streaming tool's own mandatory stage, of a tool that was registered over the API: it holds,
+// answers, stops, says again and holds from its after; what a caller has read is the beginning of the result, or the
+// call ends in a fault, and a part that was shown is not run for again.
 func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 	t.Parallel()
 	for name, yaml := range map[string]string{"spread": "", "fused": "bus: {fusion: true}\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startStreams(t, yaml+mixedStages)
-			register(t, h.Host, `{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
-			register(t, h.Host, `{"name":"glossed","executor":"go:feed","effect":"read","cache":"off","stages":{"optional":["gloss"]}}`)
+			register(t, h.Host,
+				`{"name":"guarded","executor":"go:feed","effect":"read","cache":"off","stages":{"mandatory":["guard"]}}`)
+			register(t, h.Host,
+				`{"name":"glossed","executor":"go:feed","effect":"read","cache":"off","stages":{"optional":["gloss"]}}`)
 			var answers atomic.Bool
 			var say atomic.Pointer[func(phase string, answer json.RawMessage) string]
 			program(t, h.Host, "shallot.v1.stage.tool.guard", func(q map[string]json.RawMessage) string {
@@ -194,7 +201,8 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 			says(func(string, json.RawMessage) string { return `{"verdict":"continue"}` })
 			before, whole, _, fault := h.read(t, "guarded", f, nil)
 			require.Nil(t, fault)
-			require.Equal(t, []string{f.all(), f.all()}, []string{before, whole}, "it does not write replies: the stream passes at once")
+			require.Equal(t, []string{f.all(), f.all()}, []string{before, whole},
+				"it does not write replies: the stream passes at once")
 			before, whole, _, fault = h.read(t, "glossed", f, nil)
 			require.Nil(t, fault)
 			require.Equal(t, []string{"", "all else"}, []string{before, whole}, "it rewrites: nothing before the end")
@@ -234,7 +242,8 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					return `{"verdict":"continue"}`
 				})
 				for _, answer := range []string{`true`, ``} {
-					p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(f.args()), Stream: true})
+					p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded",
+						Body: []byte(f.args()), Stream: true})
 					require.NoError(t, err)
 					seen := ""
 					_, err = p.Wait(t.Context(), func(d pipeline.Delta) { text, _ := chat.ToolChunkText(d.Chunk); seen += text })
@@ -285,7 +294,8 @@ func TestAgainRoundAToolThatRunsOnce(t *testing.T) {
 stages:
   - {name: restless, kind: tool, enabled: false, again: true, timeout: 5s, tries: 1, writes: [request.amount]}
 `, "")
-	register(t, b.Host, `{"name":"settle","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["restless"]}}`)
+	register(t, b.Host,
+		`{"name":"settle","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["restless"]}}`)
 	var edits atomic.Pointer[string]
 	program(t, b.Host, "shallot.v1.stage.tool.restless", func(q map[string]json.RawMessage) string {
 		if edit := edits.Load(); string(q["phase"]) == `"after"` && edit != nil {

@@ -57,6 +57,18 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test, however the test ends
 }
 
+// effectsIn counts the effects that tools wrote into a file, by call.
+func effectsIn(t *testing.T, file string) map[string]int {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	ran := map[string]int{}
+	for _, id := range strings.Fields(string(raw)) {
+		ran[id]++
+	}
+	return ran
+}
+
 // toolProcess is a tool worker as anybody would write one: a micro service whose side effect is a line in a file.
 func toolProcess(url, file string) error {
 	nc, err := nats.Connect(url)
@@ -96,7 +108,8 @@ func hostProcess(file string, roles host.Roles) error {
 	if err != nil {
 		return err
 	}
-	if _, err := host.Start(context.Background(), host.Options{Config: l, Roles: roles, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
+	if _, err := host.Start(context.Background(),
+		host.Options{Config: l, Roles: roles, Name: "killed", Getenv: func(string) string { return "" }}); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -164,8 +177,10 @@ tool:
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})
 	var all []*process
 	for _, env := range [][]string{
-		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects}, {"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
-		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects}, {"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
+		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects},
+		{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
+		{"SHALLOT_TEST_PROCESS=tool", "SHALLOT_TEST_FILE=" + effects},
+		{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file},
 	} {
 		p := &process{t: t, env: append(env, "SHALLOT_TEST_NATS="+srv.ClientURL())}
 		if env[0] == "SHALLOT_TEST_PROCESS=tool" {
@@ -225,12 +240,7 @@ tool:
 	}
 	require.Greater(t, kills, 2)
 
-	raw, err := os.ReadFile(effects)
-	require.NoError(t, err)
-	ran := map[string]int{}
-	for _, id := range strings.Fields(string(raw)) {
-		ran[id]++
-	}
+	ran := effectsIn(t, effects)
 	_, retries := h.Manager.Get(messages.Tool, "tool-retry")
 	count := map[string]int{}
 	mu.Lock()

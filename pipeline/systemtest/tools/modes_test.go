@@ -34,7 +34,8 @@ func TestCoercionModes(t *testing.T) {
 		for tool, want := range map[string]string{"documents": r.documents, "extended": r.extended, "off": r.off} {
 			m := ask(t, h.Conn, "shallot.v1.tool.request."+tool, r.args)
 			if want == "" {
-				require.Equal(t, string(messages.InvalidArguments), m.Header.Get("Shallot-Fault"), "%s %s: %s", tool, r.args, m.Data)
+				require.Equal(t, string(messages.InvalidArguments), m.Header.Get("Shallot-Fault"), "%s %s: %s", tool, r.args,
+					m.Data)
 				require.NotEmpty(t, gjson.GetBytes(m.Data, "error.param").String())
 				continue
 			}
@@ -47,7 +48,8 @@ func TestCoercionModes(t *testing.T) {
 func TestWrapScalars(t *testing.T) {
 	t.Parallel()
 	tool := "  tools:\n    - {name: echo_tags, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {tags: {type: array, items: {type: string}}}}}\n"
-	for arguments, want := range map[string]string{"coercion: extended, wrap-scalars: true": `{"tags":["7"]}`, "coercion: extended": ``, "wrap-scalars: true": ``} {
+	for arguments, want := range map[string]string{"coercion: extended, wrap-scalars: true": `{"tags":["7"]}`,
+		"coercion: extended": ``, "wrap-scalars: true": ``} {
 		h := toolHost(t, "tool:\n  arguments: {"+arguments+"}\n"+tool)
 		m := ask(t, h.Conn, "shallot.v1.tool.request.echo_tags", `{"tags":7}`)
 		if want == "" {
@@ -65,12 +67,14 @@ func TestIntegerBits(t *testing.T) {
 		"    - {name: plain, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {v: {type: integer}}}}\n"+
 		"    - {name: wide, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {v: {type: integer, format: int64}}}}\n")
 	for _, v := range []string{`2147483647`, `2147483647.0`, `"-2147483648"`} {
-		require.Equal(t, `{"v":`+strings.Trim(strings.TrimSuffix(v, ".0"), `"`)+`}`, string(ask(t, h.Conn, "shallot.v1.tool.request.plain", `{"v":`+v+`}`).Data))
+		require.Equal(t, `{"v":`+strings.Trim(strings.TrimSuffix(v, ".0"), `"`)+`}`,
+			string(ask(t, h.Conn, "shallot.v1.tool.request.plain", `{"v":`+v+`}`).Data))
 	}
 	for _, v := range []string{`2147483648`, `2147483648.0`, `"2147483648"`, `1e10`, `3000000000`} {
 		m := ask(t, h.Conn, "shallot.v1.tool.request.plain", `{"v":`+v+`}`)
 		require.Equal(t, string(messages.InvalidArguments), m.Header.Get("Shallot-Fault"), "%s: %s", v, m.Data)
 		require.Contains(t, string(m.Data), "out of int range")
 	}
-	require.Equal(t, `{"v":3000000000}`, string(ask(t, h.Conn, "shallot.v1.tool.request.wide", `{"v":3000000000}`).Data), "AR-30")
+	require.Equal(t, `{"v":3000000000}`, string(ask(t, h.Conn, "shallot.v1.tool.request.wide", `{"v":3000000000}`).Data),
+		"AR-30")
 }

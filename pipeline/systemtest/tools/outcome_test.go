@@ -59,7 +59,8 @@ func TestATaskBegunWithoutProofHasAnUnknownOutcome(t *testing.T) {
 		if name == "429" || name == "busy" {
 			proof = ", not-executed: [429, 409]"
 		}
-		yaml += fmt.Sprintf("    - {name: w_%s, effect: write, executor: {kind: http, url: %q, max-response: 1KiB}%s}\n", name, srv.URL+"/"+name, proof)
+		yaml += fmt.Sprintf("    - {name: w_%s, effect: write, executor: {kind: http, url: %q, max-response: 1KiB}%s}\n",
+			name, srv.URL+"/"+name, proof)
 	}
 	yaml += "    - {name: n_fails, effect: external, executor: \"nats:own.fails\"}\n" +
 		"    - {name: n_gone, effect: external, executor: \"nats:own.gone\"}\n" +

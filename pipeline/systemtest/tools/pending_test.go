@@ -29,7 +29,8 @@ func BenchmarkPendingRetries(b *testing.B) {
 // pendingRetries brings n calls to where each waits for its second attempt, and says how many goroutines there are more
 // than before.
 func pendingRetries(t testing.TB, n int) int {
-	b := startRows(t, "tool-retry: {base-delay: 50s, max-delay: 50s}", "", "    - {name: t, executor: \"go:script\", effect: read, cache: \"off\"}\n")
+	b := startRows(t, "tool-retry: {base-delay: 50s, max-delay: 50s}", "",
+		"    - {name: t, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	b.do(t, "t", `{"row":"warm"}`)
 	before := runtime.NumGoroutine()
 	var wg sync.WaitGroup
@@ -45,7 +46,8 @@ func pendingRetries(t testing.TB, n int) int {
 		})
 	}
 	wg.Wait()
-	require.Eventually(t, func() bool { return b.details("tool-retry")["totalRetries"] == int64(n) }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.details("tool-retry")["totalRetries"] == int64(n) }, time.Minute,
+		10*time.Millisecond)
 	require.Equal(t, n, b.count("waits"), "each has run once and waits")
 	more := 0
 	require.Eventually(t, func() bool {

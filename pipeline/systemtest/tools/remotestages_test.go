@@ -107,8 +107,9 @@ func install(t *testing.T, url, yaml string, workers ...[]string) *host.Host {
 	return h
 }
 
-// S2-CHAIN-2, S2-CHAIN-4, S2-CHAIN-5, S2-DEF-1, CH-14, X-51: a tool's own mandatory and optional stages, whose programs are
-// processes of their own: the audit sees every call, cache hits and failures among them; a hit takes nothing from the limit.
+// S2-CHAIN-2, S2-CHAIN-4, S2-CHAIN-5, S2-DEF-1, CH-14, X-51: a tool's own mandatory and optional stages, whose
+// programs are processes of their own: the audit sees every call, cache hits and failures among them; a hit takes
+// nothing from the limit.
 func TestOwnRemoteStages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -118,7 +119,8 @@ func TestOwnRemoteStages(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
 	log := filepath.Join(t.TempDir(), "log")
-	p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=program", "SHALLOT_TEST_FILE=" + log, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
+	p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=program", "SHALLOT_TEST_FILE=" + log,
+		"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 	p.start()
 	t.Cleanup(func() { p.kill() })
 	h := install(t, srv.ClientURL(), ownYAML, []string{"my-audit"}, []string{"my-limit"})
@@ -135,7 +137,8 @@ func TestOwnRemoteStages(t *testing.T) {
 		return lines
 	}
 	do := func(tool, user, args string) *messages.Call {
-		return call(t, h, pipeline.Request{Tool: tool, User: user, Body: []byte(args), Deadline: time.Now().Add(20 * time.Second)})
+		return call(t, h, pipeline.Request{Tool: tool, User: user, Body: []byte(args),
+			Deadline: time.Now().Add(20 * time.Second)})
 	}
 	require.Nil(t, do("plain", "", `{"n":0}`).Fault)
 	require.Empty(t, seen(), "no tool but its own passes it")
@@ -146,19 +149,23 @@ func TestOwnRemoteStages(t *testing.T) {
 	require.Contains(t, strings.Join(c.Slip.Path, ","), "audit.beforeTool,my-audit.beforeTool,")
 	c = do("guarded", "", `{"n":1}`)
 	require.True(t, hit(c))
-	require.Equal(t, []string{"my-audit before false", "my-audit after false"}, seen(), "a hit is seen, and takes nothing from the limit")
+	require.Equal(t, []string{"my-audit before false", "my-audit after false"}, seen(),
+		"a hit is seen, and takes nothing from the limit")
 	require.False(t, c.Flag(messages.NoteExecutorReached))
 
 	c = do("guarded", "greedy", `{"n":2}`)
 	require.Equal(t, messages.RateLimited, c.Fault.Code)
 	require.Equal(t, "my-limit", c.Fault.Origin)
 	require.Equal(t, 2*time.Second, c.Fault.RetryAfter)
-	require.Equal(t, []string{"my-audit before false", "my-limit before false", "my-audit after false"}, seen(), "and so is a refusal")
+	require.Equal(t, []string{"my-audit before false", "my-limit before false", "my-audit after false"}, seen(),
+		"and so is a refusal")
 
 	// Killed in the middle of a question: the mandatory stage fails the call, because nobody may pass it unseen.
-	pending, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
+	pending, err := h.Entry().Accept(t.Context(),
+		pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { raw, _ := os.ReadFile(log); return strings.Contains(string(raw), "my-audit") }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { raw, _ := os.ReadFile(log); return strings.Contains(string(raw), "my-audit") },
+		10*time.Second, 5*time.Millisecond)
 	p.kill()
 	c, err = pending.Wait(t.Context(), nil)
 	require.NoError(t, err)
@@ -168,7 +175,8 @@ func TestOwnRemoteStages(t *testing.T) {
 	seen()
 
 	// While nobody is there, calls wait, and go on when the program is back.
-	pending, err = h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded", Body: []byte(`{"n":4}`)})
+	pending, err = h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "guarded",
+		Body: []byte(`{"n":4}`)})
 	require.NoError(t, err)
 	absent := func() float64 {
 		n := 0.0
@@ -181,7 +189,8 @@ func TestOwnRemoteStages(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return absent() > 0 }, 10*time.Second, 20*time.Millisecond, "the statistics tell of it")
+	require.Eventually(t, func() bool { return absent() > 0 }, 10*time.Second, 20*time.Millisecond,
+		"the statistics tell of it")
 	p.start()
 	c, err = pending.Wait(t.Context(), nil)
 	require.NoError(t, err)
@@ -202,7 +211,8 @@ func TestRemoteProgramsUnderKills(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	var all []*process
 	for range 2 {
-		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=program", "SHALLOT_TEST_FILE=" + log, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
+		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=program", "SHALLOT_TEST_FILE=" + log,
+			"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 		p.start()
 		t.Cleanup(func() { p.kill() })
 		all = append(all, p)
@@ -261,8 +271,8 @@ func program(t testing.TB, h *host.Host, subject string, f func(q map[string]jso
 	require.NoError(t, h.Conn.Flush())
 }
 
-// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, durable, and
-// streams are held back behind its after, because no program filters chunks.
+// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, durable,
+// and streams are held back behind its after, because no program filters chunks.
 func TestRemoteModelStage(t *testing.T) {
 	t.Parallel()
 	h := startRoles(t, `
@@ -317,7 +327,8 @@ stages:
 
 	_, err = h.Node.Switch(t.Context(), "shout", false, "", "test")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.Reply()), "hello there") }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.Reply()), "hello there") },
+		10*time.Second, 20*time.Millisecond)
 }
 
 func TestRemoteStagesRefused(t *testing.T) {
@@ -331,13 +342,17 @@ func TestRemoteStagesRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "shallot.yaml")
-			require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\nstages: "+row.stages+"\n"), 0o600))
+			require.NoError(t,
+				os.WriteFile(file,
+					[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\nstages: "+row.stages+"\n"),
+					0o600))
 			l, err := host.Load(file, nil, nil)
 			if err == nil {
 				checked := host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()})
 				require.ErrorContains(t, checked, row.has, "gateway config check finds it without a start")
 				require.ErrorContains(t, checked, file+":3:11: stages[0]", "and says where")
-				_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" }})
+				_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(),
+					Drain: time.Second, Getenv: func(string) string { return "" }})
 			}
 			require.ErrorContains(t, err, row.has)
 		})

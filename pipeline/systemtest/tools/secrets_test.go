@@ -27,13 +27,16 @@ func TestSecretsOfToolsStayWithTheWorker(t *testing.T) {
 			http.Error(w, "", http.StatusInternalServerError)
 			return
 		}
-		_, _ = io.WriteString(w, strings.Join([]string{r.Header.Get("Authorization"), r.Header.Get("X-File"), r.Header.Get("X-Secret"), r.Header.Get("X-Plain")}, "|"))
+		_,
+			_ = io.WriteString(w, strings.Join([]string{r.Header.Get("Authorization"), r.Header.Get("X-File"),
+			r.Header.Get("X-Secret"), r.Header.Get("X-Plain")}, "|"))
 	}))
 	t.Cleanup(srv.Close)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "pay"), []byte("from-the-directory\n"), 0o600))
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+	require.NoError(t,
+		os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
 tool:
   secrets-dir: `+dir+`
   tools:
@@ -42,7 +45,8 @@ tool:
       executor:
         kind: http
         url: `+srv.URL+`
-        headers: {Authorization: "Bearer ${TOK}", X-File: "${file:`+dir+`/pay}", X-Secret: "${secret:pay}", X-Plain: "a$$b$c"}
+        headers: {Authorization: "Bearer ${TOK}", X-File: "${file:`+dir+
+			`/pay}", X-Secret: "${secret:pay}", X-Plain: "a$$b$c"}
     - {name: poor, effect: write, executor: {kind: http, url: "`+srv.URL+`", headers: {X: "${NOWHERE}"}}}
 `), 0o600))
 	l, err := host.Load(file, nil, nil)
@@ -76,12 +80,16 @@ tool:
 	require.Contains(t, all, "${TOK}")
 	require.NotContains(t, all, "from-the-")
 
-	_, err = h.RegisterTool(t.Context(), []byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"${TOK}"}}}`), "eve")
+	_,
+		err = h.RegisterTool(t.Context(),
+		[]byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"${TOK}"}}}`), "eve")
 	f := messages.AsFault(err, "")
 	require.Equal(t, messages.InvalidRequest, f.Code)
 	require.Contains(t, f.Message, "/executor/headers/X")
 	for _, ref := range []string{"${file:/etc/passwd}", "${secret:../pay}", "${secret:}", "${TOK"} {
-		_, err = h.RegisterTool(t.Context(), []byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"`+ref+`"}}}`), "eve")
+		_,
+			err = h.RegisterTool(t.Context(),
+			[]byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"`+ref+`"}}}`), "eve")
 		require.Error(t, err, ref)
 	}
 }

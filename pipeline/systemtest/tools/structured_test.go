@@ -52,13 +52,15 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 	t.Cleanup(srv.Close)
 	h := toolHost(t, "tool:\n  mcp-servers:\n    - {name: up, url: \""+srv.URL+"\"}\n")
 	url := faces(t, h, api.RoleCaller)
-	require.Eventually(t, func() bool { _, err := h.GetTool(t.Context(), "up_none"); return err == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := h.GetTool(t.Context(), "up_none"); return err == nil }, 20*time.Second,
+		10*time.Millisecond)
 	for name, want := range map[string]struct {
 		text    string
 		isError bool
 		marked  bool
 	}{
-		"good": {`{"n":1}`, false, false}, "wrong": {"one", true, true}, "bare": {`{"m":1}`, true, true}, "none": {"only", true, true}, "fails": {"no city", true, false},
+		"good": {`{"n":1}`, false, false}, "wrong": {"one", true, true}, "bare": {`{"m":1}`, true, true},
+		"none": {"only", true, true}, "fails": {"no city", true, false},
 	} {
 		r := callMCP(t, url, "up_"+name, `{}`).Get("result")
 		require.Equal(t, want.isError, r.Get("isError").Bool(), r.Raw)

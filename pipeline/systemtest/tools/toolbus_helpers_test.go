@@ -45,8 +45,9 @@ func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.
 	t.Helper()
 	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{}}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
-		"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
+	require.NoError(t,
+		os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
+			"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	b.Host, err = host.Start(t.Context(), host.Options{

@@ -33,20 +33,29 @@ func TestToolFace(t *testing.T) {
 		fault      messages.Code
 		has        string // in the message
 	}{
-		"exact sum":                    {tool: "add", body: `{"a":9007199254740993,"b":0.1}`, reply: `{"sum":9007199254740993.1}`},
-		"AR coercion of a string":      {tool: "add", body: `{"a":"1","b":2}`, reply: `{"sum":3}`},
-		"arguments as a JSON string":   {tool: "add", body: `"{\"a\":1,\"b\":2}"`, reply: `{"sum":3}`},
-		"exact integers and key order": {tool: "echo", body: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`, reply: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`},
-		"AR-27 no arguments at all":    {tool: "echo", body: ``, reply: `{}`},
-		"null":                         {tool: "echo", body: `null`, reply: `{}`},
-		"white space":                  {tool: "echo", body: " \n", reply: `{}`},
-		"missing":                      {tool: "add", body: `{"a":1}`, code: "422", fault: messages.InvalidArguments, has: "b"},
-		"no JSON":                      {tool: "add", body: `{"a":1`, code: "422", fault: messages.InvalidArguments, has: "arguments"},
-		"a list":                       {tool: "add", body: `[1,2]`, code: "422", fault: messages.InvalidArguments, has: "object"},
-		"X-32 unknown tool":            {tool: "nope", body: `{}`, code: "404", fault: messages.ToolNotFound, has: "nope"},
-		"own error result":             {tool: "getCurrentTime", body: `{"timezone":"Nowhere/Land"}`, reply: `"there is no time zone \"Nowhere/Land\"; use a name such as Europe/Rome"`},
-		"too deep":                     {tool: "echo", body: strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), code: "413", fault: messages.TooLarge},
-		"not UTF-8":                    {tool: "echo", body: "{\"a\":\"\xff\"}", code: "400", fault: messages.InvalidRequest},
+		"exact sum": {tool: "add", body: `{"a":9007199254740993,"b":0.1}`,
+			reply: `{"sum":9007199254740993.1}`},
+		"AR coercion of a string":    {tool: "add", body: `{"a":"1","b":2}`, reply: `{"sum":3}`},
+		"arguments as a JSON string": {tool: "add", body: `"{\"a\":1,\"b\":2}"`, reply: `{"sum":3}`},
+		"exact integers and key order": {tool: "echo",
+			body:  `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`,
+			reply: `{"message":"m","z":12345678901234567890,"a":1e400,"t":0}`},
+		"no arguments at all are none (AR-27)": {tool: "echo", body: ``, reply: `{}`},
+		"null":                                 {tool: "echo", body: `null`, reply: `{}`},
+		"white space":                          {tool: "echo", body: " \n", reply: `{}`},
+		"missing": {tool: "add", body: `{"a":1}`, code: "422", fault: messages.InvalidArguments,
+			has: "b"},
+		"no JSON": {tool: "add", body: `{"a":1`, code: "422", fault: messages.InvalidArguments,
+			has: "arguments"},
+		"a list": {tool: "add", body: `[1,2]`, code: "422", fault: messages.InvalidArguments,
+			has: "object"},
+		"an unknown tool is a fault (X-32)": {tool: "nope", body: `{}`, code: "404", fault: messages.ToolNotFound,
+			has: "nope"},
+		"own error result": {tool: "getCurrentTime", body: `{"timezone":"Nowhere/Land"}`,
+			reply: `"there is no time zone \"Nowhere/Land\"; use a name such as Europe/Rome"`},
+		"too deep": {tool: "echo", body: strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), code: "413",
+			fault: messages.TooLarge},
+		"not UTF-8": {tool: "echo", body: "{\"a\":\"\xff\"}", code: "400", fault: messages.InvalidRequest},
 	}
 	for name, tt := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +98,8 @@ func TestToolFace(t *testing.T) {
 		other := ask(t, h.Conn, "shallot.v1.tool.request.sendNote", `{"to":"c","text":"b"}`, "Idempotency-Key", "k1")
 		require.Equal(t, "422", other.Header.Get("Nats-Service-Error-Code"))
 		theirs := ask(t, h.Conn, "shallot.v1.tenant.b.tool.request.sendNote", args, "Idempotency-Key", "k1")
-		require.NotEqual(t, gjson.GetBytes(first.Data, "key").String(), gjson.GetBytes(theirs.Data, "key").String(), "two tenants with one key are two for the tool too")
+		require.NotEqual(t, gjson.GetBytes(first.Data, "key").String(), gjson.GetBytes(theirs.Data, "key").String(),
+			"two tenants with one key are two for the tool too")
 	})
 }
 
@@ -101,7 +111,7 @@ tool:
     - {name: nap, executor: "go:slow", effect: read, timeout: 100ms, cache: "off", retry: noRetry}
     - {name: nap_once, executor: "go:slow", effect: write, timeout: 100ms, check: echo}
 `)
-	t.Run("TO-1 text and time", func(t *testing.T) {
+	t.Run("a tool that times out fails in time and says so (TO-1)", func(t *testing.T) {
 		begin := time.Now()
 		c := call(t, h, pipeline.Request{Tool: "nap", Body: []byte(`{"ms":60000}`)})
 		require.NotNil(t, c.Fault)
@@ -173,7 +183,8 @@ tool:
 	_, err := h.Conn.Subscribe("shallot.v1.cancel.>", func(m *nats.Msg) { heard <- m.Subject })
 	require.NoError(t, err)
 	_, err = h.Conn.QueueSubscribe("tools.far", "far", func(m *nats.Msg) {
-		began <- m.Header.Get("Shallot-Call") + " " + m.Header.Get("Shallot-Cancel") + " " + m.Header.Get("Idempotency-Key") + " " + string(m.Data)
+		began <- m.Header.Get("Shallot-Call") + " " + m.Header.Get("Shallot-Cancel") + " " + m.Header.Get("Idempotency-Key") +
+			" " + string(m.Data)
 	})
 	require.NoError(t, err)
 
@@ -225,15 +236,17 @@ func TestHTTPTool(t *testing.T) {
 	var yaml strings.Builder
 	yaml.WriteString("tool:\n  tools:\n")
 	for _, p := range []string{"ok", "text", "says-no", "broken", "away"} {
-		yaml.WriteString("    - {name: " + p + ", executor: {kind: http, url: \"" + srv.URL + "/" + p + "\", headers: {Authorization: tok}}, effect: read, cache: \"off\", retry: noRetry}\n")
+		yaml.WriteString("    - {name: " + p + ", executor: {kind: http, url: \"" + srv.URL + "/" + p +
+			"\", headers: {Authorization: tok}}, effect: read, cache: \"off\", retry: noRetry}\n")
 	}
 	h := toolHost(t, yaml.String())
 	for name, want := range map[string]struct {
 		reply string
 		code  messages.Code
 	}{
-		"ok": {reply: `{"big":9007199254740993,"auth":"tok"}`}, "text": {reply: "plain words"}, "says-no": {reply: `{"why":"no such city"}`},
-		"broken": {code: messages.ToolError}, "away": {code: messages.ToolError},
+		"ok": {reply: `{"big":9007199254740993,"auth":"tok"}`}, "text": {reply: "plain words"},
+		"says-no": {reply: `{"why":"no such city"}`},
+		"broken":  {code: messages.ToolError}, "away": {code: messages.ToolError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -248,49 +261,61 @@ func TestHTTPTool(t *testing.T) {
 
 func TestRegisterTool(t *testing.T) {
 	t.Parallel()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"reached":true}`)) }))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = w.Write([]byte(`{"reached":true}`))
+	}))
 	t.Cleanup(srv.Close)
 	h := toolHost(t, "tool: {api-networks: [127.0.0.0/8]}\n")
 	closed := toolHost(t, "")
 	ctx := t.Context()
 
 	t.Run("a tool with a group of nobody runs in its executor's queue", func(t *testing.T) {
-		got, err := h.RegisterTool(ctx, []byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
+		got,
+			err := h.RegisterTool(ctx,
+			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, "http", got.Policy.Queue)
 		require.Equal(t, "api", got.Policy.Source)
 		m := ask(t, h.Conn, "shallot.v1.tool.request.reg", `{"n":"7"}`)
 		require.Equal(t, `{"reached":true}`, string(m.Data))
-		again, err := h.RegisterTool(ctx, []byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
+		again,
+			err := h.RegisterTool(ctx,
+			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, got, again)
 		require.NoError(t, h.RemoveTool(ctx, "reg", "me"))
-		require.Equal(t, "404", ask(t, h.Conn, "shallot.v1.tool.request.reg", `{"n":7}`).Header.Get("Nats-Service-Error-Code"))
+		require.Equal(t, "404", ask(t, h.Conn, "shallot.v1.tool.request.reg",
+			`{"n":7}`).Header.Get("Nats-Service-Error-Code"))
 		require.Error(t, h.RemoveTool(ctx, "reg", "me"))
 	})
 	for name, row := range map[string]struct {
 		def  string
 		code messages.Code
 	}{
-		"no JSON":                {`{`, messages.InvalidRequest},
-		"unknown key":            {`{"name":"a","executor":"go:echo","shell":"x"}`, messages.InvalidRequest},
-		"a key twice":            {`{"name":"a","name":"b","executor":"go:echo"}`, messages.InvalidRequest},
-		"another case":           {`{"name":"a","Name":"b","executor":"go:echo"}`, messages.InvalidRequest},
-		"executor's key twice":   {`{"name":"a","executor":{"kind":"go","kind":"nats","name":"x"}}`, messages.InvalidRequest},
-		"command":                {`{"name":"a","executor":{"kind":"mcp","name":"x","command":["sh"]}}`, messages.InvalidRequest},
+		"no JSON":              {`{`, messages.InvalidRequest},
+		"unknown key":          {`{"name":"a","executor":"go:echo","shell":"x"}`, messages.InvalidRequest},
+		"a key twice":          {`{"name":"a","name":"b","executor":"go:echo"}`, messages.InvalidRequest},
+		"another case":         {`{"name":"a","Name":"b","executor":"go:echo"}`, messages.InvalidRequest},
+		"executor's key twice": {`{"name":"a","executor":{"kind":"go","kind":"nats","name":"x"}}`, messages.InvalidRequest},
+		"command": {`{"name":"a","executor":{"kind":"mcp","name":"x","command":["sh"]}}`,
+			messages.InvalidRequest},
 		"unknown MCP server":     {`{"name":"a","executor":"mcp:x"}`, messages.InvalidRequest},
 		"a tool of the operator": {`{"name":"add","executor":"go:echo"}`, messages.Conflict},
-		"held by the sender":     {`{"name":"a","executor":"go:echo","source":"operator","effect":"bad"}`, messages.InvalidRequest},
-		"server's subject":       {`{"name":"a","executor":"nats:$JS.API.STREAM.DELETE.SHALLOT_CALLS"}`, messages.InvalidRequest},
-		"our subject":            {`{"name":"a","executor":"nats:shallot.v1.cancel.x"}`, messages.InvalidRequest},
-		"wildcard":               {`{"name":"a","executor":"nats:a.>"}`, messages.InvalidRequest},
-		"SSRF loopback":          {`{"name":"a","executor":"` + srv.URL + `"}`, messages.InvalidRequest},
-		"SSRF mapped":            {`{"name":"a","executor":"http://[::ffff:127.0.0.1]/"}`, messages.InvalidRequest},
-		"SSRF metadata":          {`{"name":"a","executor":"http://169.254.169.254/latest"}`, messages.InvalidRequest},
-		"SSRF localhost":         {`{"name":"a","executor":"http://localhost:9/"}`, messages.InvalidRequest},
-		"SSRF scheme":            {`{"name":"a","executor":{"kind":"http","url":"file:///etc/passwd"}}`, messages.InvalidRequest},
-		"password in the URL":    {`{"name":"a","executor":"http://u:p@example.com/"}`, messages.InvalidRequest},
-		"bad schema":             {`{"name":"a","executor":"go:echo","input-schema":{"type":"object","properties":{"x":{"$ref":"#/nowhere"}}}}`, messages.InvalidRequest},
+		"held by the sender": {`{"name":"a","executor":"go:echo","source":"operator","effect":"bad"}`,
+			messages.InvalidRequest},
+		"server's subject": {`{"name":"a","executor":"nats:$JS.API.STREAM.DELETE.SHALLOT_CALLS"}`,
+			messages.InvalidRequest},
+		"our subject":    {`{"name":"a","executor":"nats:shallot.v1.cancel.x"}`, messages.InvalidRequest},
+		"wildcard":       {`{"name":"a","executor":"nats:a.>"}`, messages.InvalidRequest},
+		"SSRF loopback":  {`{"name":"a","executor":"` + srv.URL + `"}`, messages.InvalidRequest},
+		"SSRF mapped":    {`{"name":"a","executor":"http://[::ffff:127.0.0.1]/"}`, messages.InvalidRequest},
+		"SSRF metadata":  {`{"name":"a","executor":"http://169.254.169.254/latest"}`, messages.InvalidRequest},
+		"SSRF localhost": {`{"name":"a","executor":"http://localhost:9/"}`, messages.InvalidRequest},
+		"SSRF scheme": {`{"name":"a","executor":{"kind":"http","url":"file:///etc/passwd"}}`,
+			messages.InvalidRequest},
+		"password in the URL": {`{"name":"a","executor":"http://u:p@example.com/"}`, messages.InvalidRequest},
+		"bad schema":          {`{"name":"a","executor":"go:echo","input-schema":{"type":"object","properties":{"x":{"$ref":"#/nowhere"}}}}`, messages.InvalidRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -300,7 +325,9 @@ func TestRegisterTool(t *testing.T) {
 		})
 	}
 	t.Run("SSRF by a name that resolves inside: refused at the dial", func(t *testing.T) {
-		_, err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1", "2130706433", 1)+`","retry":"noRetry"}`), "me")
+		_,
+			err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
+			"2130706433", 1)+`","retry":"noRetry"}`), "me")
 		require.NoError(t, err, "a name says nothing by itself")
 		m := ask(t, closed.Conn, "shallot.v1.tool.request.inside", `{}`)
 		require.NotEmpty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
@@ -352,7 +379,8 @@ func benchCalls(b *testing.B, h *host.Host, atOnce int, args string) {
 	wg.Wait()
 }
 
-// A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want less.
+// A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want
+// less.
 func TestLongToolTime(t *testing.T) {
 	t.Parallel()
 	h := toolHost(t, `tool:
@@ -361,7 +389,8 @@ func TestLongToolTime(t *testing.T) {
     - {name: long, executor: "go:echo", timeout: 5m}
     - {name: endless, executor: "go:echo", timeout: 100h}
 `)
-	for tool, most := range map[string]time.Duration{"short": time.Minute, "long": 6 * time.Minute, "endless": time.Hour, "nobody": time.Minute} {
+	for tool, most := range map[string]time.Duration{"short": time.Minute, "long": 6 * time.Minute, "endless": time.Hour,
+		"nobody": time.Minute} {
 		c := call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`)})
 		require.Equal(t, most, c.Deadline.Sub(c.Accepted), tool)
 		c = call(t, h, pipeline.Request{Tool: tool, Body: []byte(`{}`), Deadline: time.Now().Add(20 * time.Second)})

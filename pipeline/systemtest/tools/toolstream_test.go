@@ -69,9 +69,12 @@ type streamHost struct {
 
 func startStreams(t *testing.T, yaml string) *streamHost {
 	t.Helper()
-	h := &streamHost{gates: map[string]chan struct{}{"1": make(chan struct{}), "2": make(chan struct{}), "3": make(chan struct{}), "4": make(chan struct{}), "5": make(chan struct{})}, left: make(chan error, 1)}
+	h := &streamHost{gates: map[string]chan struct{}{"1": make(chan struct{}), "2": make(chan struct{}),
+		"3": make(chan struct{}), "4": make(chan struct{}), "5": make(chan struct{})}, left: make(chan error, 1)}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+yaml+`
+	require.NoError(t,
+		os.WriteFile(file,
+			[]byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+yaml+`
 tool:
   tools:
     - {name: feed, executor: "go:feed", effect: read, timeout: 30s}
@@ -127,7 +130,8 @@ func serveFeed(t *testing.T, nc *nats.Conn, subject string, gate func(string) er
 				if n++; n == 2 && f.Lose {
 					return
 				}
-				_ = nc.PublishMsg(&nats.Msg{Subject: r.Headers().Get("Shallot-Chunks"), Data: []byte(text), Header: nats.Header{"Shallot-Chunk": {strconv.Itoa(n)}}})
+				_ = nc.PublishMsg(&nats.Msg{Subject: r.Headers().Get("Shallot-Chunks"), Data: []byte(text),
+					Header: nats.Header{"Shallot-Chunk": {strconv.Itoa(n)}}})
 			}, gate)
 			switch {
 			case f.Fail != "":
@@ -143,14 +147,17 @@ func serveFeed(t *testing.T, nc *nats.Conn, subject string, gate func(string) er
 }
 
 // read follows a streamed call. first is called with the first text.
-func (h *streamHost) read(t *testing.T, tool string, f feed, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
+func (h *streamHost) read(t *testing.T, tool string, f feed, first func()) (before, whole string, c *messages.Call,
+	fault *messages.Fault) {
 	t.Helper()
-	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()), Agent: "g1", Stream: true})
+	p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(f.args()),
+		Agent: "g1", Stream: true})
 	require.NoError(t, err)
 	return follow(t, p, first)
 }
 
-func follow(t *testing.T, p pipeline.Pending, first func()) (before, whole string, c *messages.Call, fault *messages.Fault) {
+func follow(t *testing.T, p pipeline.Pending, first func()) (before, whole string, c *messages.Call,
+	fault *messages.Fault) {
 	t.Helper()
 	var follower stream.ToolFollower
 	var text strings.Builder
@@ -177,28 +184,32 @@ func TestStreamedTools(t *testing.T) {
 	t.Parallel()
 	for name, yaml := range map[string]string{
 		"spread": "",
-		"fused":  "bus: {fusion: true}\nagent: {interceptor: {large-result-eviction: {eviction-store: dir, eviction-dir: " + t.TempDir() + "}}}\n",
+		"fused": "bus: {fusion: true}\nagent: {interceptor: {large-result-eviction: {eviction-store: dir, eviction-dir: " +
+			t.TempDir() + "}}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startStreams(t, yaml)
 			big := feed{Gate: "1", Text: "a汉", N: 42500, Step: 1000}
-			t.Run("EV-13", func(t *testing.T) {
-				before, whole, c, fault := h.read(t, "feed", big, func() { close(h.gates["1"]) }) // it goes on only when its first chunk was seen
-				require.Nil(t, fault)
-				require.True(t, strings.HasPrefix(big.all(), before))
-				require.Greater(t, utf8.RuneCountInString(before), 79000, "chunks before the limit pass at once")
-				path := evictedPath(t, c)
-				require.Equal(t, before+"...\n[完整结果已保存至: "+path+"]\n[原始大小: 85000 chars, Token≈21250]", whole, "the rest is replaced")
-				require.LessOrEqual(t, utf8.RuneCountInString(whole)/4, 20000)
-				require.Equal(t, big.all(), (&rowBus{Host: h.Host}).whole(t, path))
-				again, hit, second, fault := h.read(t, "feed", big, nil)
-				require.Nil(t, fault)
-				require.True(t, second.Flag(messages.NoteCacheHit))
-				require.Equal(t, []string{"", whole}, []string{again, hit})
-				require.Equal(t, whole, string(ask(t, h.Conn, "shallot.v1.tool.request.feed", big.args()).Data), "a hit without a stream")
-			})
-			t.Run("EV-13 the source fails after the limit", func(t *testing.T) {
+			t.Run("of a stream the beginning passes at once, the rest is replaced, and a late error still shows (EV-13)",
+				func(t *testing.T) {
+					before, whole, c, fault := h.read(t, "feed", big, func() { close(h.gates["1"]) }) // it goes on only when its first chunk was seen
+					require.Nil(t, fault)
+					require.True(t, strings.HasPrefix(big.all(), before))
+					require.Greater(t, utf8.RuneCountInString(before), 79000, "chunks before the limit pass at once")
+					path := evictedPath(t, c)
+					require.Equal(t, before+"...\n[完整结果已保存至: "+path+"]\n[原始大小: 85000 chars, Token≈21250]",
+						whole, "the rest is replaced")
+					require.LessOrEqual(t, utf8.RuneCountInString(whole)/4, 20000)
+					require.Equal(t, big.all(), (&rowBus{Host: h.Host}).whole(t, path))
+					again, hit, second, fault := h.read(t, "feed", big, nil)
+					require.Nil(t, fault)
+					require.True(t, second.Flag(messages.NoteCacheHit))
+					require.Equal(t, []string{"", whole}, []string{again, hit})
+					require.Equal(t, whole, string(ask(t, h.Conn, "shallot.v1.tool.request.feed", big.args()).Data),
+						"a hit without a stream")
+				})
+			t.Run("the source fails after the limit (EV-13)", func(t *testing.T) {
 				for _, tool := range []string{"feed", "worker"} {
 					_, whole, c, fault := h.read(t, tool, feed{Text: "b", N: 90000, Step: 5000, Fail: "the disk is gone"}, nil)
 					require.NotNil(t, fault)
@@ -208,7 +219,7 @@ func TestStreamedTools(t *testing.T) {
 					require.Equal(t, []any{1, ""}, []any{c.Slip.Tries, fallback(c)}, "it does not run again, and nothing stands in")
 				}
 			})
-			t.Run("EV-13 EV-1 within the limit", func(t *testing.T) {
+			t.Run("within the limit (EV-13 EV-1)", func(t *testing.T) {
 				exact := feed{Text: "c", N: 80000, Step: 7001}
 				_, whole, _, fault := h.read(t, "worker", exact, nil)
 				require.Nil(t, fault)
@@ -219,7 +230,8 @@ func TestStreamedTools(t *testing.T) {
 				before, whole, _, fault := h.read(t, "endless", huge, nil)
 				require.Nil(t, fault)
 				require.True(t, huge.all() == whole && huge.all() == before)
-				c := call(t, h.Host, pipeline.Request{Tool: "endless", Body: []byte(`{"text":"0123456789","n":300000,"step":400000,"gate":""}`)})
+				c := call(t, h.Host, pipeline.Request{Tool: "endless",
+					Body: []byte(`{"text":"0123456789","n":300000,"step":400000,"gate":""}`)})
 				require.Nil(t, c.Fault)
 				out, _, _ := c.ReplyPlain()
 				require.Equal(t, len(huge.all()), len(out), "for whom does not stream too")
@@ -240,7 +252,8 @@ func TestStreamedTools(t *testing.T) {
 				data, last := natsStream(t, h.Conn, "shallot.v1.tool.request.worker", f.args(), func() { close(h.gates["2"]) })
 				require.Equal(t, f.all(), data)
 				require.NotEmpty(t, last.Header.Get("Shallot-Call"))
-				data, last = natsStream(t, h.Conn, "shallot.v1.tool.request.worker", feed{Text: "x", N: 50, Step: 7, Fail: "the disk is gone"}.args())
+				data, last = natsStream(t, h.Conn, "shallot.v1.tool.request.worker",
+					feed{Text: "x", N: 50, Step: 7, Fail: "the disk is gone"}.args())
 				require.True(t, strings.HasPrefix(data, strings.Repeat("x", 50)), "chunks, then the fault")
 				require.Contains(t, data, `"code":"stream_cut"`)
 				require.Contains(t, data, "the disk is gone")
@@ -254,7 +267,8 @@ func TestStreamedTools(t *testing.T) {
 				require.NotNil(t, last, "a call that is refused ends its stream too")
 			})
 			t.Run("the caller leaves", func(t *testing.T) {
-				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed", Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
+				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "feed",
+					Body: []byte(feed{Gate: "3", Text: "f", N: 100, Step: 10}.args()), Stream: true})
 				require.NoError(t, err)
 				_, _, _, fault := follow(t, p, p.Leave)
 				require.NotNil(t, fault)
@@ -270,7 +284,8 @@ func natsStream(t *testing.T, nc *nats.Conn, subject, body string, first ...func
 	sub, err := nc.SubscribeSync(nc.NewInbox())
 	require.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
-	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: sub.Subject, Data: []byte(body), Header: nats.Header{"Shallot-Stream": {"on"}}}))
+	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: sub.Subject, Data: []byte(body),
+		Header: nats.Header{"Shallot-Stream": {"on"}}}))
 	var all bytes.Buffer
 	for {
 		m, err := sub.NextMsg(30 * time.Second)
@@ -286,8 +301,8 @@ func natsStream(t *testing.T, nc *nats.Conn, subject, body string, first ...func
 	}
 }
 
-// The process that runs a streaming tool dies in mid-stream: an idempotent tool runs again elsewhere and its caller sees
-// no text twice; whatever does not go on as it began, and a tool that may not run twice, ends in an error.
+// The process that runs a streaming tool dies in mid-stream: an idempotent tool runs again elsewhere and its caller
+// sees no text twice; whatever does not go on as it began, and a tool that may not run twice, ends in an error.
 func TestStreamedToolUnderKills(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -341,9 +356,11 @@ tool:
 		{tool: "other", whole: "one two ", code: messages.StreamCut},
 		{tool: "once", whole: "one two ", code: messages.OutcomeUnknown},
 	} {
-		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file, "SHALLOT_TEST_NATS=" + srv.ClientURL()}}
+		p := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=host", "SHALLOT_TEST_FILE=" + file,
+			"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 		p.start()
-		call, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: true})
+		call, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`),
+			Stream: true})
 		require.NoError(t, err)
 		seen := ""
 		var f stream.ToolFollower

@@ -29,7 +29,8 @@ func TestSeveralWorkers(t *testing.T) {
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
-	yaml := "nats: {url: \"" + srv.ClientURL() + "\"}\nagent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {enabled: false}}}\n" +
+	yaml := "nats: {url: \"" + srv.ClientURL() +
+		"\"}\nagent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {enabled: false}}}\n" +
 		"tool:\n  tools:\n    - {name: slow, executor: \"nats:rows.slow\", effect: read}\n    - {name: big, executor: \"nats:rows.big\", effect: read, cache: {scope: shared}}\n"
 	var hosts []*host.Host
 	for range 3 {
@@ -65,7 +66,8 @@ func TestSeveralWorkers(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		c := call(t, hosts[1], pipeline.Request{Tool: "big", Tenant: name, Body: []byte(`{}`)})
 		paths = append(paths, evictedPath(t, c))
-		part := call(t, hosts[2], pipeline.Request{Tool: "readEvictedResult", Tenant: name, Body: rawjson.Encode(map[string]any{"path": paths[0], "limit": 10})})
+		part := call(t, hosts[2], pipeline.Request{Tool: "readEvictedResult", Tenant: name,
+			Body: rawjson.Encode(map[string]any{"path": paths[0], "limit": 10})})
 		require.Nil(t, part.Fault, "tenant %s", name)
 		require.NotContains(t, paths[0], "one", "whose call it was is nobody's business")
 	}

@@ -18,9 +18,11 @@ func toolCall(args string) *messages.Call {
 	return c
 }
 
-var pay = &tool.Definition{Name: "pay", Version: "1", Policy: tool.Policy{Effect: tool.EffectExternal}, Source: tool.Operator}
+var pay = &tool.Definition{Name: "pay", Version: "1", Policy: tool.Policy{Effect: tool.EffectExternal},
+	Source: tool.Operator}
 
-// HI-11: who need not be asked is not asked. What cannot be judged is asked, and no number becomes another one on the way.
+// HI-11: who need not be asked is not asked. What cannot be judged is asked, and no number becomes another one on the
+// way.
 func TestWhen(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {
@@ -74,21 +76,28 @@ func TestWhen(t *testing.T) {
 func TestCompileNamesPolicyPlaceAndReason(t *testing.T) {
 	t.Parallel()
 	for want, list := range map[string][]approval.Policy{
-		`policies[1] (big): when: unknown name amount (1:1)`:                      {{Tool: "a"}, {Name: "big", Tool: "pay", When: "amount > 3"}},
-		`policies[0] (pay): when: unexpected token EOF (1:13)`:                    {{Tool: "pay", When: "args.amount >"}},
-		`policies[0] (pay): when: invalid operation: == (mismatched types`:        {{Tool: "pay", When: `tenant == 5`}},
-		`policies[0] (pay): when: expected bool, but got string`:                  {{Tool: "pay", When: `tenant`}},
-		`policies[0] (pay): when: the function sum cannot be used`:                {{Tool: "pay", When: `sum(args.list) > 4`}},
-		`policies[0] (pay): when: the function int cannot be used`:                {{Tool: "pay", When: `int(args.list) > 4`}},
-		`policies[0] (pay): when: the function floor cannot be used`:              {{Tool: "pay", When: `any(args.list, floor(#) > 4)`}},
-		`policies[0] (pay): decisions: "aprove"; known: approve, edit`:            {{Tool: "pay", Decisions: []string{"aprove"}}},
+		`policies[1] (big): when: unknown name amount (1:1)`: {{Tool: "a"},
+			{Name: "big", Tool: "pay", When: "amount > 3"}},
+		`policies[0] (pay): when: unexpected token EOF (1:13)`:             {{Tool: "pay", When: "args.amount >"}},
+		`policies[0] (pay): when: invalid operation: == (mismatched types`: {{Tool: "pay", When: `tenant == 5`}},
+		`policies[0] (pay): when: expected bool, but got string`:           {{Tool: "pay", When: `tenant`}},
+		`policies[0] (pay): when: the function sum cannot be used`: {{Tool: "pay",
+			When: `sum(args.list) > 4`}},
+		`policies[0] (pay): when: the function int cannot be used`: {{Tool: "pay",
+			When: `int(args.list) > 4`}},
+		`policies[0] (pay): when: the function floor cannot be used`: {{Tool: "pay",
+			When: `any(args.list, floor(#) > 4)`}},
+		`policies[0] (pay): decisions: "aprove"; known: approve, edit`: {{Tool: "pay",
+			Decisions: []string{"aprove"}}},
 		`policies[0]: give it a tool, or a name that tools refer to`:              {{When: "true"}},
-		`policies[0] (always): name: "always" says something else in a tool`:      {{Name: "always"}},
-		`policies[1] (x): name: there is another policy of that name`:             {{Name: "x"}, {Name: "x"}},
-		`policies[0] (pay): expires: 10ms; at least 1s`:                           {{Tool: "pay", Expires: 10 * time.Millisecond}},
-		`policies[0] ([): tool: "[" is not a name or pattern`:                     {{Tool: "["}},
-		`policies[0] (pay): expires: -1h0m0s; at least 1s`:                        {{Tool: "pay", Expires: -time.Hour}},
-		`policies[0] (pay): when: unknown name nope (1:15)`:                       {{Tool: "pay", When: `args.a > 5 && nope`}},
+		`policies[0] (always): name: "always" has a meaning of its own in a tool`: {{Name: "always"}},
+		`policies[1] (x): name: another policy has that name`:                     {{Name: "x"}, {Name: "x"}},
+		`policies[0] (pay): expires: 10ms; at least 1s`: {{Tool: "pay",
+			Expires: 10 * time.Millisecond}},
+		`policies[0] ([): tool: "[" is not a name or pattern`: {{Tool: "["}},
+		`policies[0] (pay): expires: -1h0m0s; at least 1s`:    {{Tool: "pay", Expires: -time.Hour}},
+		`policies[0] (pay): when: unknown name nope (1:15)`: {{Tool: "pay",
+			When: `args.a > 5 && nope`}},
 		`policies[0] (pay): when: type approval.toolFacts has no field nam (1:6)`: {{Tool: "pay", When: `tool.nam == "x"`}},
 	} {
 		_, err := approval.Compile(list)
@@ -164,7 +173,8 @@ func TestDecisions(t *testing.T) {
 	for raw, want := range map[string]string{
 		`null`: "", `{"decision":null}`: "", `{}`: "", ``: "",
 		`"approve"`: "approve", `{"decision":"approve"}`: "approve", `{"decision":"reject","reason":"no"}`: "reject",
-		`{"decision":"respond","content":[1]}`: "respond", `{"decision":"edit","arguments":{"amount":9007199254740993}}`: "edit",
+		`{"decision":"respond","content":[1]}`:                        "respond",
+		`{"decision":"edit","arguments":{"amount":9007199254740993}}`: "edit",
 	} {
 		d, ok, err := check(q, raw, pay)
 		require.NoError(t, err, raw)
@@ -185,13 +195,13 @@ func TestDecisions(t *testing.T) {
 		{`{"decision":"reject","decision":"approve"}`, messages.InvalidRequest, pay, "twice"},
 		{`{"Decision":"approve"}`, messages.InvalidRequest, pay, "case"},
 		{`[1]`, messages.InvalidRequest, pay, "cannot be read"},
-		{`{"decision":"approve","arguments":{}}`, messages.InvalidRequest, pay, "edit only"},
+		{`{"decision":"approve","arguments":{}}`, messages.InvalidRequest, pay, "only the decision edit"},
 		{`{"decision":"edit"}`, messages.InvalidRequest, pay, "needs arguments"},
 		{`{"decision":"edit","arguments":[1]}`, messages.InvalidRequest, pay, "needs arguments"},
 		{`{"decision":"edit","arguments":{"bad":1}}`, messages.InvalidArguments, pay, "bad"},
 		{`{"decision":"respond"}`, messages.InvalidRequest, pay, "content"},
-		{`{"decision":"approve"}`, messages.Conflict, &changed, "not as it was"},
-		{`{"decision":"approve"}`, messages.Conflict, nil, "not as it was"},
+		{`{"decision":"approve"}`, messages.Conflict, &changed, "has changed since"},
+		{`{"decision":"approve"}`, messages.Conflict, nil, "has changed since"},
 	} {
 		_, _, err := check(q, r.raw, r.now)
 		f, ok := err.(*messages.Fault)

@@ -15,23 +15,23 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// The decisions.
+// The decisions that a person can make.
 const (
 	Approve = "approve" // the tool runs with the arguments that were shown
-	Edit    = "edit"    // it runs with others
-	Reject  = "reject"  // it does not run
-	Respond = "respond" // it does not run; the result is what the person says
+	Edit    = "edit"    // the tool runs with other arguments
+	Reject  = "reject"  // the tool does not run
+	Respond = "respond" // the tool does not run; what the person writes is the result
 )
 
 var decisions = []string{Approve, Edit, Reject, Respond}
 
-// Question is what a person is shown, and what a decision is held to.
+// Question is what a person is shown, and what their decision is checked against.
 type Question struct {
 	Tool        string          `json:"tool"`
 	Version     string          `json:"version,omitempty"`
 	Description string          `json:"description,omitempty"`
 	Arguments   json.RawMessage `json:"arguments,omitempty"`
-	// Bytes and Preview stand in for arguments that are too long to be shown: their size and how they begin.
+	// Bytes and Preview replace arguments that are too long to be shown: their size and their beginning.
 	Bytes     int      `json:"arguments_bytes,omitempty"`
 	Preview   string   `json:"arguments_preview,omitempty"`
 	Policy    string   `json:"policy"`
@@ -42,7 +42,7 @@ type Question struct {
 	Run     string `json:"run,omitempty"`
 	User    string `json:"user,omitempty"`
 	Agent   string `json:"agent,omitempty"`
-	// Expires is how long it waits.
+	// Expires is how long the question waits.
 	Expires time.Duration `json:"-"`
 	// Hash is the fingerprint of the tool as it was shown.
 	Hash string `json:"hash"`
@@ -50,32 +50,21 @@ type Question struct {
 
 func newQuestion(p Policy, d *tool.Definition, c *messages.Call) *Question {
 	q := &Question{
-		Tool: d.Name, Version: d.Version, Description: clip(d.Description, 4096), Arguments: arguments(c), Policy: p.label(), Decisions: p.Decisions,
+		Tool: d.Name, Version: d.Version, Description: messages.Clip(d.Description, maxPreview), Arguments: tool.Arguments(c),
+		Policy: p.label(), Decisions: p.Decisions,
 		Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent, Expires: p.Expires, Hash: d.Fingerprint(),
 	}
 	if n := len(q.Arguments); n > maxShown {
-		q.Bytes, q.Preview, q.Arguments = n, clip(string(q.Arguments), 4096), nil
+		q.Bytes, q.Preview, q.Arguments = n, strings.ToValidUTF8(string(q.Arguments[:maxPreview]), ""), nil
 	}
 	return q
 }
 
-// maxShown bounds the arguments in a question: it is stored and listed, and a person has to read it.
-const maxShown = 64 << 10
-
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "")
-}
-
-// arguments are the call's, as the tool gets them.
-func arguments(c *messages.Call) json.RawMessage {
-	if raw := c.Request(); !rawjson.IsNull(raw) {
-		return raw
-	}
-	return json.RawMessage("{}")
-}
+// What a question shows, which is stored and listed and has to be read by a person.
+const (
+	maxShown   = 64 << 10 // bytes of the arguments
+	maxPreview = 4096     // characters of the description, and bytes of arguments that are longer
+)
 
 // Decision is what a person decided.
 type Decision struct {
@@ -83,17 +72,18 @@ type Decision struct {
 	Arguments json.RawMessage `json:"arguments,omitempty"` // of edit
 	Content   json.RawMessage `json:"content,omitempty"`   // of respond: any JSON
 	Reason    string          `json:"reason,omitempty"`
-	// By, At and Hash are filled in by whoever takes the decision: who, when, and the tool that was shown.
+	// By, At and Hash say who decided, when, and about which form of the tool. The process that takes the decision sets
+	// them; the sender cannot.
 	By   string    `json:"by,omitempty"`
 	At   time.Time `json:"at,omitzero"`
 	Hash string    `json:"hash,omitempty"`
 }
 
-// maxReason bounds what a person writes as a reason.
+// maxReason bounds the reason of a decision, in bytes.
 const maxReason = 4096
 
-// Read reads a decision as it came from outside: an object, or the bare word. ok is false where nothing is decided:
-// null, or an object whose decision is null (HI-10). Who and when are never the sender's to say.
+// Read reads a decision as it came from outside: an object or the bare word. ok is false if it decides nothing: null,
+// or an object whose decision is null. The sender cannot set who decided and when.
 func Read(raw []byte) (d Decision, ok bool, err error) {
 	raw = bytes.TrimSpace(raw)
 	if word, is := rawjson.IsString(raw); is {
@@ -110,7 +100,7 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 	}{}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
-	if err = plainKeys(raw); err == nil {
+	if err = tool.PlainKeys(raw); err == nil {
 		err = dec.Decode(&in)
 	}
 	if err == nil {
@@ -122,8 +112,8 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 	}
 	switch {
 	case err != nil:
-		return d, false, invalid("decision", `the decision cannot be read: %s; send {"decision": "approve"}, with "arguments" for edit, "content" for respond, "reason" for reject`,
-			strings.TrimPrefix(err.Error(), "json: "))
+		return d, false, invalid("decision", `the decision cannot be read: %s; send {"decision": "approve"}, `+
+			`with "arguments" for edit, "content" for respond, "reason" for reject`, strings.TrimPrefix(err.Error(), "json: "))
 	case in.Decision == nil:
 		return d, false, nil
 	case len(in.Reason) > maxReason:
@@ -132,42 +122,34 @@ func Read(raw []byte) (d Decision, ok bool, err error) {
 	return Decision{Decision: *in.Decision, Arguments: in.Arguments, Content: in.Content, Reason: in.Reason}, true, nil
 }
 
-// plainKeys refuses a key that comes twice or in another case: two readers might take two decisions.
-func plainKeys(raw []byte) (err error) {
-	seen := map[string]bool{}
-	rawjson.EachField(raw, func(key string, _ []byte) {
-		if seen[key] || key != strings.ToLower(key) {
-			err = fmt.Errorf("key %q is given twice, or in another case", clip(key, 64))
-		}
-		seen[key] = true
-	})
-	return err
-}
-
 func invalid(param, format string, args ...any) error {
 	return messages.NewFault(messages.InvalidRequest, format, args...).At(param).From("approval")
 }
 
-// Check holds a decision to the question: whether it may be made (HI-8), whether what it needs is there, whether the
-// tool is still the one that was shown, and whether edited arguments are good. A decision that is refused changes
-// nothing: the call waits on. now is the tool as it is now, nil if there is none any more.
-func (q *Question) Check(d *Decision, now *tool.Definition, parse func(*tool.Definition, []byte) (json.RawMessage, *messages.Fault)) error {
+// Check checks a decision against the question: whether the question allows it, whether it has what it needs, whether
+// the tool is still the one that was shown, and whether edited arguments are good. It sets the decision's hash, and
+// arguments as parse returns them. A refused decision changes nothing: the call keeps waiting. now is the tool as it is
+// now, nil if there is none any more.
+func (q *Question) Check(
+	d *Decision, now *tool.Definition, parse func(*tool.Definition, []byte) (json.RawMessage, *messages.Fault),
+) error {
 	if !slices.Contains(q.Decisions, d.Decision) {
-		return invalid("decision", "%q may not be decided for '%s'; allowed: %s", d.Decision, q.Tool, strings.Join(q.Decisions, ", "))
+		return invalid("decision", "%q may not be decided for '%s'; allowed: %s",
+			d.Decision, q.Tool, strings.Join(q.Decisions, ", "))
 	}
 	d.Hash = q.Hash
 	if d.Decision != Edit && len(d.Arguments) > 0 {
-		return invalid("arguments", "arguments are given with the decision edit only, not with %s", d.Decision)
+		return invalid("arguments", "only the decision edit takes arguments, not %s", d.Decision)
 	}
 	switch d.Decision {
 	case Respond:
 		if len(d.Content) == 0 {
-			return invalid("content", "the decision respond needs content: what the caller gets as the result")
+			return invalid("content", "the decision respond needs content, which the caller gets as the result")
 		}
 	case Approve, Edit:
 		if now == nil || now.Fingerprint() != q.Hash {
-			return messages.NewFault(messages.Conflict, "the tool '%s' is not as it was when the question was asked, so the call cannot run any more; reject it or respond", q.Tool).
-				At("tool").From("approval")
+			return messages.NewFault(messages.Conflict, "the tool '%s' has changed since the question was asked, "+
+				"so the call cannot run any more; reject it or respond", q.Tool).At("tool").From("approval")
 		}
 		if d.Decision == Approve {
 			return nil
@@ -184,7 +166,7 @@ func (q *Question) Check(d *Decision, now *tool.Definition, parse func(*tool.Def
 	return nil
 }
 
-// Said is the text that a model reads where a person said no.
+// Said is the text that a model reads after a person rejected the call.
 func (d Decision) Said(tool string) string {
 	text := fmt.Sprintf("The call of '%s' was rejected by %s and was not run.", tool, d.who())
 	if d.Reason != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// facts is what a predicate sees, by name.
+// facts are the names that a predicate can use.
 type facts struct {
 	Args    map[string]any `expr:"args"`
 	Tool    toolFacts      `expr:"tool"`
@@ -40,31 +40,32 @@ type toolFacts struct {
 // predicate is a compiled when.
 type predicate struct{ program *vm.Program }
 
-// compile checks a predicate strictly: names, types, and that it is true or false. Functions that would turn a large
-// number into another one are not there.
+// compile checks a predicate: its names, its types, and that it gives true or false. Functions that would turn a large
+// number into another one do not exist.
 func compile(text string) (*predicate, error) {
 	o := []expr.Option{expr.Env(facts{}), expr.AsBool(), expr.MaxNodes(1000)}
 	var found forbidden
-	_, err := expr.Compile(text, append(o, expr.Patch(&found))...) // as it is written: our own operators take any type
+	_, err := expr.Compile(text, append(o, expr.Patch(&found))...) // first without our own operators, which take any type
 	if err == nil && found != "" {
-		err = fmt.Errorf("the function %s cannot be used in a predicate (its result may not be exact, or not the same twice)", string(found))
+		err = fmt.Errorf("the function %s cannot be used in a predicate; "+
+			"its result may not be exact, or not the same twice", string(found))
 	}
 	var p *vm.Program
 	if err == nil {
 		p, err = expr.Compile(text, append(append(o, operators()...), expr.Patch(exactly{}))...)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s", strings.TrimSpace(err.Error())) // it shows the place with a line of its own
+		return nil, fmt.Errorf("%s", strings.TrimSpace(err.Error())) // its second line points at the place
 	}
 	return &predicate{p}, nil
 }
 
-// holds judges the predicate for a call. An error means that it could not be judged. A nil predicate always holds.
+// holds evaluates the predicate for a call. An error means that it has no value. A nil predicate always holds.
 func (p *predicate) holds(d *tool.Definition, c *messages.Call) (bool, error) {
 	if p == nil {
 		return true, nil
 	}
-	args, err := decode(arguments(c))
+	args, err := decode(tool.Arguments(c))
 	if err != nil {
 		return false, err
 	}
@@ -78,15 +79,15 @@ func (p *predicate) holds(d *tool.Definition, c *messages.Call) (bool, error) {
 	}
 	yes, ok := v.(bool)
 	if !ok {
-		return false, fmt.Errorf("it gave %T, not true or false", v)
+		return false, fmt.Errorf("it gave %T instead of true or false", v)
 	}
 	return yes, nil
 }
 
-// huge is a number that neither an int nor a float64 holds exactly. It can be compared, not reckoned with.
+// huge is a number that neither an int nor a float64 holds exactly. It can be compared but not calculated with.
 type huge struct{ r *big.Rat }
 
-// String is the number in digits.
+// String writes the number in digits.
 func (h huge) String() string {
 	if h.r.IsInt() {
 		return h.r.Num().String()
@@ -94,8 +95,8 @@ func (h huge) String() string {
 	return h.r.RatString()
 }
 
-// decode reads arguments so that no number becomes another one, and refuses a name that comes twice: the tool might
-// take the other value.
+// decode reads arguments without changing any number, and refuses a name that comes twice: the tool might take the
+// other value.
 func decode(raw []byte) (map[string]any, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -105,7 +106,7 @@ func decode(raw []byte) (map[string]any, error) {
 	}
 	args, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("the arguments are no object")
+		return nil, fmt.Errorf("the arguments are not an object")
 	}
 	return args, nil
 }
@@ -153,7 +154,8 @@ func value(dec *json.Decoder) (any, error) {
 	return t, nil
 }
 
-// number reads a JSON number: an int if it is whole and fits, else a float64 if that is below 2^53, else a huge.
+// number reads a JSON number: as an int if it is whole and fits, else as a float64 if that is below 2^53, else as a
+// huge.
 func number(text string) (any, error) {
 	if n, err := strconv.Atoi(text); err == nil {
 		return n, nil
@@ -167,11 +169,11 @@ func number(text string) (any, error) {
 		exponent = n
 	}
 	if len(text)+max(exponent, -exponent) > 2000 {
-		return nil, fmt.Errorf("the number %.40s… is too long", text)
+		return nil, fmt.Errorf("the number %.40s... is too long", text)
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return nil, fmt.Errorf("%.40s is no number", text)
+		return nil, fmt.Errorf("%.40s is not a number", text)
 	}
 	if r.IsInt() {
 		if n := r.Num(); n.IsInt64() && int64(int(n.Int64())) == n.Int64() {

@@ -11,8 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// Grant binds a yes to one call and its arguments (contracts 9): sha256 over tenant, run, call id, tool and canonical
-// arguments, each part with its length before it. Arguments that are no JSON have none.
+// Grant binds a yes to one call and its arguments: sha256 over tenant, run, call id, tool and canonical arguments, each
+// part preceded by its length. Arguments that are not JSON are an error.
 func Grant(tenant, run, call, tool string, args []byte) (string, error) {
 	canonical, err := rawjson.Canonical(args)
 	if err != nil {
@@ -26,18 +26,18 @@ func Grant(tenant, run, call, tool string, args []byte) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Give notes the grant of the call with the arguments that it has now. Whoever replaces the stage calls it.
+// Give notes the grant of the call with the arguments that it has now, which Granted will ask for.
 func Give(c *messages.Call, d *tool.Definition) error {
-	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
+	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, tool.Arguments(c))
 	if err == nil {
 		c.Note(messages.NoteGrant, g)
 	}
 	return err
 }
 
-// Granted reports whether the call has the grant of exactly the arguments that it has now.
+// Granted reports whether the call has a grant for exactly the arguments that it has now.
 func Granted(c *messages.Call, d *tool.Definition) bool {
 	var has string
-	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, arguments(c))
+	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, tool.Arguments(c))
 	return err == nil && c.Noted(messages.NoteGrant, &has) && has == g
 }

@@ -12,14 +12,16 @@ import (
 	"github.com/expr-lang/expr/vm/runtime"
 )
 
-// exactly replaces the operators that compare and reckon by ours, which never turn a number into another one: an int
-// beyond 2^53 is compared with a fraction as it is, and a sum that no int holds is an error and not a small number.
+// exactly replaces the operators that compare and calculate by ours, which never round: an int beyond 2^53 is compared
+// with a fraction exactly, and a sum that no int holds is an error instead of a small number.
 type exactly struct{}
 
-// forbidden is the name of the first function of a predicate that may not be there.
+// forbidden becomes the name of the first function in a predicate that it must not use.
 type forbidden string
 
-var inexact = []string{"sum", "mean", "median", "abs", "int", "float", "min", "max", "ceil", "floor", "round", "type", "fromJSON", "now"}
+var inexact = []string{
+	"sum", "mean", "median", "abs", "int", "float", "min", "max", "ceil", "floor", "round", "type", "fromJSON", "now",
+}
 
 // Visit implements ast.Visitor.
 func (f *forbidden) Visit(node *ast.Node) {
@@ -58,7 +60,7 @@ func operators() []expr.Option {
 			if aok && bok {
 				return is(a.Cmp(b)), nil
 			}
-			return other(p[0], p[1]), nil // other kinds, or an error by panic, which the machine takes
+			return other(p[0], p[1]), nil // other kinds, or a panic, which the machine turns into an error
 		}, new(func(any, any) bool))
 	}
 	reckon := func(name string, f func(a, b any) (any, error)) expr.Option {
@@ -87,7 +89,7 @@ func operators() []expr.Option {
 	}
 }
 
-// rat is a number as it is. What is not finite is none.
+// rat is a number as a fraction; ok is false for anything else and for what is not finite.
 func rat(v any) (*big.Rat, bool) {
 	switch v := v.(type) {
 	case int:
@@ -101,9 +103,9 @@ func rat(v any) (*big.Rat, bool) {
 	return nil, false
 }
 
-var errTooLarge = errors.New("a number is too large to be reckoned with exactly")
+var errTooLarge = errors.New("a number is too large to be calculated with exactly")
 
-// whole reckons with ints without wrapping round; anything else is the language's own.
+// whole calculates with ints without overflow; anything else is left to the language's own operator.
 func whole(f func(z, a, b *big.Int) *big.Int, other func(a, b any) any) func(a, b any) (any, error) {
 	rest := fraction(other)
 	return func(a, b any) (any, error) {
@@ -120,7 +122,7 @@ func whole(f func(z, a, b *big.Int) *big.Int, other func(a, b any) any) func(a, 
 	}
 }
 
-// fraction reckons with float64 where that loses nothing that counts.
+// fraction calculates with float64 and refuses numbers that it would round.
 func fraction(f func(a, b any) any) func(a, b any) (any, error) {
 	return func(a, b any) (any, error) {
 		for _, v := range []any{a, b} {

@@ -1,6 +1,6 @@
 // Package approval is the engine of approvals: which call of a tool needs a person's yes, what may be decided, and the
-// grant that binds a yes to one call with its arguments. It knows no stage and no transport; the stage `approval` asks,
-// the bus keeps the question, the faces carry the decision, and the target holds every call to its grant.
+// grant that binds a yes to one call with its arguments. It knows neither stages nor transports: the stage `approval`
+// asks, the bus keeps the question, the faces carry the decision, and the target checks every call's grant.
 package approval
 
 import (
@@ -14,28 +14,33 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// Policy says which calls wait for a person (contracts T4, agent.interceptor.approval.policies).
+// Policy says which calls wait for a person. The key of the list is agent.interceptor.approval.policies.
 type Policy struct {
-	Name      string        `yaml:"name" json:"name,omitempty" doc:"What a tool's own approval refers to, and people read."`
-	Tool      string        `yaml:"tool" json:"tool,omitempty" doc:"Name of the tool, or a pattern with *; none: only tools that name the policy."`
-	When      string        `yaml:"when" json:"when,omitempty" doc:"Predicate over args, tool and the call; none: always."`
-	Decisions []string      `yaml:"decisions" json:"decisions,omitempty" doc:"What may be decided: approve, edit, reject, respond; none: all of them."`
-	Expires   time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits before it ends undecided; at least 1s."`
+	// Name is what a tool's own approval refers to.
+	Name string `yaml:"name" json:"name,omitempty" doc:"What a tool's own approval refers to, and people read."`
+	// Tool may be a pattern with *.
+	Tool string `yaml:"tool" json:"tool,omitempty" doc:"Tool's name, or a pattern with *; none: only tools that name it."`
+	// When is a predicate over args, tool and the call.
+	When string `yaml:"when" json:"when,omitempty" doc:"Predicate over args, tool and the call; none: always."`
+	// Decisions lists them.
+	Decisions []string `yaml:"decisions" json:"decisions,omitempty" doc:"Of approve, edit, reject, respond; none: all."`
+	// Expires is how long a call waits.
+	Expires time.Duration `yaml:"expires" json:"expires,omitempty" doc:"How long a call waits undecided; at least 1s."`
 }
 
 // SetDefaults fills a new policy before the keys of a file are read into it.
 func (p *Policy) SetDefaults() { p.Expires = expires }
 
-// The values of a tool's own approval that are not names of policies.
+// The values of a tool's own approval that do not name a policy.
 const (
 	Always = "always"
 	None   = "none"
 )
 
-// expires is how long a question waits where its policy says nothing.
+// expires is how long a question waits if its policy does not say.
 const expires = 72 * time.Hour
 
-// Policies are compiled policies. They do not change; safe for concurrent use. A nil *Policies has none.
+// Policies are compiled policies. They do not change and are safe for concurrent use. A nil *Policies has none.
 type Policies struct {
 	list []policy
 }
@@ -62,10 +67,10 @@ func Compile(list []Policy) (*Policies, error) {
 			bad("give it a tool, or a name that tools refer to")
 		}
 		if p.Name == Always || p.Name == None {
-			bad("name: %q says something else in a tool's approval; choose another name", p.Name)
+			bad("name: %q has a meaning of its own in a tool's approval; choose another name", p.Name)
 		}
 		if p.Name != "" && names[p.Name] {
-			bad("name: there is another policy of that name")
+			bad("name: another policy has that name")
 		}
 		names[p.Name] = true
 		if err := messages.CheckGlob(p.Tool); p.Tool != "" && err != nil {
@@ -105,8 +110,8 @@ func (p Policy) label() string {
 	return p.Tool
 }
 
-// fits reports whether the policy is about the tool. A tool of the operator's own file that says none is not meant by
-// patterns, only by its name; whoever registers a tool elsewhere cannot exempt it.
+// fits reports whether the policy applies to the tool. A tool in the operator's own file that says none is exempt from
+// patterns, but not from a policy with its name; a tool from elsewhere cannot exempt itself.
 func (p Policy) fits(d *tool.Definition) bool {
 	switch {
 	case p.Name != "" && d.Approval == p.Name, p.Tool == d.Name:
@@ -117,7 +122,7 @@ func (p Policy) fits(d *tool.Definition) bool {
 	return messages.Glob(p.Tool, d.Name)
 }
 
-// Known reports whether a tool's own approval says something that there is.
+// Known reports whether a tool's own approval is empty, always, none, or the name of a policy.
 func (p *Policies) Known(approval string) bool {
 	if approval == "" || approval == Always || approval == None {
 		return true
@@ -125,15 +130,15 @@ func (p *Policies) Known(approval string) bool {
 	return p != nil && slices.ContainsFunc(p.list, func(q policy) bool { return q.Name == approval })
 }
 
-// Concern reports whether a call of the tool may have to wait: then it must pass the stage, and the target asks for its
+// Concern reports whether a call of the tool may have to wait. Then it must pass the stage, and the target asks for its
 // grant.
 func (p *Policies) Concern(d *tool.Definition) bool {
 	return d.NeedsApproval() || p != nil && slices.ContainsFunc(p.list, func(q policy) bool { return q.fits(d) })
 }
 
-// EditedQuestion judges a call whose arguments a person has changed, by all policies, for what it has become: the first
-// policy that holds now and did not hold for what the person was shown asks; nil: the decision covers it. The two calls
-// differ in their arguments.
+// EditedQuestion checks a call whose arguments a person has changed against all policies. The first policy that holds
+// now, but did not hold for what the person was shown, asks; nil: the decision covers the call. The two calls differ
+// only in their arguments.
 func (p *Policies) EditedQuestion(d *tool.Definition, shown, edited *messages.Call) *Question {
 	if p == nil {
 		return nil
@@ -146,7 +151,7 @@ func (p *Policies) EditedQuestion(d *tool.Definition, shown, edited *messages.Ca
 	return nil
 }
 
-// question is what the policy asks about the call; nil: nothing.
+// question is what the policy asks about the call; nil if nothing.
 func (q policy) question(d *tool.Definition, c *messages.Call) *Question {
 	if !q.fits(d) {
 		return nil
@@ -157,14 +162,14 @@ func (q policy) question(d *tool.Definition, c *messages.Call) *Question {
 	}
 	out := newQuestion(q.Policy, d, c)
 	if err != nil {
-		out.Note = fmt.Sprintf("asked because the predicate could not be judged: %v", err)
+		out.Note = fmt.Sprintf("asked because the predicate could not be evaluated: %v", err)
 	}
 	return out
 }
 
-// Question decides whether the call waits, and what is asked then; nil: nobody needs to be asked. The first policy that
-// fits and whose predicate holds asks. A predicate that cannot be judged holds, and so does a policy that a tool names
-// and that there is not.
+// Question decides whether the call waits and what is asked then; nil: it does not wait. The first policy that fits and
+// whose predicate holds asks. To be safe, a predicate that cannot be evaluated holds, and a tool that names a policy
+// that does not exist is asked about.
 func (p *Policies) Question(d *tool.Definition, c *messages.Call) *Question {
 	if p != nil {
 		for _, q := range p.list {

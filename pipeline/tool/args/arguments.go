@@ -10,9 +10,9 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// How arguments are coerced (contracts 12).
+// How arguments are coerced.
 const (
-	Documents = "documents" // the documents' table of six types, at every depth
+	Documents = "documents" // the specification's table of six types, at every depth
 	Extended  = "extended"  // and the wider rules: JSON in strings, trimmed words, unions, null for optional
 	Off       = "off"       // nothing is changed; the schema decides
 )
@@ -21,15 +21,15 @@ const (
 type Options struct {
 	Tool        string // the tool's name, for the text of Faults
 	Coercion    string // Documents if empty
-	IntegerBits int    // 64 if 0; 32 gives the documents' limit
+	IntegerBits int    // 64 if 0; 32 refuses integers that other languages' int does not hold
 	WrapScalars bool   // extended only: a single value where an array is wanted becomes an array of one
 	AllowBlank  []string
-	Undeclared  string // Drop if empty; Auto is for whoever knows the tool to resolve
+	Undeclared  string // Drop if empty; Auto must be resolved by the caller, who knows the tool
 	Formats     string // Annotate if empty
-	Repair      bool   // a text that is no JSON is repaired where it can mean one thing only
+	Repair      bool   // a text that is not JSON is repaired if it can mean one thing only
 }
 
-// Whether a format of the schema is held against values: date, date-time, time, email, uuid and uri can be.
+// Whether a format of the schema is checked: date, date-time, time, email, uuid and uri can be.
 const (
 	Annotate = "annotate"
 	Assert   = "assert"
@@ -61,16 +61,16 @@ const (
 	RuleTwice     = "given_twice"
 )
 
-// ParsedArgs are arguments that fit their schema. They do not change; safe for concurrent use.
+// Parsed are arguments that fit their schema. They do not change and are safe for concurrent use.
 type Parsed struct {
 	root    *value
 	Changes []Change
 }
 
 // Parse reads the arguments of a call: required names first, then each property of the schema in order, then the whole
-// against the schema. raw is the arguments as the model wrote them: a JSON object, nothing or null for none
-// (S2-MCP-1), or a JSON string that holds an object. The second result is nil if they are good. An empty schema takes any
-// object. It never panics and changes neither schema nor raw; the same input gives the same result.
+// against the schema. raw is the arguments as the model wrote them: a JSON object, a JSON string that holds one, or
+// nothing or null for no arguments. The second result is nil if they are good. An empty schema takes any object. Parse
+// never panics and changes neither schema nor raw; the same input gives the same result.
 func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 	fs := &Faults{Tool: o.Tool}
 	root, changes, err := parseRoot(raw, o.Repair)
@@ -79,7 +79,10 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 		return nil, fs
 	}
 	if root.kind != kObject {
-		fs.add(Issue{Code: CodeTypeMismatch, Expected: "object", Got: got(root), Message: "the arguments must be one JSON object, got " + got(root)})
+		fs.add(Issue{
+			Code: CodeTypeMismatch, Expected: "object", Got: got(root),
+			Message: "the arguments must be one JSON object, got " + got(root),
+		})
 		return nil, fs
 	}
 	if len(schema) == 0 {
@@ -104,9 +107,9 @@ func (p *Parser) Parse(schema, raw []byte, o Options) (*Parsed, *Faults) {
 	return &Parsed{root: root, Changes: r.changes}, nil
 }
 
-// parseRoot reads the arguments' text, and says what had to be done to read it.
+// parseRoot reads the text of the arguments and returns what it had to change to read it.
 func parseRoot(raw []byte, fix bool) (*value, []Change, error) {
-	const mark = "\ufeff" // some editors and shells write one
+	const mark = "\ufeff" // the byte order mark, which some editors and shells write
 	raw = bytes.TrimPrefix(raw, []byte(mark))
 	if len(raw) == 0 {
 		return &value{kind: kObject}, nil, nil
@@ -144,11 +147,11 @@ func parseRoot(raw []byte, fix bool) (*value, []Change, error) {
 // Numbers and strings that nothing changed keep their own text.
 func (a *Parsed) Raw() []byte { return a.root.write(nil) }
 
-// Canonical is the arguments in one form only: names sorted at every depth, numbers written one way. Equal arguments
-// give equal bytes, and "1" and 1 do not.
+// Canonical is the arguments in their only canonical form: names sorted at every depth, numbers written one way. Equal
+// arguments give equal bytes; "1" and 1 are not equal.
 func (a *Parsed) Canonical() []byte { return a.root.canonical(nil) }
 
-// Get returns an argument as raw JSON; ok is false if it is not there.
+// Get returns an argument as raw JSON; ok is false if there is none of that name.
 func (a *Parsed) Get(name string) (raw json.RawMessage, ok bool) {
 	v := a.root.get(name)
 	if v == nil {
@@ -157,7 +160,7 @@ func (a *Parsed) Get(name string) (raw json.RawMessage, ok bool) {
 	return v.write(nil), true
 }
 
-// GetOrDefault returns an argument as raw JSON, or the given one.
+// GetOrDefault returns an argument as raw JSON, or other if there is none of that name.
 func (a *Parsed) GetOrDefault(name string, other json.RawMessage) json.RawMessage {
 	if raw, ok := a.Get(name); ok {
 		return raw
@@ -165,7 +168,7 @@ func (a *Parsed) GetOrDefault(name string, other json.RawMessage) json.RawMessag
 	return other
 }
 
-// GetString returns a text argument; ok is false if it is not there or no string.
+// GetString returns a text argument; ok is false if it is missing or not a string.
 func (a *Parsed) GetString(name string) (s string, ok bool) {
 	if v := a.root.get(name); v != nil && v.kind == kString {
 		return v.str, true
@@ -173,7 +176,7 @@ func (a *Parsed) GetString(name string) (s string, ok bool) {
 	return "", false
 }
 
-// GetInt returns a whole number of 64 bits; ok is false if it is not there or is none.
+// GetInt returns a whole number of 64 bits; ok is false if it is missing or anything else.
 func (a *Parsed) GetInt(name string) (n int64, ok bool) {
 	v := a.root.get(name)
 	if v == nil || v.kind != kNumber {
@@ -192,41 +195,11 @@ func (a *Parsed) Len() int { return len(a.root.keys) }
 // ToMap returns the arguments decoded, numbers as json.Number.
 func (a *Parsed) ToMap() map[string]any { return a.root.plain().(map[string]any) }
 
-// Canonical is the canonical form of any JSON; bytes that are none are returned as they are.
+// Canonical is the canonical form of any JSON; bytes that are not JSON are returned as they are.
 func Canonical(raw []byte) []byte {
 	v, err := parseValue(raw)
 	if err != nil {
 		return raw
 	}
 	return v.canonical(nil)
-}
-
-func (v *value) canonical(b []byte) []byte {
-	switch v.kind {
-	case kNumber:
-		d, _ := decimalOf(string(v.raw))
-		return append(b, d.text()...)
-	case kString:
-		return append(b, rawjson.Encode(v.str)...)
-	case kArray:
-		b = append(b, '[')
-		for i, x := range v.vals {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = x.canonical(b)
-		}
-		return append(b, ']')
-	case kObject:
-		b = append(b, '{')
-		for n, i := range sortedIndex(v.keys) {
-			if n > 0 {
-				b = append(b, ',')
-			}
-			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
-			b = v.vals[i].canonical(b)
-		}
-		return append(b, '}')
-	}
-	return append(b, v.raw...)
 }

@@ -6,14 +6,16 @@ import (
 	"strings"
 )
 
-// maxChanged bounds the changes that are told one by one; the rest is counted.
+// maxChanged bounds the changes that are told one by one; the others are counted.
 const maxChanged = 20
 
-// Changed says in words what parsing did to the arguments, one entry for each change: the name and, unless values is set, the
-// kinds of the values only ("amount: string -> number"), for they may be secrets. Values are for operators. A default for
-// what was not sent is no change of what was.
+// Changed says in words what parsing did to the arguments, one entry for each change: the name and the kinds of the
+// values ("amount: string -> number"). With values set it says the values themselves, which may be secrets and are for
+// operators only. A default for a name that was not sent is not a change.
 func Changed(changes []Change, values bool) []string {
-	changes = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Rule == RuleDefault && c.From == "" })
+	changes = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool {
+		return c.Rule == RuleDefault && c.From == ""
+	})
 	var out []string
 	for i, c := range changes {
 		if i == maxChanged && len(changes) > maxChanged+1 {
@@ -46,7 +48,7 @@ func (c Change) words(values bool) string {
 	return name + ": " + c.Rule
 }
 
-// kindOf is the kind of a JSON text by its beginning.
+// kindOf is the kind of a JSON text, by its first character.
 func kindOf(text string) string {
 	switch text[0] {
 	case '{':

@@ -8,14 +8,14 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// run is one parse.
+// run is the state of one parse.
 type run struct {
 	s        *schema
 	o        Options
 	extended bool
 	changes  []Change
 	issues   []Issue
-	defaults []string // pointers of values that are defaults: never coerced, never blamed on the model (AR-22)
+	defaults []string // pointers of values that are defaults: never coerced, never blamed on the model
 	budget   *trialBudget
 }
 
@@ -23,7 +23,7 @@ type run struct {
 // cost to find the one that fits.
 type trialBudget struct{ used, cost int }
 
-// afford reports whether a value may still be held against the branches of a subschema.
+// afford reports whether a value may still be checked against the branches of a subschema.
 func (r *run) afford(sub *jsonschema.Schema, v *value) bool {
 	r.budget.cost += r.s.weigh(sub, v, maxCost/50)
 	return r.budget.cost <= maxCost
@@ -32,7 +32,8 @@ func (r *run) afford(sub *jsonschema.Schema, v *value) bool {
 func tooMuch(at string) Issue {
 	return Issue{
 		Code: CodeTooComplex, Path: at, Expected: "a smaller or flatter value",
-		Message: fmt.Sprintf("holding this against the tool's schema would take more than %d steps; send less, or nest it less deeply", maxCost),
+		Message: fmt.Sprintf("checking this against the tool's schema would take more than %d steps; "+
+			"send less, or nest it less deeply", maxCost),
 	}
 }
 
@@ -51,7 +52,7 @@ func (r *run) changed(at string, from, to *value, rule string) {
 
 func (r *run) fail(i Issue) { r.issues = append(r.issues, i) }
 
-// arguments runs the documents' two passes over the top level and then holds the result against the schema.
+// arguments runs the two passes of the specification over the top level, then checks the result against the schema.
 func (r *run) arguments(obj *value) *value {
 	if r.o.Coercion == Off {
 		r.validate(obj)
@@ -66,7 +67,7 @@ func (r *run) arguments(obj *value) *value {
 	r.required(d, obj)
 	if len(r.issues) > 0 && !r.extended {
 		r.others(d, obj, nil)
-		return obj // S2-ARG-2: no coercion before everything required is there
+		return obj // nothing is coerced before everything required is there
 	}
 	out := &value{kind: kObject}
 	for _, name := range d.order {
@@ -77,7 +78,7 @@ func (r *run) arguments(obj *value) *value {
 				r.defaults = append(r.defaults, at)
 				r.changed(at, v, def, RuleDefault)
 			} else if v != nil && sub.Validate(nil) == nil && r.s.extra(sub).unknown == "" {
-				out.set(name, v) // it takes anything
+				out.set(name, v) // the property takes anything
 			} else if v != nil {
 				r.changed(at, v, nil, RuleNull)
 			}
@@ -94,7 +95,7 @@ func (r *run) arguments(obj *value) *value {
 	return out
 }
 
-// others treats the names that no property declares; those that stay go into out, or nowhere if that is nil.
+// others handles the names that no property declares. Those that are kept go into out, unless it is nil.
 func (r *run) others(d *declaration, obj, out *value) {
 	for i, name := range obj.keys {
 		if _, declared := d.subs[name]; declared {
@@ -107,8 +108,8 @@ func (r *run) others(d *declaration, obj, out *value) {
 	}
 }
 
-// required is the first pass (S2-ARG-1, S2-ARG-2). A null is fine where the schema names null, and a blank text where
-// it says minLength 0 (contracts 12): a schema that speaks is followed.
+// required is the first pass: every required name must be there, and neither null nor blank. What the schema says comes
+// first: a null is fine where it names null, and a blank text where it says minLength 0.
 func (r *run) required(d *declaration, obj *value) {
 	for _, name := range d.required {
 		sub, v := d.subs[name], obj.get(name)
@@ -150,15 +151,18 @@ func (r *run) blankAllowed(name string, sub *jsonschema.Schema, v *value) bool {
 	return false
 }
 
-// fit makes one value fit its subschema where a rule allows it, and descends. A value that the schema takes is never
-// touched; one that no rule helps is reported and left.
+// fit makes one value fit its subschema where a rule allows it, and descends. A value that the schema accepts is never
+// touched; one that no rule helps is reported and left as it is.
 func (r *run) fit(sub *jsonschema.Schema, v *value, at string, hops int) *value {
 	if sub == nil || hops > 16 {
 		return v
 	}
 	if name := r.s.extra(sub).unknown; name != "" {
 		if v.kind != kNull {
-			r.fail(Issue{Path: at, Code: CodeTypeMismatch, Expected: name, Got: got(v), Message: "unknown target type '" + name + "' in the tool's schema; no value can be given"})
+			r.fail(Issue{
+				Path: at, Code: CodeTypeMismatch, Expected: name, Got: got(v),
+				Message: "unknown target type '" + name + "' in the tool's schema; no value can be given",
+			})
 		}
 		return v
 	}
@@ -178,7 +182,7 @@ func (r *run) fit(sub *jsonschema.Schema, v *value, at string, hops int) *value 
 	if len(sub.AnyOf) > 0 || len(sub.OneOf) > 0 {
 		v = r.branches(sub, v, at)
 	}
-	if v != was && was.kind == kString && v.kind >= kArray { // JSON that was in a text, not weighed yet
+	if v != was && was.kind == kString && v.kind >= kArray { // JSON that was in a text was not weighed yet
 		if !r.afford(sub, v) {
 			r.fail(tooMuch(at))
 			return was
@@ -244,7 +248,7 @@ func (r *run) convert(sub *jsonschema.Schema, v *value, at string) *value {
 	return best
 }
 
-// alone makes an array of one of an object where an array of objects is wanted (extended rules); else nil.
+// alone wraps an object in an array where an array of objects is wanted (extended rules); else it returns nil.
 func (r *run) alone(sub *jsonschema.Schema, v *value) *value {
 	if !r.extended || v.kind != kObject || !slices.Contains(sub.Types.ToStrings(), "array") {
 		return nil
@@ -309,8 +313,8 @@ func itemSchema(sub *jsonschema.Schema, i int) *jsonschema.Schema {
 	return nil
 }
 
-// members fits the members of a nested object. Names that additionalProperties: false forbids are left out; a null for
-// an optional member goes under the extended rules.
+// members fits the members of a nested object. Names that additionalProperties: false forbids are left out. Under the
+// extended rules, so is a null for an optional member.
 func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 	closed := sub.AdditionalProperties == false
 	more, _ := sub.AdditionalProperties.(*jsonschema.Schema)
@@ -318,7 +322,9 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 		return v
 	}
 	if closed {
-		v = r.meant(v, at, r.s.extra(sub).names, func(name string) bool { return sub.Properties[name] == nil && byPattern(sub, name) == nil })
+		v = r.meant(v, at, r.s.extra(sub).names, func(name string) bool {
+			return sub.Properties[name] == nil && byPattern(sub, name) == nil
+		})
 	}
 	out := &value{kind: kObject}
 	same := true
@@ -337,7 +343,8 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 		if child == nil {
 			child = more
 		}
-		if x.kind == kNull && child != nil && r.extended && !slices.Contains(sub.Required, name) && !r.s.admitsNull(child) && child.Validate(nil) != nil {
+		optional := child != nil && !slices.Contains(sub.Required, name)
+		if x.kind == kNull && r.extended && optional && !r.s.admitsNull(child) && child.Validate(nil) != nil {
 			same = false
 			if def := r.s.defaultOf(child); def != nil {
 				out.set(name, def)
@@ -359,7 +366,7 @@ func (r *run) members(sub *jsonschema.Schema, v *value, at string) *value {
 }
 
 func byPattern(sub *jsonschema.Schema, name string) *jsonschema.Schema {
-	best := "" // the least pattern, so that the result does not hang on the order of a map
+	best := "" // the first pattern in order, so that the result does not depend on the order of a map
 	var found *jsonschema.Schema
 	for re, s := range sub.PatternProperties {
 		if re.MatchString(name) && (found == nil || re.String() < best) {

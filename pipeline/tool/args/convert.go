@@ -8,8 +8,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// to is the documents' table (S2-ARG-6 to S2-ARG-12) with the extended rules beside it. It returns nil and the reason
-// if the value cannot become the type.
+// to converts a value by the specification's table of types and the extended rules. It returns nil and the reason if
+// the value cannot become the type.
 func (r *run) to(target string, v *value, limits intRange) (n *value, rule, why string) {
 	switch target {
 	case "string":
@@ -78,18 +78,18 @@ func (r *run) toNumber(v *value) (n *value, rule, why string) {
 		if d, ok := decimalOf(trim(v.str)); ok {
 			return newNumber(d.text()), RuleToNumber, ""
 		}
-		return nil, "", "no decimal number"
+		return nil, "", "not a decimal number"
 	}
 	return nil, "", ""
 }
 
-// trim is Java's: everything up to U+0020 goes, and with it the white space of Unicode.
+// trim is Java's trim: it removes everything up to U+0020. White space of Unicode goes too.
 func trim(s string) string {
 	return strings.TrimSpace(strings.TrimFunc(s, func(r rune) bool { return r <= ' ' }))
 }
 
-// spell finds the member of an enumeration that a text means: trimmed and in any case, or a number as text. It must
-// be exactly one.
+// spell finds the member of an enumeration that a text means: trimmed and in any case, or a number written as text.
+// There must be exactly one.
 func (r *run) spell(sub *jsonschema.Schema, v *value, at string) *value {
 	var members []any
 	if sub.Const != nil {
@@ -134,12 +134,12 @@ func means(v, member *value) bool {
 	return false
 }
 
-// branches handles anyOf and oneOf: a value that one of them takes stays as it is. Else "X or null" is X; and under the
-// extended rules each branch is tried on a copy, and the only one that then fits is taken.
+// branches handles anyOf and oneOf. A value that one of them accepts stays as it is. Otherwise "X or null" is treated
+// as X. Under the extended rules each branch is tried on a copy; if the value then fits exactly one, that one is taken.
 func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	all := slices.Concat(sub.AnyOf, sub.OneOf)
 	if !r.afford(sub, v) {
-		return v // what is wrong is said in the end
+		return v // validate says what is wrong
 	}
 	x := v.plain()
 	var real []*jsonschema.Schema
@@ -151,7 +151,7 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 		}
 	}
 	if v.kind == kNull || taken && len(real) != 1 {
-		return v // with one branch besides null it is that branch, to the range of its integers
+		return v // a single branch besides null is always fitted, for the range of its integers
 	}
 	if len(real) == 1 {
 		before := len(r.issues)
@@ -161,7 +161,8 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 				if r.issues[i].Path == at && r.issues[i].Expected != "" {
 					was := r.issues[i].Expected
 					r.issues[i].Expected = was + " or null"
-					r.issues[i].Message = strings.Replace(r.issues[i].Message, "expected "+was, "expected "+was+" or null", 1)
+					r.issues[i].Message = strings.Replace(r.issues[i].Message,
+						"expected "+was, "expected "+was+" or null", 1)
 				}
 			}
 		}
@@ -182,7 +183,7 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 			continue
 		}
 		if found != nil && string(found.canonical(nil)) != string(n.canonical(nil)) {
-			return v // two readings: none is taken
+			return v // it can be read in two ways, so it is left
 		}
 		found, with = n, try
 	}
@@ -193,7 +194,7 @@ func (r *run) branches(sub *jsonschema.Schema, v *value, at string) *value {
 	return found
 }
 
-// discriminate keeps the branches whose const (or one-valued enum) properties the object carries, if there are any.
+// discriminate keeps the branches whose const (or one-valued enum) properties match the object, if there are any.
 func discriminate(branches []*jsonschema.Schema, v *value) []*jsonschema.Schema {
 	if v.kind != kObject {
 		return branches

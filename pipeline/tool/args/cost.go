@@ -9,16 +9,17 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// What one look at arguments may cost. A schema with branches that lead to itself doubles the work with every level of
-// the arguments, so that a few hundred bytes would keep a worker busy for ever: the work is counted before it is done.
+// The limits of checking one set of arguments. A schema with branches that lead back to itself doubles the work with
+// every level of the arguments, so a few hundred bytes could keep a worker busy for ever. The work is counted before it
+// is done.
 const (
-	maxCost    = 500_000 // pairs of subschema and value in one look
-	maxSpread  = 10_000  // subschemas that one value has to be held against
+	maxCost    = 500_000 // pairs of subschema and value in one check
+	maxSpread  = 10_000  // subschemas that one value is checked against
 	maxPattern = 2_000   // instructions of a compiled pattern
 	maxMatch   = 200_000_000
 )
 
-// onward calls each for the subschemas that hold for the same value as sub.
+// onward calls each with the subschemas that apply to the same value as sub.
 func onward(sub *jsonschema.Schema, each func(*jsonschema.Schema)) {
 	one := func(list ...*jsonschema.Schema) {
 		for _, s := range list {
@@ -44,7 +45,7 @@ func onward(sub *jsonschema.Schema, each func(*jsonschema.Schema)) {
 	}
 }
 
-// inward calls each for the subschemas that hold for the members or items of the value.
+// inward calls each with the subschemas that apply to the members or items of the value.
 func inward(sub *jsonschema.Schema, each func(*jsonschema.Schema)) {
 	one := func(list ...*jsonschema.Schema) {
 		for _, s := range list {
@@ -71,8 +72,8 @@ func inward(sub *jsonschema.Schema, each func(*jsonschema.Schema)) {
 	}
 }
 
-// sized counts what a schema unfolds to. spread is the number of subschemas that one value is held against; bulk is
-// that of all values together, one for each place; rings says that a value can lead to the schema it came from.
+// sized counts what a schema unfolds to. spread is the number of subschemas that one value is checked against; bulk is
+// the sum over all values, one for each place; rings says that a value can lead back to the schema it came from.
 type sized struct {
 	spread map[*jsonschema.Schema]int
 	bulk   map[*jsonschema.Schema]int
@@ -87,7 +88,7 @@ func (m *sized) refuse(sub *jsonschema.Schema, why string) {
 	}
 }
 
-// measure refuses a schema that refers to itself without going into the value, and one that unfolds beyond measure.
+// measure refuses a schema that refers to itself at the same value, and one that unfolds to more than the limits.
 func (s *schema) measure() {
 	m := &sized{spread: map[*jsonschema.Schema]int{}, bulk: map[*jsonschema.Schema]int{}}
 	s.bulk = m.count(s.root)
@@ -135,8 +136,8 @@ func (m *sized) count(sub *jsonschema.Schema) int {
 	return n
 }
 
-// weigher counts how often a subschema is held against a value. It remembers, so that it is quick where the work itself
-// would not be.
+// weigher counts how often a subschema is checked against a value. It remembers results, so counting is fast even where
+// checking would not be.
 type weigher struct {
 	known map[weighed]int
 	tasks int
@@ -147,8 +148,8 @@ type weighed struct {
 	v   *value
 }
 
-// weigh is the work of holding v against sub, at most maxCost+1. A rough upper bound will do as long as it is at most
-// rough.
+// weigh is the number of steps it takes to check v against sub, at most maxCost+1. An upper bound that costs little is
+// returned instead if it is at most rough.
 func (s *schema) weigh(sub *jsonschema.Schema, v *value, rough int) int {
 	if n := v.count(); !s.rings && s.bulk <= rough/n {
 		return s.bulk * n
@@ -210,7 +211,7 @@ func (w *weigher) member(sub *jsonschema.Schema, name string, v *value, add func
 
 var emptyText = newString("")
 
-// count is the number of values in v, itself too.
+// count is the number of values in v, including v.
 func (v *value) count() int {
 	n := 1
 	for _, x := range v.vals {
@@ -219,18 +220,18 @@ func (v *value) count() int {
 	return n
 }
 
-// pattern is a regular expression whose work is bounded: Go's takes time as the text is long and the program is large.
+// pattern is a regular expression with bounded work: Go's engine takes time proportional to text and program.
 type pattern struct {
 	*regexp.Regexp
 	size int
 }
 
-// MatchString is false for a text that is too long to be looked through.
+// MatchString is false for a text that is too long to be searched.
 func (p pattern) MatchString(s string) bool {
 	return len(s) <= maxMatch/p.size && p.Regexp.MatchString(s)
 }
 
-// readPattern compiles a pattern; ok is false where Go cannot read it, or where it is too large to be run.
+// readPattern compiles a pattern; ok is false if Go cannot read it or it is too large to be run.
 func readPattern(source string) (p pattern, ok bool) {
 	tree, err := syntax.Parse(source, syntax.Perl)
 	if err != nil {

@@ -18,7 +18,8 @@ type sample struct {
 	needs  map[string]bool   // required
 }
 
-var sampleWords = []string{"query", "read_only", "max_rows", "user_id", "start_date", "file_path", "time_zone", "order_by", "is_active", "page_size"}
+var sampleWords = []string{"query", "read_only", "max_rows", "user_id", "start_date", "file_path", "time_zone",
+	"order_by", "is_active", "page_size"}
 
 func newSample(r *rand.Rand) *sample {
 	s := &sample{Rand: r, kinds: map[string]string{}, values: map[string]string{}, needs: map[string]bool{}}
@@ -56,7 +57,8 @@ func newSample(r *rand.Rand) *sample {
 	for range r.IntN(6) + 3 {
 		add(kinds[r.IntN(len(kinds))])
 	}
-	s.schema = fmt.Sprintf(`{"type":"object","properties":{%s},"required":[%s]}`, strings.Join(props, ","), strings.Join(required, ","))
+	s.schema = fmt.Sprintf(`{"type":"object","properties":{%s},"required":[%s]}`, strings.Join(props, ","),
+		strings.Join(required, ","))
 	s.text = s.object(nil)
 	return s
 }
@@ -189,7 +191,10 @@ func damages() []damage {
 		text("cut after a colon", refused, func(t string) string { return cutAfter(t, ":") }),
 		text("cut after a comma", refused, func(t string) string { return cutAfter(t, ",") }),
 		text("cut in a name", refused, func(t string) string { return cutAfter(t, `,"`) }),
-		text("cut in a word", refused, func(t string) string { return strings.Replace(cutAfter(t, ":tru"), ":fals", ":fals", 1) }),
+		text("cut in a word", refused, func(t string) string {
+			return strings.Replace(cutAfter(t, ":tru"), ":fals", ":fals",
+				1)
+		}),
 		text("two objects", refused, func(t string) string { return t + t }),
 		text("two objects and words", refused, func(t string) string { return t + " or " + t }),
 		text("a comma missing", refused, func(t string) string { return strings.Replace(t, `,"`, ` "`, 1) }),
@@ -202,9 +207,11 @@ func damages() []damage {
 		text("in a text", restored, quoted).anyway(),
 		text("a mark before it", restored, func(t string) string { return "\ufeff" + t }).anyway(),
 		text("in arguments", restored, func(t string) string { return `{"arguments":` + t + `}` }).anyway(),
-		text("in parameters, as a text", restored, func(t string) string { return `{"parameters":` + quoted(t) + `}` }).anyway(),
+		text("in parameters, as a text", restored,
+			func(t string) string { return `{"parameters":` + quoted(t) + `}` }).anyway(),
 		text("a whole call", restored, func(t string) string { return `{"name":"tool","arguments":` + t + `}` }).anyway(),
-		text("another tool's call", refused, func(t string) string { return `{"name":"other","arguments":` + t + `}` }).anyway(),
+		text("another tool's call", refused,
+			func(t string) string { return `{"name":"other","arguments":` + t + `}` }).anyway(),
 		replaced("not a number", "number", "NaN", refused),
 		replaced("a variable", "string", "data", refused),
 		replaced("arithmetic", "number", "1/6", refused),
@@ -221,19 +228,32 @@ func damages() []damage {
 		replaced("an object for a number", "number", `{"value":1}`, refused).anyway(),
 		replaced("a member that is not allowed", "enum", `"Fahrenheit"`, refused).anyway(),
 		replaced("a number for a text", "string", "1234567890123456789", told).anyway(),
-		member("a number as a text", "integer", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, v) }).anyway(),
-		member("a decimal as a text", "number", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, " "+v+" ") }).anyway(),
-		member("a boolean as a text", "boolean", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, strings.ToUpper(v)) }).anyway(),
-		member("another case of a member", "enum", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%s", n, strings.ToLower(v)) }),
-		member("a list as a text", "list", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%s", n, quoted(v)) }),
-		member("a lone object", "rows", restored, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%s", n, strings.Trim(v, "[]")) }),
+		member("a number as a text", "integer", restored,
+			func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, v) }).anyway(),
+		member("a decimal as a text", "number", restored,
+			func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, " "+v+" ") }).anyway(),
+		member("a boolean as a text", "boolean", restored,
+			func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%q", n, strings.ToUpper(v)) }).anyway(),
+		member("another case of a member", "enum", restored,
+			func(_ *sample, n, v string) string { return fmt.Sprintf("%q:%s", n, strings.ToLower(v)) }),
+		member("a list as a text", "list", restored, func(_ *sample, n,
+			v string) string {
+			return fmt.Sprintf("%q:%s", n, quoted(v))
+		}),
+		member("a lone object", "rows", restored, func(_ *sample, n,
+			v string) string {
+			return fmt.Sprintf("%q:%s", n, strings.Trim(v, "[]"))
+		}),
 		member("an inner name in another spelling", "inner", restored, func(_ *sample, n, v string) string {
 			return fmt.Sprintf("%q:%s", n, strings.Replace(v, "deep_name", "deepName", 1))
 		}),
 		member("an inner name too many", "inner", refused, func(_ *sample, n, v string) string {
 			return fmt.Sprintf("%q:%s", n, strings.Replace(v, "{", `{"dry_run":true,`, 1))
 		}).anyway(),
-		member("twice", "integer", told, func(_ *sample, n, v string) string { return fmt.Sprintf("%q:1,%q:%s", n, n, v) }).anyway(),
+		member("twice", "integer", told, func(_ *sample, n,
+			v string) string {
+			return fmt.Sprintf("%q:1,%q:%s", n, n, v)
+		}).anyway(),
 		renamed("camel case", restored, camel),
 		renamed("capitals", restored, strings.ToUpper),
 		renamed("dashes", restored, func(s string) string { return strings.ReplaceAll(s, "_", "-") }),

@@ -33,8 +33,10 @@ func TestDamagedArgumentsAreNeverTakenForOthers(t *testing.T) {
 			}
 			made[d.name]++
 			for _, o := range []args.Options{
-				{Tool: "tool", Coercion: args.Documents, Undeclared: args.Refuse}, {Tool: "tool", Coercion: args.Documents, Undeclared: args.Drop},
-				{Tool: "tool", Coercion: args.Extended, Undeclared: args.Refuse, Repair: true}, {Tool: "tool", Coercion: args.Extended, Undeclared: args.Drop, Repair: true},
+				{Tool: "tool", Coercion: args.Documents, Undeclared: args.Refuse},
+				{Tool: "tool", Coercion: args.Documents, Undeclared: args.Drop},
+				{Tool: "tool", Coercion: args.Extended, Undeclared: args.Refuse, Repair: true},
+				{Tool: "tool", Coercion: args.Extended, Undeclared: args.Drop, Repair: true},
 			} {
 				parsed, faults := p.Parse([]byte(s.schema), []byte(raw), o)
 				where := fmt.Sprintf("schema %d, %s, %s, %s\n%s\nsent: %s", i, d.name, o.Coercion, o.Undeclared, s.schema, raw)
@@ -47,7 +49,8 @@ func TestDamagedArgumentsAreNeverTakenForOthers(t *testing.T) {
 	}
 }
 
-func judge(t *testing.T, s *sample, d damage, o args.Options, raw, about string, parsed *args.Parsed, faults *args.Faults, where string) {
+func judge(t *testing.T, s *sample, d damage, o args.Options, raw, about string, parsed *args.Parsed,
+	faults *args.Faults, where string) {
 	t.Helper()
 	if faults != nil {
 		require.NotEmpty(t, faults.Error(), where)
@@ -63,13 +66,15 @@ func judge(t *testing.T, s *sample, d damage, o args.Options, raw, about string,
 				require.NotEmpty(t, issue.Got, where)
 			}
 		}
-		require.False(t, d.fate != refused && (o.Coercion == args.Extended || d.always), "not restored\n%s\n%s", where, faults.Error())
+		require.False(t, d.fate != refused && (o.Coercion == args.Extended || d.always), "not restored\n%s\n%s", where,
+			faults.Error())
 		return
 	}
 	got := string(parsed.Canonical())
 	meant := string(args.Canonical([]byte(s.text)))
 	if o.Undeclared == args.Refuse {
-		require.False(t, d.fate == refused && (o.Coercion == args.Extended || d.always || !json.Valid([]byte(raw))), "taken\n%s\ngot: %s %v", where, got, parsed.Changes)
+		require.False(t, d.fate == refused && (o.Coercion == args.Extended || d.always || !json.Valid([]byte(raw))),
+			"taken\n%s\ngot: %s %v", where, got, parsed.Changes)
 	}
 	if d.fate == restored && (o.Coercion == args.Extended || d.always) {
 		require.Equal(t, meant, got, where)

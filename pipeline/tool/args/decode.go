@@ -12,7 +12,7 @@ func parseValue(raw []byte) (*value, error) { return (&reader{}).parse(raw) }
 
 func (r *reader) parse(raw []byte) (*value, error) {
 	if !utf8.Valid(raw) {
-		raw = bytes.ToValidUTF8(raw, []byte("\ufffd")) // as every reader of JSON would take it
+		raw = bytes.ToValidUTF8(raw, []byte("\ufffd")) // as other readers of JSON read it
 	}
 	if d := depth(raw); d > MaxDepth {
 		return nil, fmt.Errorf("nested %d levels deep; at most %d are read", d, MaxDepth)
@@ -24,7 +24,7 @@ func (r *reader) parse(raw []byte) (*value, error) {
 	return r.value()
 }
 
-// reader walks JSON that is valid, so it checks nothing but the limits.
+// reader walks valid JSON, so it checks nothing but the limits.
 type reader struct {
 	in    []byte
 	at    int
@@ -119,7 +119,7 @@ func (r *reader) quoted() []byte {
 	return r.in[from:r.at:r.at]
 }
 
-// unquote decodes a string as encoding/json does: half of a surrogate pair is U+FFFD and takes nothing with it.
+// unquote decodes a string as encoding/json does: half of a surrogate pair becomes U+FFFD, and what follows it stays.
 func unquote(quoted []byte) string {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return string(quoted[1 : len(quoted)-1])
@@ -149,7 +149,7 @@ func depth(raw []byte) int {
 	return deepest
 }
 
-// broken says where JSON goes wrong.
+// broken says where the JSON goes wrong.
 func broken(raw []byte) error {
 	var x any
 	err := json.Unmarshal(raw, &x)

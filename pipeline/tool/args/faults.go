@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Codes of an Issue. The first three are the documents' (S2-ARG-1, S2-ARG-4).
+// Codes of an Issue. The first three are those of the specification.
 const (
 	CodeMissing      = "missing"
 	CodeNullOrEmpty  = "null_or_empty"
@@ -25,7 +25,7 @@ const (
 	CodeBadSchema    = "bad_schema" // the tool's schema, not the arguments
 )
 
-// Issue is one thing wrong with the arguments (S2-ARG-13).
+// Issue is one thing that is wrong with the arguments.
 type Issue struct {
 	// Parameter is the top-level name; empty for the whole.
 	Parameter string `json:"parameter,omitempty"`
@@ -33,13 +33,13 @@ type Issue struct {
 	Path    string `json:"path"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
-	// Expected and Got say in words what is wanted and what came; Allowed lists the members of an enumeration as JSON.
+	// Expected and Got say in words what is wanted and what came. Allowed lists the members of an enumeration as JSON.
 	Expected string            `json:"expected,omitempty"`
 	Got      string            `json:"got,omitempty"`
 	Allowed  []json.RawMessage `json:"allowed,omitempty"`
 }
 
-// Faults are all that is wrong with the arguments of one call, in the order of the schema.
+// Faults are all things that are wrong with the arguments of one call, in the order of the schema.
 type Faults struct {
 	Tool   string  `json:"tool"`
 	Issues []Issue `json:"issues"`
@@ -63,7 +63,7 @@ func (f *Faults) finish() {
 	}
 }
 
-// Error is what the model reads: every fault with its place, what is expected and what came.
+// Error is what the model reads: every issue with its place, what is expected and what came.
 func (f *Faults) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Invalid arguments for tool '%s':", f.Tool)
@@ -77,7 +77,7 @@ func (f *Faults) Error() string {
 	return b.String()
 }
 
-// Fault is the call's fault: invalid_arguments, or misconfigured where the tool's own schema is at fault.
+// Fault is the call's fault: invalid_arguments, or misconfigured if the tool's own schema cannot be used.
 func (f *Faults) Fault() *messages.Fault {
 	param := ""
 	for _, i := range f.Issues {
@@ -91,10 +91,10 @@ func (f *Faults) Fault() *messages.Fault {
 	return messages.NewFault(messages.InvalidArguments, "%s", f.Error()).At(param)
 }
 
-// JSON is the structured list, for callers that read more than text.
+// JSON is the issues as structured data.
 func (f *Faults) JSON() json.RawMessage { return rawjson.Encode(f) }
 
-// got says what a value is, for a message.
+// got describes a value for a message.
 func got(v *value) string {
 	switch v.kind {
 	case kNull:

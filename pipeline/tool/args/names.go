@@ -4,22 +4,24 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
-// What happens to names that the schema does not declare. Those that its additionalProperties or patternProperties take are
-// declared.
+// What happens to names that the schema does not declare. It declares those that its additionalProperties or
+// patternProperties accept.
 const (
 	Auto   = "auto" // refuse for tools that change something, drop for others
 	Refuse = "refuse"
 	Drop   = "drop" // left out, and noted as a change
-	Pass   = "pass" // the tool gets them; a schema that is closed refuses them all the same
+	Pass   = "pass" // the tool gets them; a closed schema still refuses them
 )
 
-// wrappers are names under which models put the whole of the arguments.
+// wrappers are names under which models wrap all arguments.
 var wrappers = []string{"arguments", "args", "parameters", "params"}
 
-// unwrap takes the arguments out of an object that holds nothing else, but perhaps the tool's name: {"arguments": {...}}. A
-// schema that takes any of those names means them.
+// unwrap takes the arguments out of an object that holds nothing else, except perhaps the tool's name: {"arguments":
+// {...}}. A schema that declares one of those names means it.
 func (r *run) unwrap(d *declaration, obj *value) *value {
 	for range 2 {
 		key := ""
@@ -37,7 +39,8 @@ func (r *run) unwrap(d *declaration, obj *value) *value {
 		}
 		inner := obj.get(key)
 		if inner != nil && inner.kind == kString {
-			if x, err := parseValue([]byte(strings.TrimSpace(inner.str))); err == nil && r.s.weigh(r.s.root, x, maxCost) <= maxCost {
+			x, err := parseValue([]byte(strings.TrimSpace(inner.str)))
+			if err == nil && r.s.weigh(r.s.root, x, maxCost) <= maxCost {
 				inner = x
 			}
 		}
@@ -50,8 +53,8 @@ func (r *run) unwrap(d *declaration, obj *value) *value {
 	return obj
 }
 
-// meant gives undeclared names the spelling of the declared ones that they mean (extended rules): the same letters and digits,
-// in any case and with any separators. Nothing is done where two names could mean one, or one two.
+// meant renames undeclared names to the declared ones that they mean (extended rules): the same letters and digits, in
+// any case and with any separators. A name that could mean two, or two that could mean one, stay.
 func (r *run) meant(v *value, at string, declared []string, undeclared func(string) bool) *value {
 	if !r.extended {
 		return v
@@ -90,7 +93,7 @@ func (r *run) meant(v *value, at string, declared []string, undeclared func(stri
 	return out
 }
 
-// stray treats one undeclared name; keep says that it stays.
+// stray handles one undeclared name; keep says that it stays.
 func (r *run) stray(name string, v *value, at string, declared []string) (keep bool) {
 	switch r.o.Undeclared {
 	case Pass:
@@ -111,7 +114,7 @@ func (r *run) stray(name string, v *value, at string, declared []string) (keep b
 	return false
 }
 
-// sentAs says under which undeclared name a missing argument may have been sent; empty if under none.
+// sentAs names the undeclared name under which a missing argument may have been sent; empty if there is none.
 func sentAs(missing string, obj *value, declared map[string]bool) string {
 	for _, k := range obj.keys {
 		if !declared[k] && nearest(k, []string{missing}) != "" {
@@ -121,7 +124,7 @@ func sentAs(missing string, obj *value, declared map[string]bool) string {
 	return ""
 }
 
-// fold is a name without its case and separators.
+// fold is a name without case and separators.
 func fold(name string) string {
 	return strings.Map(func(c rune) rune {
 		if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
@@ -131,40 +134,19 @@ func fold(name string) string {
 	}, name)
 }
 
-// nearest is the declared name that is spelled most like a name; empty if none is near.
+// nearest is the declared name with the spelling closest to name; empty if none is close.
 func nearest(name string, declared []string) string {
 	if len(name) > 64 {
 		return ""
 	}
 	best, at := "", 0
 	for _, d := range declared {
-		n := edits(fold(name), fold(d))
+		n := messages.Distance(fold(name), fold(d))
 		if n <= min(2, len(d)/3) && (best == "" || n < at) {
 			best, at = d, n
 		}
 	}
 	return best
-}
-
-// edits is the Levenshtein distance in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func first(list []string, n int) []string {

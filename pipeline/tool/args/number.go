@@ -2,22 +2,21 @@ package args
 
 import (
 	"math/big"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 )
 
-// decimal is a number by its text: sign, digits without zeros at either end, and a power of ten. It never passes a
-// float64, so no integer is rounded.
+// decimal is a number by its text: sign, digits without zeros at either end, and a power of ten. It is never converted
+// to a float64, so no integer is rounded.
 type decimal struct {
 	neg    bool
 	digits string // empty: zero
 	exp    int
 }
 
-// decimalOf reads the text of a JSON number, or of one with a leading + or zeros, or a bare point (".5", "5.").
-// ok is false for anything else and for numbers beyond the limits.
+// decimalOf reads the text of a JSON number, or of one with a leading + or zeros, or a bare point (".5", "5."). ok is
+// false for anything else and for numbers beyond the limits.
 func decimalOf(t string) (d decimal, ok bool) {
 	s := t
 	if s != "" && (s[0] == '-' || s[0] == '+') {
@@ -58,7 +57,7 @@ func digits(s string) bool {
 // whole reports whether the number has no fraction.
 func (d decimal) whole() bool { return d.exp >= 0 }
 
-// text writes the number in one way only, so that 1, 1.0 and 10e-1 are the same bytes.
+// text writes the number in one way only, so that 1, 1.0 and 10e-1 become the same bytes.
 func (d decimal) text() string {
 	if d.digits == "" {
 		return "0"
@@ -98,7 +97,7 @@ type intRange struct {
 	min, max *big.Int
 }
 
-// rangeOf is the range of a property: its format decides, else the configured width.
+// rangeOf is the range of a property: that of its format, else of the configured width.
 func rangeOf(format string, bits int) intRange {
 	switch format {
 	case "int32":
@@ -122,17 +121,16 @@ func (r intRange) holds(d decimal) bool {
 	if r.min == nil {
 		return true
 	}
-	if len(d.digits)+d.exp > 24 { // far outside; no big power is worked out
+	if len(d.digits)+d.exp > 24 { // far outside, so the power is not worth computing
 		return false
 	}
 	n := d.int()
 	return n.Cmp(r.min) >= 0 && n.Cmp(r.max) <= 0
 }
 
-// blank reports whether a string has nothing to read: white space by Unicode, and the invisible spaces that Java's
-// isBlank does not count but a person does (AR-29).
+// blank reports whether a string shows nothing: Unicode white space, and characters that only look like it.
 func blank(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
-		return !unicode.IsSpace(r) && !slices.Contains([]rune{'\u00a0', '\u200b', '\u2060', '\ufeff', '\u180e'}, r) && (r < 0x1c || r > 0x1f)
+		return !unicode.IsSpace(r) && !strings.ContainsRune("\u00a0\u200b\u2060\ufeff\u180e\x1c\x1d\x1e\x1f", r)
 	})
 }

@@ -2,8 +2,8 @@ package args
 
 import "strings"
 
-// Check holds a value against a schema: raw is JSON. It returns what is wrong in one line, up to five faults; empty if
-// nothing is, if there is no schema, or if the schema cannot be used.
+// Check checks a JSON value against a schema. It returns what is wrong in one line, up to five issues; empty if nothing
+// is, if there is no schema, or if the schema cannot be used.
 func (p *Parser) Check(schema, raw []byte) string {
 	if len(schema) == 0 {
 		return ""

@@ -16,7 +16,7 @@ type declaration struct {
 	subs     map[string]*jsonschema.Schema
 	required []string
 	parts    []*jsonschema.Schema
-	also     map[string]bool // named in a branch, so not undeclared; the branch says what it is
+	also     map[string]bool // named in a branch, so not undeclared; the branch says what they are
 	closed   bool
 	open     bool
 }
@@ -25,13 +25,13 @@ func (s *schema) declared(root *jsonschema.Schema) *declaration {
 	d := &declaration{subs: map[string]*jsonschema.Schema{}, also: map[string]bool{}}
 	any := s.collect(d, root, true, 0)
 	if !any && !d.closed {
-		d.open = true // a schema that names no property at all does not speak about names
+		d.open = true // a schema that names no property says nothing about names
 	}
 	return d
 }
 
-// collect walks the root, what it refers to and its allOf (sure), and its branches (not sure). It reports whether
-// properties were named at all.
+// collect walks the root, what it refers to and its allOf (sure), and its branches (not sure). It reports whether any
+// of them names properties.
 func (s *schema) collect(d *declaration, sub *jsonschema.Schema, sure bool, hops int) bool {
 	if sub == nil || hops > 16 {
 		return false
@@ -78,7 +78,7 @@ func (s *schema) collect(d *declaration, sub *jsonschema.Schema, sure bool, hops
 	return named
 }
 
-// named are the names that the schema knows.
+// named are the names that the schema declares, sure or not.
 func (d *declaration) named() map[string]bool {
 	out := maps.Clone(d.also)
 	for name := range d.subs {
@@ -107,7 +107,7 @@ func (d *declaration) other(name string) (sub *jsonschema.Schema, keep bool) {
 	return nil, d.open || d.also[name] || patterns
 }
 
-// defaultOf is a property's default as it was written; null is no default.
+// defaultOf is a property's default as it was written. null counts as no default.
 func (s *schema) defaultOf(sub *jsonschema.Schema) *value {
 	for range 16 {
 		if sub == nil {
@@ -121,7 +121,7 @@ func (s *schema) defaultOf(sub *jsonschema.Schema) *value {
 	return nil
 }
 
-// admitsNull reports whether a subschema names null as a value: a type, a const, an enumeration or a branch.
+// admitsNull reports whether a subschema names null as a value: in a type, a const, an enumeration or a branch.
 func (s *schema) admitsNull(sub *jsonschema.Schema) bool { return admitsNull(sub, 0) }
 
 func admitsNull(sub *jsonschema.Schema, hops int) bool {
@@ -159,7 +159,7 @@ func kindsOf(values []any) []string {
 	return out
 }
 
-// describe says in words what a subschema takes; empty if it takes anything.
+// describe says in words what a subschema accepts; empty if that is anything.
 func (s *schema) describe(sub *jsonschema.Schema) string { return s.words(sub, 0) }
 
 func (s *schema) words(sub *jsonschema.Schema, hops int) string {
@@ -200,7 +200,7 @@ func orList(in []string) string {
 	return strings.Join(out[:len(out)-1], ", ") + " or " + out[len(out)-1]
 }
 
-// texts writes the members of an enumeration, the first 20 of them.
+// texts writes the first 20 members of an enumeration.
 func texts(values []any) []string {
 	var out []string
 	for i, v := range values {

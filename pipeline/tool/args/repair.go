@@ -14,15 +14,15 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// repair reads one object out of a text that is no JSON: out of a fence or the sentences around it, with comments, trailing
-// commas, single quotes, bare names, the words of Python and JavaScript, and without its last brackets. Where the text could
-// mean two things it fails: a cut string, a bare word, arithmetic, two objects. The scan below says what may be repaired; the
-// library repairs it; and what comes out must have the very names, strings and numbers that went in.
+// repair reads one object out of a text that is not JSON: with a fence or sentences around it, comments, trailing
+// commas, single quotes, bare names, the words of Python and JavaScript, or without its last brackets. It fails if the
+// text could mean two things: a cut string, a bare word, arithmetic, two objects. The scan below decides what may be
+// repaired; the library repairs it; and the result must have the same names, strings and numbers as the text.
 func repair(text string) (*value, error) {
 	s := &scan{in: text}
 	s.at = strings.IndexByte(text, '{')
 	if s.at < 0 {
-		return nil, errors.New("there is no object in it")
+		return nil, errors.New("it contains no object")
 	}
 	if strings.ContainsAny(text[:s.at], "[]}\"") {
 		return nil, errors.New("the text before the object is more than a sentence")
@@ -69,13 +69,13 @@ func flatten(v *value, out [][]byte) [][]byte {
 	return out
 }
 
-// scan reads the near-JSON of models, and gives up where it is ambiguous.
+// scan reads the near-JSON of models and gives up where it is ambiguous.
 type scan struct {
 	in      string
 	at      int
 	deep    int
 	scalars [][]byte // names and values as JSON, in order
-	remarks [][2]int // where comments begin and end: the library does not know all of them
+	remarks [][2]int // where comments begin and end; the library does not know all of them
 }
 
 // without is the text that was read, from a place on, without its comments.
@@ -93,22 +93,13 @@ var (
 	jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
 	bareName   = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$-]*$`)
 	words      = map[string]string{
-		"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null", "undefined": "null",
+		"true": "true", "false": "false", "null": "null",
+		"True": "true", "False": "false", "None": "null", "undefined": "null",
 	}
 )
 
 func (s *scan) object() error {
-	s.at++
-	if s.deep++; s.deep > MaxDepth {
-		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
-	}
-	defer func() { s.deep-- }()
-	comma := false
-	for n := 0; ; n++ {
-		done, err := s.next('}', n, &comma)
-		if err != nil || done {
-			return err
-		}
+	return s.members('}', func() error {
 		if err := s.name(); err != nil {
 			return err
 		}
@@ -116,49 +107,49 @@ func (s *scan) object() error {
 			return fmt.Errorf("at byte %d: a name without a value", s.at)
 		}
 		s.at++
-		if err := s.value(); err != nil {
-			return err
-		}
-	}
+		return s.value()
+	})
 }
 
-func (s *scan) array() error {
+func (s *scan) array() error { return s.members(']', s.value) }
+
+// members reads what is between two brackets; one reads a single member.
+func (s *scan) members(end byte, one func() error) error {
 	s.at++
 	if s.deep++; s.deep > MaxDepth {
 		return fmt.Errorf("it is nested more than %d levels deep", MaxDepth)
 	}
 	defer func() { s.deep-- }()
-	comma := false
 	for n := 0; ; n++ {
-		done, err := s.next(']', n, &comma)
+		done, err := s.next(end, n)
 		if err != nil || done {
 			return err
 		}
-		if err := s.value(); err != nil {
+		if err := one(); err != nil {
 			return err
 		}
 	}
 }
 
-// next goes to the next member, or behind the closing bracket. A text that ends between two members lacks brackets; one that
-// ends behind a comma lacks more than that.
-func (s *scan) next(end byte, n int, comma *bool) (done bool, err error) {
+// next moves to the next member or past the closing bracket. A text that ends between two members only lacks brackets;
+// one that ends after a comma lacks a member too.
+func (s *scan) next(end byte, n int) (done bool, err error) {
 	s.space()
-	*comma = false
+	comma := false
 	if n > 0 && s.at < len(s.in) && s.in[s.at] == ',' {
 		s.at++
-		*comma = true
+		comma = true
 		s.space()
 	}
 	switch {
-	case s.at >= len(s.in) && (*comma || n == 0):
+	case s.at >= len(s.in) && (comma || n == 0):
 		return false, errors.New("it is cut off")
 	case s.at >= len(s.in):
 		return true, nil
 	case s.in[s.at] == end:
 		s.at++
 		return true, nil
-	case n > 0 && !*comma:
+	case n > 0 && !comma:
 		return false, fmt.Errorf("at byte %d: a comma or %q is missing", s.at, end)
 	}
 	return false, nil
@@ -170,7 +161,7 @@ func (s *scan) name() error {
 	}
 	w := s.word()
 	if !bareName.MatchString(w) {
-		return fmt.Errorf("at byte %d: no name", s.at)
+		return fmt.Errorf("at byte %d: a name is missing", s.at)
 	}
 	s.scalars = append(s.scalars, rawjson.Encode(w))
 	return nil
@@ -196,7 +187,7 @@ func (s *scan) value() error {
 	case jsonNumber.MatchString(w):
 		s.scalars = append(s.scalars, []byte(w))
 	default:
-		return fmt.Errorf("at byte %d: %q is no value", from, Clip(w))
+		return fmt.Errorf("at byte %d: %q is not a value", from, Clip(w))
 	}
 	return nil
 }
@@ -235,7 +226,7 @@ func (s *scan) text() error {
 	return errors.New("it is cut off in a string")
 }
 
-// word reads up to what ends a bare word.
+// word reads up to a character that cannot be part of a bare word.
 func (s *scan) word() string {
 	from := s.at
 	for s.at < len(s.in) && !strings.ContainsRune(" \t\r\n,:{}[]()\"'`/#", rune(s.in[s.at])) {
@@ -265,7 +256,7 @@ func (s *scan) space() {
 		case strings.HasPrefix(rest, "/*"):
 			n := strings.Index(rest, "*/")
 			if n < 0 {
-				return // and so it ends, where no value can be
+				return // the text ends in a comment, where no value can follow
 			}
 			s.remark(n + 2)
 		default:

@@ -14,20 +14,20 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
-// Parser reads arguments. It keeps compiled schemas by the hash of their content; the zero value is ready, and it is
-// safe for concurrent use.
+// Parser reads arguments. It keeps compiled schemas by the hash of their content. The zero value is ready for use; it
+// is safe for concurrent use.
 type Parser struct {
 	mu   sync.Mutex
 	kept map[schemaKey]*schema
 }
 
-// schemaKey is a schema's content, and whether its formats are held against values.
+// schemaKey is a schema's content and whether its formats are checked.
 type schemaKey struct {
 	sum    [sha256.Size]byte
 	assert bool
 }
 
-// maxSchemas bounds the compiled schemas; when it is reached all are dropped and compiled again as they are needed.
+// maxSchemas bounds the compiled schemas. When it is reached all are dropped, and compiled again when needed.
 const maxSchemas = 4096
 
 const schemaURL = "tool:///schema"
@@ -37,7 +37,7 @@ const schemaURL = "tool:///schema"
 type schema struct {
 	root *jsonschema.Schema
 	doc  *value
-	// unknown holds type names that JSON Schema does not know, by the pointer of their schema (S2-ARG-12).
+	// unknown holds type names that JSON Schema does not define, by the pointer of their schema.
 	unknown map[string]string
 	// lax lists patterns that are not checked: Go cannot read them (look-around), or they are too large to be run.
 	lax []string
@@ -50,7 +50,7 @@ type schema struct {
 	seen sync.Map // *jsonschema.Schema -> *extra
 }
 
-// extra is what is read of one subschema beside the library.
+// extra is what the library does not tell of one subschema.
 type extra struct {
 	names   []string // properties in order
 	format  string
@@ -90,8 +90,8 @@ func (p *Parser) schema(raw []byte, assert bool) *schema {
 	return s
 }
 
-// CheckSchema compiles a schema and returns the place (a JSON pointer) and the reason if it is refused. The arguments
-// of a tool are an object, so an input schema must be able to accept one. No schema is a good one.
+// CheckSchema compiles a schema. If it is refused, it returns the place (a JSON pointer) and the reason. The arguments
+// of a tool are an object, so an input schema must be able to accept one. An empty schema is accepted.
 func (p *Parser) CheckSchema(raw []byte, input bool) (at string, err error) {
 	if len(raw) == 0 {
 		return "", nil
@@ -108,7 +108,7 @@ func (p *Parser) CheckSchema(raw []byte, input bool) (at string, err error) {
 	return "", nil
 }
 
-// SchemaWarnings lists what a schema says that will not work as its author may think.
+// SchemaWarnings lists what will not work as the author of a schema may think.
 func (p *Parser) SchemaWarnings(raw []byte) []string {
 	if len(raw) == 0 {
 		return nil
@@ -116,16 +116,18 @@ func (p *Parser) SchemaWarnings(raw []byte) []string {
 	s := p.schema(raw, false)
 	var out []string
 	for at, t := range s.unknown {
-		out = append(out, fmt.Sprintf("%s/type: %q is no type of JSON Schema; every value given for it will be refused", at, t))
+		out = append(out, fmt.Sprintf("%s/type: %q is not a type of JSON Schema; every value given for it will be refused",
+			at, t))
 	}
 	for _, l := range s.lax {
-		out = append(out, fmt.Sprintf("pattern %q cannot be read by Go's regexp, or is too large to be run, and is not checked", Clip(l)))
+		out = append(out, fmt.Sprintf("pattern %q is not checked: Go's regexp cannot read it, or it is too large to be run",
+			Clip(l)))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// noLoader refuses to fetch: a schema never makes this process read a file or the network.
+// noLoader refuses to fetch: a schema must never make this process read a file or use the network.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
@@ -182,10 +184,10 @@ func compile(raw []byte, assert bool) *schema {
 	return s
 }
 
-// formats are those that can be asserted: what they accept is the same everywhere.
+// formats are those that can be asserted, because all implementations agree on what they accept.
 var formats = []string{"date", "date-time", "time", "email", "uuid", "uri"}
 
-// onlyFormats takes the other formats out, so that they are not held against values.
+// onlyFormats removes all other formats, so that they are not checked.
 func onlyFormats(v *value, isSchema bool) {
 	for i, k := range v.keys {
 		if isSchema && slices.Contains(dataKeys, k) {
@@ -211,8 +213,8 @@ var mapKeys = []string{"properties", "patternProperties", "$defs", "definitions"
 
 var knownTypes = []string{"null", "boolean", "number", "integer", "string", "array", "object"}
 
-// strip takes unknown type names out and notes them, so that the rest of the schema still works (S2-ARG-12). It also
-// takes null defaults for no default and drops formats' and OpenAPI's own words nowhere: unknown keywords are fine.
+// strip removes unknown type names and notes them, so that the rest of the schema still works; each value given for
+// such a type is refused later. A null default counts as none. Unknown keywords, such as OpenAPI's, are left alone.
 func (s *schema) strip(v *value, at string, isSchema bool) {
 	switch v.kind {
 	case kArray:
@@ -276,7 +278,8 @@ func schemaPlace(err error) (at string, reason error) {
 	}
 	text := strings.ReplaceAll(err.Error(), schemaURL, "")
 	if _, frag, ok := strings.Cut(text, "#"); ok {
-		at = strings.Trim(strings.FieldsFunc(frag, func(r rune) bool { return r == ' ' || r == '"' || r == '\'' })[0:1][0], ":,")
+		word := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' }
+		at = strings.Trim(strings.FieldsFunc(frag, word)[0], ":,")
 		if !strings.HasPrefix(at, "/") {
 			at = ""
 		}
@@ -284,7 +287,7 @@ func schemaPlace(err error) (at string, reason error) {
 	return at, errors.New(text)
 }
 
-// resolve follows local references; a ring ends where it began.
+// resolve follows local references. A ring of references ends where it began.
 func resolve(s *jsonschema.Schema) *jsonschema.Schema {
 	for range MaxDepth {
 		if s == nil || s.Ref == nil || s.Types != nil || s.Properties != nil || s.AnyOf != nil || s.OneOf != nil {
@@ -329,7 +332,7 @@ func (s *schema) node(sub *jsonschema.Schema) *value {
 	return v
 }
 
-// names lists the properties of a subschema as the schema orders them.
+// names lists the properties of a subschema in the order in which it is written.
 func (s *schema) names(sub *jsonschema.Schema) []string {
 	var out []string
 	if n := s.node(sub); n != nil {
@@ -344,7 +347,7 @@ func (s *schema) names(sub *jsonschema.Schema) []string {
 	if len(out) == len(sub.Properties) {
 		return out
 	}
-	out = out[:0] // a place that could not be followed (an $id inside): any fixed order will do
+	out = out[:0] // a place that could not be followed (an $id inside): any fixed order is good
 	for k := range sub.Properties {
 		out = append(out, k)
 	}

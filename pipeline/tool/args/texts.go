@@ -2,8 +2,8 @@ package args
 
 import "slices"
 
-// CleanTexts gives a schema with each description and title passed through clean; nothing else in it changes. A schema that
-// cannot be read comes back as it is.
+// CleanTexts returns a schema with each description and title passed through clean. Nothing else in it changes. A
+// schema that cannot be read is returned as it is.
 func CleanTexts(schema []byte, clean func(string) string) []byte {
 	if len(schema) == 0 {
 		return schema

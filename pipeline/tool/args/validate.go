@@ -10,9 +10,11 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
-// validate holds the result against the whole schema and adds what is still wrong: all of it, but nothing twice.
+// validate checks the result against the whole schema and adds what is still wrong, each thing once.
 func (r *run) validate(v *value) {
 	if r.s.weigh(r.s.root, v, maxCost) > maxCost {
 		if len(r.issues) == 0 {
@@ -45,7 +47,7 @@ func (r *run) validate(v *value) {
 	})
 }
 
-// covered reports whether the place, or one above it, is blamed already, or holds a default that the model did not
+// covered reports whether the place, or one above it, has an issue already, or holds a default that the model did not
 // write.
 func (r *run) covered(path string, known map[string]bool) bool {
 	for at := path; ; {
@@ -60,7 +62,7 @@ func (r *run) covered(path string, known map[string]bool) bool {
 	}
 }
 
-// compare orders places as the arguments have them (which is the order of the schema), names that are not there last.
+// compare orders places as the arguments have them (which is the order of the schema). Missing names come last.
 func (r *run) compare(v *value, a, b string) int {
 	return slices.Compare(r.position(v, a), r.position(v, b))
 }
@@ -111,8 +113,8 @@ func (r *run) leaves(e *jsonschema.ValidationError, root *value, hops int) []Iss
 	return out
 }
 
-// union folds the branches of anyOf and oneOf: one sentence where every branch wants another type; the faults of the
-// branch that was meant where one can be told; else that no form fits.
+// union folds the branches of anyOf and oneOf into one sentence if every branch wants another type, or into the issues
+// of the branch that was meant if there is only one; else it says that no form fits.
 func (r *run) union(e *jsonschema.ValidationError, root *value, hops int) []Issue {
 	here := at(e.InstanceLocation)
 	v := follow(root, e.InstanceLocation)
@@ -132,9 +134,15 @@ func (r *run) union(e *jsonschema.ValidationError, root *value, hops int) []Issu
 	}
 	switch {
 	case len(e.Causes) == 0:
-		return []Issue{{Path: here, Code: CodeNoMatch, Got: got(v), Message: "it fits more than one of the allowed forms; it must fit exactly one"}}
+		return []Issue{{
+			Path: here, Code: CodeNoMatch, Got: got(v),
+			Message: "it fits more than one of the allowed forms; it must fit exactly one",
+		}}
 	case len(meant) == 0:
-		return []Issue{{Path: here, Code: CodeTypeMismatch, Expected: orList(wanted), Got: got(v), Message: mismatch(orList(wanted), v, "")}}
+		want := orList(wanted)
+		return []Issue{{
+			Path: here, Code: CodeTypeMismatch, Expected: want, Got: got(v), Message: mismatch(want, v, ""),
+		}}
 	case len(meant) == 1:
 		return r.leaves(meant[0], root, hops+1)
 	}
@@ -154,15 +162,17 @@ func (r *run) union(e *jsonschema.ValidationError, root *value, hops int) []Issu
 	for _, c := range meant {
 		for _, l := range r.leaves(c, root, hops+1) {
 			allowed = append(allowed, l.Allowed...)
-			if m := short(strings.TrimPrefix(strings.TrimPrefix(l.Path, here)+": "+l.Message, ": "), 300); !slices.Contains(reasons, m) && len(reasons) < 6 {
+			m := strings.TrimPrefix(strings.TrimPrefix(l.Path, here)+": "+l.Message, ": ")
+			if m = messages.Clip(m, 300); !slices.Contains(reasons, m) && len(reasons) < 6 {
 				reasons = append(reasons, m)
 			}
 		}
 	}
-	return []Issue{{Path: here, Code: CodeNoMatch, Got: got(v), Allowed: allowed, Message: fmt.Sprintf("%s fits none of the %d allowed forms: %s", got(v), len(e.Causes), strings.Join(reasons, "; or "))}}
+	said := fmt.Sprintf("%s fits none of the %d allowed forms: %s", got(v), len(e.Causes), strings.Join(reasons, "; or "))
+	return []Issue{{Path: here, Code: CodeNoMatch, Got: got(v), Allowed: allowed, Message: said}}
 }
 
-// typeAt finds a type error at the given depth of the value: the branch is of another kind altogether.
+// typeAt finds a type error at the given depth of the value, which means that the branch is for another kind of value.
 func typeAt(e *jsonschema.ValidationError, depth int) *kind.Type {
 	if t, ok := e.ErrorKind.(*kind.Type); ok && len(e.InstanceLocation) == depth {
 		return t
@@ -175,7 +185,7 @@ func typeAt(e *jsonschema.ValidationError, depth int) *kind.Type {
 	return nil
 }
 
-// tagFails reports whether a branch fails at a const directly below: it was not the branch that was meant.
+// tagFails reports whether a branch fails at a const directly below, and so is not the branch that was meant.
 func tagFails(e *jsonschema.ValidationError, depth int) bool {
 	if _, ok := e.ErrorKind.(*kind.Const); ok && len(e.InstanceLocation) == depth+1 {
 		return true
@@ -214,8 +224,14 @@ func (r *run) leaf(e *jsonschema.ValidationError, root *value) []Issue {
 		return one(CodeOutOfRange, word+" "+text, "must be %s %s, got %s", word, text, got(v))
 	}
 	count := func(word string, want, have int, what string) []Issue {
-		return one(CodeOutOfRange, fmt.Sprintf("%s %d %s", word, want, what), "needs %s %d %s, has %d", word, want, what, have)
+		return one(CodeOutOfRange, fmt.Sprintf("%s %d %s", word, want, what),
+			"needs %s %d %s, has %d", word, want, what, have)
 	}
+	together := func(name string, missing []string) []Issue {
+		list := strings.Join(missing, ", ")
+		return one(CodeMissing, list, "with '%s' also needed: %s", name, list)
+	}
+
 	switch k := e.ErrorKind.(type) {
 	case *kind.Type:
 		return one(CodeTypeMismatch, orList(k.Want), "%s", mismatch(orList(k.Want), v, ""))
@@ -232,9 +248,11 @@ func (r *run) leaf(e *jsonschema.ValidationError, root *value) []Issue {
 		}
 		return out
 	case *kind.Enum:
-		return allowed(one(CodeNotAllowed, "one of "+strings.Join(texts(k.Want), ", "), "must be one of %s; got %s", strings.Join(texts(k.Want), ", "), got(v)), k.Want)
+		members := strings.Join(texts(k.Want), ", ")
+		return allowed(one(CodeNotAllowed, "one of "+members, "must be one of %s; got %s", members, got(v)), k.Want)
 	case *kind.Const:
-		return allowed(one(CodeNotAllowed, texts([]any{k.Want})[0], "must be %s; got %s", texts([]any{k.Want})[0], got(v)), []any{k.Want})
+		member := texts([]any{k.Want})[0]
+		return allowed(one(CodeNotAllowed, member, "must be %s; got %s", member, got(v)), []any{k.Want})
 	case *kind.Minimum:
 		return bound("at least", k.Want)
 	case *kind.Maximum:
@@ -258,17 +276,19 @@ func (r *run) leaf(e *jsonschema.ValidationError, root *value) []Issue {
 	case *kind.MaxProperties:
 		return count("at most", k.Want, k.Got, "members")
 	case *kind.UniqueItems:
-		return one(CodeInvalid, "different items", "items %d and %d are equal; all must differ", k.Duplicates[0], k.Duplicates[1])
+		return one(CodeInvalid, "different items",
+			"items %d and %d are equal; all must differ", k.Duplicates[0], k.Duplicates[1])
 	case *kind.Pattern:
 		return one(CodeBadFormat, "text like "+Clip(k.Want), "must match the pattern %s; got %s", Clip(k.Want), got(v))
 	case *kind.Format:
 		return one(CodeBadFormat, k.Want, "must be a %s; got %s", k.Want, got(v))
 	case *kind.DependentRequired:
-		return one(CodeMissing, strings.Join(k.Missing, ", "), "with '%s' also needed: %s", k.Prop, strings.Join(k.Missing, ", "))
+		return together(k.Prop, k.Missing)
 	case *kind.Dependency:
-		return one(CodeMissing, strings.Join(k.Missing, ", "), "with '%s' also needed: %s", k.Prop, strings.Join(k.Missing, ", "))
+		return together(k.Prop, k.Missing)
 	}
-	return one(CodeInvalid, "", "not as the schema wants it (%s); got %s", strings.Join(e.ErrorKind.KeywordPath(), "/"), got(v))
+	return one(CodeInvalid, "", "not as the schema wants it (%s); got %s",
+		strings.Join(e.ErrorKind.KeywordPath(), "/"), got(v))
 }
 
 func allowed(issues []Issue, values []any) []Issue {

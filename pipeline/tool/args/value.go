@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// Limits of arguments and schemas: what a model writes is bounded before anything walks it.
+// Limits of arguments and schemas. What a model writes is bounded before anything walks it.
 const (
 	MaxDepth  = 64
 	MaxNodes  = 100_000
@@ -28,15 +29,15 @@ const (
 
 var kindNames = [...]string{"null", "boolean", "number", "string", "array", "object"}
 
-// value is JSON as it was written: numbers and strings keep their own text, objects their order. A key that came
-// twice is there once, with its last value, so that no two readers of the arguments can disagree.
+// value is JSON as it was written: numbers and strings keep their own text, objects their order. A key that came twice
+// is there once, with its last value, so that no two readers of the arguments can disagree.
 type value struct {
 	kind form
 	raw  []byte // scalars: the text as it came; objects and arrays: built when written
 	str  string // the decoded string
 	keys []string
 	vals []*value
-	at   map[string]int // index of keys of wide objects
+	at   map[string]int // index of the keys, for wide objects only
 }
 
 const wide = 16
@@ -98,7 +99,7 @@ func newBool(b bool) *value {
 	return &value{kind: kBool, raw: []byte("false")}
 }
 
-// clone copies the tree; scalars are shared because nobody changes them.
+// clone copies the tree. Scalars are shared, because nothing changes them.
 func (v *value) clone() *value {
 	if v.kind < kArray {
 		return v
@@ -120,7 +121,12 @@ func (v *value) clone() *value {
 }
 
 // write appends the value as compact JSON.
-func (v *value) write(b []byte) []byte {
+func (v *value) write(b []byte) []byte { return v.encode(b, false) }
+
+// canonical appends the value in the form that equal values share: names sorted, numbers and strings written one way.
+func (v *value) canonical(b []byte) []byte { return v.encode(b, true) }
+
+func (v *value) encode(b []byte, canonical bool) []byte {
 	switch v.kind {
 	case kArray:
 		b = append(b, '[')
@@ -128,19 +134,34 @@ func (v *value) write(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = x.write(b)
+			b = x.encode(b, canonical)
 		}
 		return append(b, ']')
 	case kObject:
 		b = append(b, '{')
-		for i, x := range v.vals {
+		var sorted []int
+		if canonical {
+			sorted = sortedIndex(v.keys)
+		}
+		for i := range v.keys {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(append(b, rawjson.Encode(v.keys[i])...), ':')
-			b = x.write(b)
+			at := i
+			if canonical {
+				at = sorted[i]
+			}
+			b = append(append(b, rawjson.Encode(v.keys[at])...), ':')
+			b = v.vals[at].encode(b, canonical)
 		}
 		return append(b, '}')
+	}
+	switch {
+	case canonical && v.kind == kNumber:
+		d, _ := decimalOf(string(v.raw))
+		return append(b, d.text()...)
+	case canonical && v.kind == kString:
+		return append(b, rawjson.Encode(v.str)...)
 	}
 	return append(b, v.raw...)
 }
@@ -183,25 +204,8 @@ func fromPlain(x any) *value {
 	return v
 }
 
-// clip shortens a value for a message.
-func Clip(s string) string { return short(s, 60) }
-
-// short is a text of at most n characters; what is cut ends in dots.
-func short(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	at, cut := 0, 0
-	for i := range s {
-		if at == n-3 {
-			cut = i
-		}
-		if at++; at > n {
-			return s[:cut] + "..."
-		}
-	}
-	return s
-}
+// Clip shortens a value for a message.
+func Clip(s string) string { return messages.Clip(s, 60) }
 
 // pointer adds a name to a JSON pointer (RFC 6901).
 func pointer(at, name string) string {

@@ -78,8 +78,9 @@ func TestAnUnreadableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	for where, server := range map[string]mcp.Server{
-		"stdio": {Name: "up", Command: []string{os.Args[0]}, Env: map[string]string{"SHALLOT_TEST_MCP": t.TempDir(), "SHALLOT_TEST_MANNERS": "broken"}},
-		"http":  {Name: "up", URL: srv.URL},
+		"stdio": {Name: "up", Command: []string{os.Args[0]},
+			Env: map[string]string{"SHALLOT_TEST_MCP": t.TempDir(), "SHALLOT_TEST_MANNERS": "broken"}},
+		"http": {Name: "up", URL: srv.URL},
 	} {
 		m, reg := connected(t, server)
 		for _, name := range []string{"cut", "comma", "id_last", "nan", "large", "end_last", "good"} {

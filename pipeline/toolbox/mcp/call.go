@@ -18,15 +18,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// Execute calls the tool. Arguments and result keep their bytes; the caller's end of ctx cancels the call at the server.
+// Execute calls the tool. Arguments and result keep their bytes. If ctx ends, the call is cancelled at the server.
 func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 	x, name := inv.Tool.Executor, inv.Tool.Name
 	s := m.servers[x.Name]
 	if s == nil {
-		return toolbox.Result{}, messages.NewFault(messages.TargetAbsent, "tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
+		return toolbox.Result{}, messages.NewFault(messages.TargetAbsent,
+			"tool '%s': no MCP server %q is configured in this process; see tool.mcp-servers", name, x.Name)
 	}
 	patience := 5 * time.Second
-	if s.OnCancel == CancelRestart { // it may be on its way up again by our own doing
+	if s.OnCancel == CancelRestart { // this process may just be starting it again
 		patience = 20 * time.Second
 	}
 	wait, cancel := context.WithTimeout(ctx, min(s.Timeout, patience))
@@ -36,7 +37,8 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return toolbox.Result{}, ctx.Err()
 		}
-		f := messages.NewFault(messages.TargetAbsent, "tool '%s': the MCP server %s is not connected; it is tried again", name, x.Name)
+		f := messages.NewFault(messages.TargetAbsent,
+			"tool '%s': the MCP server %s is not connected; it is tried again", name, x.Name)
 		f.Unsent = true
 		return toolbox.Result{}, f
 	}
@@ -69,7 +71,8 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 	s.seen.watch(mark, stop)
 	res, err := l.session.CallTool(calling, params)
 	if err != nil && errors.Is(context.Cause(calling), errUnreadable) {
-		return toolbox.Result{}, messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %v", name, x.Name, errUnreadable)
+		return toolbox.Result{}, messages.NewFault(messages.ToolError,
+			"tool '%s': the MCP server %s failed: %v", name, x.Name, errUnreadable)
 	}
 	if err != nil {
 		givenUp = ctx.Err() != nil
@@ -84,8 +87,8 @@ func (m *Clients) Execute(ctx context.Context, inv toolbox.Invocation) (toolbox.
 	return resultOf(raw), nil
 }
 
-// callerSays passes on what the caller gave beside the arguments. Of his capabilities only those travel that a result
-// can ask for: this bridge knows no others (tasks, for one).
+// callerSays passes on what the caller sent beside the arguments. Of their capabilities only those are passed on that a
+// result can ask for, because this bridge supports no others, such as tasks.
 func callerSays(params *mcp.CallToolParams, c *tool.MCPCall) error {
 	if c == nil {
 		return nil
@@ -112,7 +115,7 @@ func inputCapabilities(raw json.RawMessage) map[string]json.RawMessage {
 	return out
 }
 
-// failed reads the error of a call.
+// failed makes a fault of the error of a call.
 func (s *server) failed(ctx context.Context, l *link, d *tool.Definition, err error) error {
 	name := d.Name
 	if ctx.Err() != nil {
@@ -123,15 +126,16 @@ func (s *server) failed(ctx context.Context, l *link, d *tool.Definition, err er
 		f := messages.NewFault(messages.ToolError, "tool '%s': the MCP server %s failed: %s", name, s.Name, wire.Message)
 		switch code := wire.Code; {
 		case code == connectionClosed || code == requestTimeout:
-			// A server that hands calls on says so of the one behind it: the tool may have run there.
+			// A server that passes calls on reports the one behind it: the tool may have run there.
 			f.Code = messages.ToolNetwork
 		case code != jsonrpc.CodeInternalError && code <= -32000 && code >= -32768:
-			// The protocol's own errors: nothing is tried again, nothing stands in.
+			// The protocol's own errors: no attempt follows, and no other result replaces them.
 			f.Code, f.Unsent = messages.InvalidRequest, slices.Contains(refusals, code)
 			f.Message = fmt.Sprintf("tool '%s': the MCP server %s refused the call: %s", name, s.Name, wire.Message)
 		}
 		f.Unsent = f.Unsent || slices.Contains(d.NotExecuted, int(wire.Code))
-		f.Headers = map[string]string{tool.HeaderMCPError: string(rawjson.Encode(tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}))}
+		said := tool.MCPError{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+		f.Headers = map[string]string{tool.HeaderMCPError: string(rawjson.Encode(said))}
 		return f
 	}
 	f := messages.NewFault(messages.ToolNetwork, "tool '%s': the connection to the MCP server %s broke", name, s.Name)
@@ -145,13 +149,14 @@ func (s *server) failed(ctx context.Context, l *link, d *tool.Definition, err er
 	return f
 }
 
-// refusals are the codes that a server gives before a tool runs.
+// refusals are the codes with which a server refuses a call before a tool runs.
 var refusals = []int64{
 	jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams,
-	mcp.CodeHeaderMismatch, mcp.CodeMissingRequiredClientCapabilities, mcp.CodeUnsupportedProtocolVersion, mcp.CodeURLElicitationRequired,
+	mcp.CodeHeaderMismatch, mcp.CodeMissingRequiredClientCapabilities, mcp.CodeUnsupportedProtocolVersion,
+	mcp.CodeURLElicitationRequired,
 }
 
-// Codes of the TypeScript SDK for calls of its own client.
+// Codes that the client of the TypeScript SDK makes itself.
 const (
 	connectionClosed = -32000
 	requestTimeout   = -32001

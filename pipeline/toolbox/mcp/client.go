@@ -16,24 +16,24 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// Server is an MCP server of the operator's configuration: a program or an address. No API and no other server can
-// name one.
+// Server is an MCP server of the operator's configuration: a program or an address. Neither an API nor another server
+// can define one.
 type Server struct {
 	Name    string
 	Command []string
 	Env     map[string]string
 	URL     string
 	Headers map[string]string
-	// Tools are patterns (* stands for any text) of the tools that are offered; none: all.
+	// Tools are patterns (* matches any text) of the tools that are offered; none: all.
 	Tools []string
-	// Prefix stands before the names of its tools and prompts.
+	// Prefix is put before the names of its tools and prompts.
 	Prefix string
-	// Timeout is for connecting and for listing.
+	// Timeout limits connecting and listing.
 	Timeout time.Duration
-	// OnCancel is CancelNotify (or empty) or, for programs, CancelRestart: one in which a call was given up is started
-	// again as soon as no other call runs in it.
+	// OnCancel is CancelNotify (or empty) or, for programs, CancelRestart: a program in which a call was abandoned is
+	// started again as soon as no other call runs in it.
 	OnCancel string
-	// Transport takes the place of program and address, for tests.
+	// Transport replaces program and address, for tests.
 	Transport func() mcp.Transport
 }
 
@@ -44,8 +44,8 @@ type Registry interface {
 	List(ctx context.Context) ([]*tool.Definition, error)
 }
 
-// Clients holds the connections to MCP servers and runs their tools. A server that dies is connected again with a
-// growing delay; meanwhile its tools stay in the registry and fail as target_absent, which proves that they did not
+// Clients holds the connections to MCP servers and runs their tools. A server that dies is connected again after a
+// growing delay. Until then its tools stay in the registry and fail as target_absent, which proves that they did not
 // run. It is safe for concurrent use.
 type Clients struct {
 	servers  map[string]*server
@@ -67,18 +67,18 @@ type server struct {
 	seen    rawResults
 	log     *slog.Logger
 	relist  chan struct{}
-	program *program // of the newest connection; only run's goroutine touches it
-	// spoiled takes the link that is to be ended; see leave.
+	program *program // of the newest connection; only the goroutine of run uses it
+	// spoiled takes the link that must be ended; see leave.
 	spoiled chan *link
 
 	mu       sync.Mutex
 	link     *link
 	up       chan struct{}                    // closed while there is a link
-	why      error                            // why there is none
-	progress map[string]func(json.RawMessage) // by the mark of the request; that of its log messages with logMark before
+	why      error                            // why there is no link
+	progress map[string]func(json.RawMessage) // by mark of the request; logMark and the mark for its log messages
 }
 
-// NewClients returns clients for the servers; Start connects them.
+// NewClients returns clients for the servers. Start connects them.
 func NewClients(servers []Server, registry Registry, version string, log *slog.Logger) *Clients {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -93,7 +93,7 @@ func NewClients(servers []Server, registry Registry, version string, log *slog.L
 			up: make(chan struct{}), why: errors.New("not connected yet"), progress: map[string]func(json.RawMessage){},
 		}
 		s.client = mcp.NewClient(&mcp.Implementation{Name: "shallot", Version: version}, &mcp.ClientOptions{
-			// What a caller can be asked for is said call by call; this client itself answers nothing.
+			// Each call says what its caller can be asked for; this client itself answers nothing.
 			Capabilities:   &mcp.ClientCapabilities{},
 			MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
 			KeepAlive:      30 * time.Second, KeepAliveFailureThreshold: 2,
@@ -137,7 +137,7 @@ func (m *Clients) Close() {
 	m.work.Wait()
 }
 
-// Wait returns when every server is connected and its tools are registered, or ctx ends.
+// Wait returns when every server is connected and its tools are registered, or when ctx ends.
 func (m *Clients) Wait(ctx context.Context) error {
 	for _, s := range m.servers {
 		l, err := s.enter(ctx)
@@ -233,7 +233,7 @@ func (s *server) down(err error) {
 	}
 	s.link, s.why = nil, err
 	select {
-	case <-s.spoiled: // it ended by itself before it was ended
+	case <-s.spoiled: // it ended before it was told to
 	default:
 	}
 }
@@ -251,7 +251,7 @@ func (s *server) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	timer := time.AfterFunc(s.Timeout, func() { cancel(fmt.Errorf("no answer within %s", s.Timeout)) })
 	transport, kill := s.transport()
 	session, err := s.client.Connect(ctx, transport, nil)
-	if !timer.Stop() && err == nil { // the time was over while the last answer came
+	if !timer.Stop() && err == nil { // the time was over just as the last answer came
 		_ = session.Close()
 		err = context.Cause(ctx)
 	}
@@ -275,7 +275,7 @@ func (s *server) transport() (t mcp.Transport, kill func()) {
 		s.program = &program{command: s.Command, env: s.Env, log: s.log}
 		t = s.program
 	default:
-		trip := &rawTripper{base: http.DefaultTransport.(*http.Transport).Clone(), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
+		trip := &rawTripper{base: toolbox.NewConnections(http.DefaultTransport.(*http.Transport).Clone()), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
 		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
 	}
 	raw := &rawTransport{Transport: t, seen: &s.seen}

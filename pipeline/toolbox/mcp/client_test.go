@@ -49,19 +49,22 @@ func newUpstream() *upstream {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "plain words"}}}, nil
 	})
 	u.tool("picture", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "look"}, &sdk.ImageContent{MIMEType: "image/png", Data: []byte("png")}}}, nil
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "look"},
+			&sdk.ImageContent{MIMEType: "image/png", Data: []byte("png")}}}, nil
 	})
 	u.tool("refuses", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no such city"}}}, nil
 	})
-	u.tool("errs", `{"type":"object","properties":{"code":{"type":"integer"}}}`, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		var in struct{ Code int64 }
-		_ = json.Unmarshal(r.Params.Arguments, &in)
-		return nil, &jsonrpc.Error{Code: in.Code, Message: "said by the server"}
-	})
+	u.tool("errs", `{"type":"object","properties":{"code":{"type":"integer"}}}`,
+		func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			var in struct{ Code int64 }
+			_ = json.Unmarshal(r.Params.Arguments, &in)
+			return nil, &jsonrpc.Error{Code: in.Code, Message: "said by the server"}
+		})
 	u.tool("slow", "", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		if token := r.Params.GetProgressToken(); token != nil {
-			_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2, Message: "half"})
+			_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2,
+				Message: "half"})
 		}
 		u.started <- struct{}{}
 		<-ctx.Done()
@@ -75,11 +78,12 @@ func (u *upstream) tool(name, schema string, h sdk.ToolHandler) {
 	if schema == "" {
 		schema = `{"type":"object"}`
 	}
-	u.AddTool(&sdk.Tool{Name: name, Description: "d", InputSchema: json.RawMessage(schema)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		u.got.Store(string(r.Params.Arguments))
-		u.meta.Store(r.Params.Meta)
-		return h(ctx, r)
-	})
+	u.AddTool(&sdk.Tool{Name: name, Description: "d", InputSchema: json.RawMessage(schema)},
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			u.got.Store(string(r.Params.Arguments))
+			u.meta.Store(r.Params.Meta)
+			return h(ctx, r)
+		})
 }
 
 // memory connects in memory; kill ends the newest connection as a dying server would.
@@ -117,7 +121,8 @@ func run(t *testing.T, m *mcp.Clients, reg *tool.Registry, tool, args string) to
 	t.Helper()
 	d, err := reg.Get(t.Context(), tool)
 	require.NoError(t, err)
-	r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(args), CallID: "c1", IdempotencyKey: "k1", Progress: func(json.RawMessage) {}})
+	r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(args), CallID: "c1",
+		IdempotencyKey: "k1", Progress: func(json.RawMessage) {}})
 	require.NoError(t, err)
 	return r
 }
@@ -133,11 +138,13 @@ func TestMCPResults(t *testing.T) {
 		return u.Server
 	}, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	older := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return u.Server }, &sdk.StreamableHTTPOptions{JSONResponse: true}))
+	older := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return u.Server },
+		&sdk.StreamableHTTPOptions{JSONResponse: true}))
 	t.Cleanup(older.Close)
 	for name, server := range map[string]mcp.Server{
-		"in memory":                {Name: "up", Prefix: "up_", Transport: transport},
-		"HTTP 2026-07-28, stream":  {Name: "up", Prefix: "up_", URL: web.URL, Headers: map[string]string{"Authorization": "Bearer secret"}},
+		"in memory": {Name: "up", Prefix: "up_", Transport: transport},
+		"HTTP 2026-07-28, stream": {Name: "up", Prefix: "up_", URL: web.URL,
+			Headers: map[string]string{"Authorization": "Bearer secret"}},
 		"HTTP with sessions, JSON": {Name: "up", Prefix: "up_", URL: older.URL},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,15 +186,18 @@ func TestMCPErrors(t *testing.T) {
 	d, err := reg.Get(t.Context(), "errs")
 	require.NoError(t, err)
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	for code, want := range map[int]struct {
 		code, once messages.Code
 		unsent     bool
 	}{
-		-32602: {messages.InvalidRequest, messages.InvalidRequest, true}, -32601: {messages.InvalidRequest, messages.InvalidRequest, true},
-		-32042: {messages.InvalidRequest, messages.InvalidRequest, true}, -32010: {messages.InvalidRequest, messages.OutcomeUnknown, false},
+		-32602: {messages.InvalidRequest, messages.InvalidRequest, true},
+		-32601: {messages.InvalidRequest, messages.InvalidRequest, true},
+		-32042: {messages.InvalidRequest, messages.InvalidRequest, true},
+		-32010: {messages.InvalidRequest, messages.OutcomeUnknown, false},
 		-32603: {messages.ToolError, messages.OutcomeUnknown, false}, 7: {messages.ToolError, messages.OutcomeUnknown, false},
-		-32000: {messages.ToolNetwork, messages.OutcomeUnknown, false}, -32001: {messages.ToolNetwork, messages.OutcomeUnknown, false},
+		-32000: {messages.ToolNetwork, messages.OutcomeUnknown, false},
+		-32001: {messages.ToolNetwork, messages.OutcomeUnknown, false},
 	} {
 		args := fmt.Sprintf(`{"code":%d}`, code)
 		_, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(args)})
@@ -195,7 +205,8 @@ func TestMCPErrors(t *testing.T) {
 		require.Equal(t, want.code, f.Code, "%d: %s", code, f.Message)
 		require.Equal(t, want.unsent, f.Unsent, code)
 		require.Contains(t, f.Message, "the MCP server up")
-		require.Equal(t, want.once, faultOf(t, target.Do(t.Context(), call("errs", args), noEmit)).Code, "a tool that may not run twice: %d", code)
+		require.Equal(t, want.once, faultOf(t, target.Do(t.Context(), call("errs", args), noEmit)).Code,
+			"a tool that may not run twice: %d", code)
 	}
 }
 
@@ -204,7 +215,8 @@ func TestMCPNative(t *testing.T) {
 	u := newUpstream()
 	transport, _ := u.memory(t)
 	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport})
-	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	c := call("exact", `{"zeta":1}`)
 	require.NoError(t, target.Do(t.Context(), c, noEmit))
 	native, ok := tool.NativeMCP(c)
@@ -220,7 +232,8 @@ func TestMCPCancelAndProgress(t *testing.T) {
 	u := newUpstream()
 	transport, _ := u.memory(t)
 	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport})
-	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := call("slow", `{}`)
 	c.Note(messages.NoteMCP, tool.MCPCall{Progress: true})
@@ -238,7 +251,8 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	t.Parallel()
 	u := newUpstream()
 	transport, kill := u.memory(t)
-	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"w*", "new"}, Timeout: 5 * time.Second})
+	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"w*", "new"},
+		Timeout: 5 * time.Second})
 	list, err := reg.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1, "only what the operator offers")
@@ -258,9 +272,10 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 		_, gone := reg.Get(t.Context(), "words")
 		return err == nil && gone != nil
 	}, 10*time.Second, 10*time.Millisecond)
-	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{}, nil
-	})
+	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`,
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
 	var back *tool.Definition
 	require.Eventually(t, func() bool {
 		back, err = reg.Get(t.Context(), "words")
@@ -325,7 +340,8 @@ func TestMCPChangedTool(t *testing.T) {
 func TestMCPAbsent(t *testing.T) {
 	t.Parallel()
 	reg := tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil)
-	m := mcp.NewClients([]mcp.Server{{Name: "gone", Command: []string{"/nonexistent/program"}, Timeout: 50 * time.Millisecond}}, reg, "test", nil)
+	m := mcp.NewClients([]mcp.Server{{Name: "gone", Command: []string{"/nonexistent/program"},
+		Timeout: 50 * time.Millisecond}}, reg, "test", nil)
 	m.Start()
 	defer m.Close()
 	d := goTool("x", tool.Policy{})

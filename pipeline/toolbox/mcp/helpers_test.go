@@ -10,7 +10,8 @@ import (
 )
 
 func goTool(name string, p tool.Policy) *tool.Definition {
-	return &tool.Definition{Name: name, Version: "1", Policy: p, Executor: tool.Executor{Kind: "go"}, Source: tool.Operator}
+	return &tool.Definition{Name: name, Version: "1", Policy: p, Executor: tool.Executor{Kind: "go"},
+		Source: tool.Operator}
 }
 
 func call(name, arguments string) *messages.Call {

@@ -8,24 +8,23 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What happens to a server when a call is given up, beside the cancellation that every server is told.
+// What happens to a server when a call is abandoned, beside the cancellation that every server is sent.
 const (
 	CancelNotify  = "notify"
 	CancelRestart = "restart"
 )
 
-// errSpoiled ends a connection whose server may still be at work for calls that nobody waits for.
-var errSpoiled = errors.New("a call was given up, and on-cancel is restart")
+// errSpoiled ends a connection whose server may still be working on abandoned calls.
+var errSpoiled = errors.New("a call was abandoned, and on-cancel is restart")
 
-// link is one connection to a server. Its counts are guarded by the server's mutex.
+// link is one connection to a server. The server's mutex guards its counts.
 type link struct {
 	session *mcp.ClientSession
 	using   int  // requests that run on it
-	spoiled bool // a call was given up
+	spoiled bool // a call was abandoned
 }
 
-// enter takes part in the current connection, and waits for one as long as ctx and the server's time allow. Who has
-// entered leaves.
+// enter joins the current connection, and waits for one as long as ctx allows. Each enter needs a leave.
 func (s *server) enter(ctx context.Context) (*link, error) {
 	limit := time.NewTimer(s.Timeout)
 	defer limit.Stop()
@@ -49,8 +48,8 @@ func (s *server) enter(ctx context.Context) (*link, error) {
 	}
 }
 
-// leave ends what enter began. A program that may ignore its cancellation is started again where the operator says so,
-// but only when nothing else runs on it: until then new calls go to it as before.
+// leave ends what enter began. A program that may ignore its cancellation is started again if the operator asked for
+// that, but only when nothing else runs on it: until then new calls go to it as before.
 func (s *server) leave(l *link, givenUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,6 +58,7 @@ func (s *server) leave(l *link, givenUp bool) {
 	if !l.spoiled || l.using > 0 || s.link != l {
 		return
 	}
-	s.link, s.up, s.why = nil, make(chan struct{}), errSpoiled // whoever comes now waits for the new one
-	s.spoiled <- l                                             // there is room: each link is given once, and is taken before the next
+	s.link, s.up, s.why = nil, make(chan struct{}), errSpoiled // new calls wait for the next connection
+	// This never blocks: each link is sent once, and is taken before the next.
+	s.spoiled <- l
 }

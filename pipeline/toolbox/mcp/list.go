@@ -32,7 +32,7 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) error {
 	if err != nil {
 		return fmt.Errorf("list the tools of MCP server %s: %w", s.Name, err)
 	}
-	offered := map[string]string{} // our name -> theirs
+	offered := map[string]string{} // the name here -> the server's name
 	for _, t := range tools {
 		theirs, _ := rawjson.FieldString(t, "name")
 		if !s.offers(theirs) {
@@ -40,7 +40,8 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) error {
 		}
 		d := s.definition(theirs, t)
 		if other, twice := offered[d.Name]; twice {
-			s.log.Warn("two tools of an MCP server have one name here; the second is left out", "tool", theirs, "name", d.Name, "other", other)
+			s.log.Warn("two tools of an MCP server have one name here; the second is left out",
+				"tool", theirs, "name", d.Name, "other", other)
 			continue
 		}
 		offered[d.Name] = theirs
@@ -63,17 +64,19 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) error {
 			continue
 		}
 		if err := s.all.registry.Withdraw(ctx, d.Name); err != nil {
-			s.log.Warn("a tool that its MCP server no longer has is still registered", "tool", d.Name, "err", err)
+			s.log.Warn("a tool that its MCP server no longer offers is still registered", "tool", d.Name, "err", err)
 		}
 	}
 	s.all.changed(s.Name, "tools", "")
 	return nil
 }
 
-// takenByAnother reports whether a name is that of another server's or service's tool, which nobody wanted.
+// takenByAnother reports whether a tool of another server or service has the name, which nobody intended.
 func (s *server) takenByAnother(ctx context.Context, name string) bool {
 	known, _ := s.all.registry.List(ctx)
-	return slices.ContainsFunc(known, func(d *tool.Definition) bool { return d.Name == name && d.Source == tool.Discovered })
+	return slices.ContainsFunc(known, func(d *tool.Definition) bool {
+		return d.Name == name && d.Source == tool.Discovered
+	})
 }
 
 // tools lists all pages, each tool as it was written.
@@ -92,14 +95,14 @@ func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][
 				return nil, err
 			}
 		}
-		kept := map[string]bool{} // without those that the protocol forbids clients to call (invalid x-mcp-header)
+		kept := map[string]bool{} // tools that the protocol lets clients call (with a valid x-mcp-header)
 		for _, t := range res.Tools {
 			kept[t.Name] = true
 		}
 		list, _ := rawjson.Field(raw, "tools")
 		for _, t := range rawjson.Elements(list) {
 			if name, _ := rawjson.FieldString(t, "name"); !kept[name] {
-				s.log.Warn("a tool of an MCP server is left out: its schema is not as the protocol wants it", "tool", name)
+				s.log.Warn("a tool of an MCP server is left out: its schema breaks the protocol", "tool", name)
 				continue
 			}
 			out = append(out, t)
@@ -113,7 +116,8 @@ func (s *server) tools(ctx context.Context, session *mcp.ClientSession) (out [][
 }
 
 func (s *server) offers(tool string) bool {
-	return tool != "" && (len(s.Tools) == 0 || slices.ContainsFunc(s.Tools, func(p string) bool { return messages.Glob(p, tool) }))
+	return tool != "" && (len(s.Tools) == 0 ||
+		slices.ContainsFunc(s.Tools, func(p string) bool { return messages.Glob(p, tool) }))
 }
 
 func (s *server) definition(theirs string, t []byte) tool.Definition {
@@ -143,8 +147,8 @@ func (s *server) definition(theirs string, t []byte) tool.Definition {
 	return d
 }
 
-// Do asks a server for something that is no tool call: its prompts, its resources, a completion. Lists are given whole,
-// as an array of their elements; one that the server does not offer is empty. The error of the server is a
+// Do asks a server for something other than a tool call: its prompts, its resources, a completion. Lists are returned
+// whole, as an array of their elements; a list that the server does not offer is empty. The server's own error is a
 // *jsonrpc.Error.
 func (m *Clients) Do(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error) {
 	s := m.servers[server]
@@ -194,7 +198,7 @@ func everything[T any](has bool, all func(func(*T, error) bool)) (json.RawMessag
 		for t, err := range all {
 			var wire *jsonrpc.Error
 			if errors.As(err, &wire) && wire.Code == jsonrpc.CodeMethodNotFound {
-				break // resources without templates
+				break // it has resources, but no templates
 			}
 			if err != nil {
 				return nil, err
@@ -205,7 +209,9 @@ func everything[T any](has bool, all func(func(*T, error) bool)) (json.RawMessag
 	return json.Marshal(out)
 }
 
-func ask[P, R any](ctx context.Context, params json.RawMessage, do func(context.Context, *P) (R, error)) (json.RawMessage, error) {
+func ask[P, R any](
+	ctx context.Context, params json.RawMessage, do func(context.Context, *P) (R, error),
+) (json.RawMessage, error) {
 	p := new(P)
 	if err := json.Unmarshal(params, p); err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
@@ -217,7 +223,7 @@ func ask[P, R any](ctx context.Context, params json.RawMessage, do func(context.
 	return json.Marshal(r)
 }
 
-// lineLog writes what a program says on stderr to the log, line by line.
+// lineLog writes what a program writes to stderr to the log, line by line.
 type lineLog struct {
 	mu   sync.Mutex
 	log  *slog.Logger

@@ -14,18 +14,17 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// Log messages name no request. On HTTP one that comes on the stream of a request's answer is about that request, and so
-// for its caller. On stdio all callers share one stream: whose a message is cannot be known, and it is passed on to
-// nobody.
+// Log messages do not name their request. On HTTP, a message on the stream of a request's answer is about that request
+// and goes to its caller. On stdio all callers share one stream: nobody can know whose a message is, so it is dropped.
 
-// logMark stands before a request's mark where its log messages are listened for.
+// logMark is put before a request's mark to listen for its log messages.
 const logMark = "log/"
 
-// maxLog is the largest log message that is passed on, in bytes.
+// maxLog is the size of the largest log message that is passed on, in bytes.
 const maxLog = 32 << 10
 
-// askLogs asks for the log messages of one call, at the level that its caller wants, where they can be told from those of
-// others. Stop ends the listening.
+// askLogs asks for the log messages of one call, at the level that its caller wants, if they can be told apart from
+// those of other calls. stop ends the listening.
 func (s *server) askLogs(params *mcp.CallToolParams, mark string, inv toolbox.Invocation) (stop func()) {
 	if inv.MCP == nil || inv.MCP.LogLevel == "" || s.URL == "" {
 		return func() {}
@@ -46,11 +45,12 @@ func (s *server) heardLog(mark string, message json.RawMessage) {
 	f(rawjson.Encode(map[string]json.RawMessage{"log": message}))
 }
 
-// wantLogs asks a server of a revision with sessions for all its messages, because callers with other levels share the
-// session; since 2026-07-28 each request says what it wants.
+// wantLogs asks a server of a revision with sessions for all messages, because callers with different levels share the
+// session. Since 2026-07-28 each request names its level.
 func (s *server) wantLogs(ctx context.Context, session *mcp.ClientSession) {
 	info := session.InitializeResult()
-	if s.URL == "" || info == nil || info.ProtocolVersion >= "2026-07-28" || info.Capabilities == nil || info.Capabilities.Logging == nil {
+	if s.URL == "" || info == nil || info.ProtocolVersion >= "2026-07-28" ||
+		info.Capabilities == nil || info.Capabilities.Logging == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))

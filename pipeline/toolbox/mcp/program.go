@@ -23,17 +23,17 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// program is a transport to an MCP server that is a program of this machine: it is started by Connect, speaks over its
-// stdin and stdout, and has ended, with everything that it started itself, when Close returns.
+// program is a transport to an MCP server that is a program on this machine. Connect starts it, its stdin and stdout
+// carry the messages, and when Close returns it has ended, with everything that it started.
 type program struct {
 	command []string
 	env     map[string]string
 	log     *slog.Logger
-	// hurry leaves out the time that the program is given to end by itself: it is known to be at work for nobody.
+	// hurry skips the time in which the program may end by itself, because it works on nothing that anyone waits for.
 	hurry atomic.Bool
 }
 
-// endStep is how long a program is given for each step of its end: stdin closed, SIGTERM, SIGKILL.
+// endStep is the time for each step of ending a program: stdin closed, SIGTERM, SIGKILL.
 const endStep = 2 * time.Second
 
 // Connect implements mcp.Transport.
@@ -44,7 +44,7 @@ func (p *program) Connect(ctx context.Context) (mcp.Connection, error) {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
 	cmd.Stderr = &lineLog{log: p.log}
-	cmd.WaitDelay = endStep // a child of its own may hold its stderr open
+	cmd.WaitDelay = endStep // a child may hold its stderr open
 	apart(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -58,10 +58,11 @@ func (p *program) Connect(ctx context.Context) (mcp.Connection, error) {
 		return nil, err
 	}
 	end := &programEnd{Writer: in, stdin: in, cmd: cmd, program: p}
-	return (&mcp.IOTransport{Reader: io.NopCloser(&messageLines{from: bufio.NewReaderSize(out, 64<<10), log: p.log}), Writer: end}).Connect(ctx)
+	lines := &messageLines{from: bufio.NewReaderSize(out, 64<<10), log: p.log}
+	return (&mcp.IOTransport{Reader: io.NopCloser(lines), Writer: end}).Connect(ctx)
 }
 
-// programEnd writes to a program, and ends it when it is closed.
+// programEnd writes to a program, and ends the program when it is closed.
 type programEnd struct {
 	io.Writer
 	stdin   io.Closer
@@ -71,7 +72,7 @@ type programEnd struct {
 	err     error
 }
 
-// Close closes the program's stdin, which asks it to end, then says so by signals to its whole process group.
+// Close closes the program's stdin, which asks it to end. If it does not, its whole process group gets signals.
 func (p *programEnd) Close() error {
 	p.once.Do(func() {
 		_ = p.stdin.Close()
@@ -88,7 +89,7 @@ func (p *programEnd) Close() error {
 		if p.program.hurry.Load() || !ended() {
 			signalGroup(p.cmd, syscall.SIGTERM)
 			if !ended() {
-				p.program.log.Warn("an MCP server did not end when it was asked to; it is killed")
+				p.program.log.Warn("an MCP server did not end when it was told to; it is killed")
 				signalGroup(p.cmd, syscall.SIGKILL)
 				if !ended() {
 					p.err = fmt.Errorf("process %d does not end", p.cmd.Process.Pid)
@@ -100,13 +101,13 @@ func (p *programEnd) Close() error {
 	return p.err
 }
 
-// messageLines passes on the messages of a program's stdout, each on one line, and leaves out what is none: many
-// programs print a greeting or a log line there, and one such line must not end the connection with all calls on it.
+// messageLines passes on the messages on a program's stdout, each on one line, and drops everything else: many programs
+// print a greeting or a log line there, and such a line must not end the connection with all calls on it.
 type messageLines struct {
 	from *bufio.Reader
 	log  *slog.Logger
 	out  []byte
-	part []byte // a message that is written over several lines, so far
+	part []byte // the beginning of a message that is written over several lines
 	err  error
 }
 
@@ -139,7 +140,7 @@ func (m *messageLines) line() (line []byte, err error) {
 	}
 }
 
-// tooLong reads a message that is too long to its end, and ends the call that it answers.
+// tooLong reads a message that is too long to its end, and fails the call that it answers.
 func (m *messageLines) tooLong(line []byte, err error) error {
 	line = append(m.part, line...)
 	head, tail := line[:min(len(line), shownLine)], bytes.Clone(line[len(line)-min(len(line), shownLine):])
@@ -155,13 +156,13 @@ func (m *messageLines) tooLong(line []byte, err error) error {
 	return err
 }
 
-// shownLine is how much of either end of a message is looked at for its id.
+// shownLine is how much of either end of a message is searched for its id.
 const shownLine = 4 << 10
 
-// lastID is an id at the end of a message, where some servers write it.
+// lastID finds an id at the end of a message, where some servers write it.
 var lastID = regexp.MustCompile(`[{,]\s*"id"\s*:\s*([0-9]+|"[^"\\]*")\s*(?:,\s*"jsonrpc"\s*:\s*"2.0"\s*)?\}\s*$`)
 
-// broken ends the call that a message answers which cannot be read: an error of its server stands for it. ok is false where
+// broken fails the call whose answer cannot be read, with an error that seems to come from the server. ok is false if
 // the message does not say which call that is.
 func (m *messageLines) broken(head, tail []byte, why string) (ok bool) {
 	id := []byte(gjson.GetBytes(head, "id").Raw)
@@ -208,7 +209,8 @@ func (m *messageLines) take(line []byte) {
 		m.part = append(m.part, line...)
 		return
 	}
-	m.log.Debug("an MCP server wrote something on stdout that is no message; it is left out", "line", toolbox.Short(string(text[:min(len(text), 1000)])))
+	m.log.Debug("an MCP server wrote something on stdout that is not a message; it is dropped",
+		"line", toolbox.Short(string(text[:min(len(text), 1000)])))
 }
 
 // isMessage reports whether a line is a JSON-RPC message, or a batch of them.

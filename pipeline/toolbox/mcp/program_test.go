@@ -56,10 +56,11 @@ func rude(dir string) {
 	fmt.Print("Starting the server...\n[INFO] it listens\n{\"level\":\"info\",\"msg\":\"hello\"}\n{\n[\n\n")
 	s := sdk.NewServer(&sdk.Implementation{Name: "rude", Version: "1"}, nil)
 	add := func(name string, h func(context.Context) string) {
-		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			fmt.Println("a tool is called") // on stdout, where it does not belong
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: h(ctx)}}}, nil
-		})
+		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				fmt.Println("a tool is called") // on stdout, where it does not belong
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: h(ctx)}}}, nil
+			})
 	}
 	add("pid", func(context.Context) string { return pid })
 	add("die", func(context.Context) string { os.Exit(3); return "" })
@@ -130,10 +131,11 @@ func TestMCPProgramDiesInMidCall(t *testing.T) {
 	d, err := reg.Get(t.Context(), "die")
 	require.NoError(t, err)
 	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"mcp": m},
-		Pool: toolbox.NewPool(toolbox.DefaultPool()), Runs: &toolbox.RunRecords{Store: &pipeline.Memory{}}}
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	c := call(d.Name, `{}`)
 	for range 2 { // delivered twice
-		require.Equal(t, messages.OutcomeUnknown, faultOf(t, target.Do(t.Context(), c.Clone(), noEmit)).Code, "it may have run")
+		require.Equal(t, messages.OutcomeUnknown, faultOf(t, target.Do(t.Context(), c.Clone(), noEmit)).Code,
+			"it may have run")
 	}
 	require.Eventually(t, func() bool {
 		d, err := reg.Get(t.Context(), "pid")
@@ -155,7 +157,8 @@ func TestMCPProgramEndsWithItsChildren(t *testing.T) {
 	require.True(t, alive(child) && alive(server))
 	m.Close()
 	require.False(t, alive(server))
-	require.Eventually(t, func() bool { return !alive(child) }, 10*time.Second, time.Millisecond, "npx and shells leave their children behind")
+	require.Eventually(t, func() bool { return !alive(child) }, 10*time.Second, time.Millisecond,
+		"npx and shells leave their children behind")
 }
 
 func TestMCPProgramThatNeverAnswers(t *testing.T) {
@@ -168,7 +171,8 @@ func TestMCPProgramThatNeverAnswers(t *testing.T) {
 	defer m.Close()
 	first := number(t, filepath.Join(dir, "mute"))
 	require.Eventually(t, func() bool { return !alive(first) }, 20*time.Second, time.Millisecond, "it is ended")
-	require.Eventually(t, func() bool { return number(t, filepath.Join(dir, "mute")) != first }, 20*time.Second, time.Millisecond, "and tried again")
+	require.Eventually(t, func() bool { return number(t, filepath.Join(dir, "mute")) != first }, 20*time.Second,
+		time.Millisecond, "and tried again")
 }
 
 // A server that does not even read what it is sent costs its callers their time limit and nothing else.
@@ -229,7 +233,8 @@ func TestMCPOnCancelRestart(t *testing.T) {
 	require.ErrorIs(t, <-gone, context.Canceled)
 	require.Equal(t, first, string(run(t, m, reg, "pid", `{}`).Content), "another call runs: nothing is ended under it")
 	was := number(t, beat)
-	require.Eventually(t, func() bool { return number(t, beat) > was }, 10*time.Second, time.Millisecond, "the work nobody waits for goes on")
+	require.Eventually(t, func() bool { return number(t, beat) > was }, 10*time.Second, time.Millisecond,
+		"the work nobody waits for goes on")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
 	require.Equal(t, first, <-other, "the other call has its answer")
 	require.NotEqual(t, first, string(run(t, m, reg, "pid", `{}`).Content), "the next call meets a new process")

@@ -20,26 +20,26 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// metaRequest marks a request in its _meta, so that the bytes of its result are found again.
+// metaRequest is the key in _meta that marks a request, so that the bytes of its result can be found.
 const metaRequest = "shallot/request"
 
-// maxKept bounds what is kept of one answer.
+// maxKept bounds what is kept of one answer, in bytes.
 const maxKept = 64 << 20
 
 // rawResults keeps the results of marked requests as they came: the SDK decodes structured content through float64,
 // which rounds integers above 2^53 and loses the order of keys.
 type rawResults struct {
 	mu  sync.Mutex
-	got map[string]json.RawMessage // mark -> result; present with nil while it is awaited
+	got map[string]json.RawMessage // by mark; present and nil while the result is awaited
 	// once are the marks of requests that may not be sent twice.
 	once map[string]bool
-	// stop ends the calls whose answer cannot be read.
+	// stop holds the functions that end the calls whose answer cannot be read.
 	stop map[string]context.CancelCauseFunc
 }
 
 var errUnreadable = errors.New("its answer is not valid JSON")
 
-// watch has the call of the mark ended when its answer cannot be read.
+// watch makes stop be called when the answer to the mark's call cannot be read.
 func (r *rawResults) watch(mark string, stop context.CancelCauseFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +49,7 @@ func (r *rawResults) watch(mark string, stop context.CancelCauseFunc) {
 	r.stop[mark] = stop
 }
 
-// broken ends the call of the mark.
+// broken ends the mark's call.
 func (r *rawResults) broken(mark string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *rawResults) put(mark string, result json.RawMessage) {
 	}
 }
 
-// take returns the result of a marked request and forgets it; nil if its bytes were not seen.
+// take returns the result of a marked request and forgets it; nil if it was not seen.
 func (r *rawResults) take(mark string) json.RawMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *rawResults) take(mark string) json.RawMessage {
 	return raw
 }
 
-// rawTransport notes results on a transport of messages (stdio, in memory).
+// rawTransport notes the results on a transport of messages (stdio, in memory).
 type rawTransport struct {
 	mcp.Transport
 	seen *rawResults
@@ -109,14 +109,17 @@ func (t *rawTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rawConn{Connection: c, seen: t.seen, marks: map[jsonrpc.ID]string{}, out: make(chan outgoing, 64), ended: make(chan struct{})}
+	r := &rawConn{
+		Connection: c, seen: t.seen, marks: map[jsonrpc.ID]string{}, out: make(chan outgoing, 64),
+		ended: make(chan struct{}),
+	}
 	t.conn = r
 	go r.pump()
 	return r, nil
 }
 
-// rawConn writes in a goroutine of its own, which ends with the connection: a server that does not read what it is sent
-// must not hold those who call it beyond their time.
+// rawConn writes in its own goroutine, which ends with the connection: a server that does not read must not hold its
+// callers beyond their time.
 type rawConn struct {
 	mcp.Connection
 	seen  *rawResults
@@ -161,7 +164,7 @@ func (c *rawConn) Close() error {
 	return c.Connection.Close()
 }
 
-// Write implements mcp.Connection: it returns when the message has its place in the queue.
+// Write implements mcp.Connection. It returns when the message is in the queue.
 func (c *rawConn) Write(ctx context.Context, m jsonrpc.Message) error {
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
 		if mark := markOf(r.Params); mark != "" {
@@ -199,12 +202,12 @@ func markOf(params []byte) string {
 	return gjson.GetBytes(params, "_meta."+metaRequest).String()
 }
 
-// rawTripper notes results on HTTP, adds the configured headers, and never follows a redirect to another origin.
+// rawTripper notes the results on HTTP, adds the configured headers, and never follows a redirect to another origin.
 type rawTripper struct {
 	base    http.RoundTripper
 	headers map[string]string
 	seen    *rawResults
-	logged  func(mark string, message json.RawMessage) // a log message on the stream of a marked request
+	logged  func(mark string, message json.RawMessage) // gets log messages on the stream of a marked request
 }
 
 func (t *rawTripper) client() *http.Client {
@@ -228,7 +231,9 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		for k, v := range t.headers {
 			req.Header.Set(k, v)
 		}
-		toolbox.SendOnce(req.Header)
+	}
+	if t.seen.sendOnce(mark) {
+		req = req.WithContext(toolbox.Once(req.Context()))
 	}
 	resp, err := t.base.RoundTrip(req)
 	if err != nil || mark == "" {
@@ -255,8 +260,8 @@ func (t *rawTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// mend puts an error of the server in the place of an answer that cannot be read: the SDK would end the connection over it,
-// and with it every other call.
+// mend replaces an answer that cannot be read by an error: the SDK would otherwise end the connection, and with it
+// every other call.
 func mend(req *http.Request, resp *http.Response) error {
 	all, err := io.ReadAll(io.LimitReader(resp.Body, maxKept+1))
 	_ = resp.Body.Close()
@@ -284,7 +289,7 @@ func marked(req *http.Request) string {
 	return markOf([]byte(gjson.GetBytes(requestBody(req), "params").Raw))
 }
 
-// requestBody is the body of a request that can be read again; else nothing.
+// requestBody is the body of a request if it can be read again, else nil.
 func requestBody(req *http.Request) []byte {
 	if req.GetBody == nil || req.Method != http.MethodPost {
 		return nil
@@ -298,7 +303,7 @@ func requestBody(req *http.Request) []byte {
 	return all
 }
 
-// listener hears the messages of a body before its reader does.
+// listener sees the messages of a body before its reader does.
 type listener struct {
 	io.ReadCloser
 	stream bool

@@ -13,15 +13,15 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// maxBeside is how large the native form of a result may be to travel beside the reply; a larger one is the reply.
+// maxBeside is the largest native form of a result that is noted beside the reply; a larger one becomes the reply.
 const maxBeside = 16 << 10
 
-// resultOf makes a result of what tools/call gave, byte for byte (S2-MCP-1: the content is the text of the result).
+// resultOf makes a result of what tools/call returned, byte for byte.
 //
-// A result of text alone has its text as content, one with a structured object that object. Any other (images, links,
-// a request for input) has the native object as content, so that every stage sees all of it. Where the content is not
-// all of the native form, that form travels in the metadata, together with the hash of the content that it belongs to:
-// a stage that edits the reply makes it void (see [NativeMCP]).
+// If it has only text, that text is the content; with a structured object, that object is. Anything else (images,
+// links, a request for input) makes the whole native object the content, so that every stage sees all of it. If the
+// content is less than the native form, that form is put into the metadata with the hash of the content that it belongs
+// to: a stage that edits the reply invalidates it (see [NativeMCP]).
 func resultOf(raw json.RawMessage) toolbox.Result {
 	at := func(path string) gjson.Result { return gjson.GetBytes(raw, path) }
 	r := toolbox.Result{IsError: at("isError").Bool(), Metadata: map[string]any{}}
@@ -40,12 +40,12 @@ func resultOf(raw json.RawMessage) toolbox.Result {
 	default:
 		r.Content = []byte(strings.Join(texts, "\n"))
 	}
-	if tool.IsNativeMCP(afterTravel(r.Content)) { // a text or object that looks like a result must not be taken for one
+	if tool.IsNativeMCP(afterTravel(r.Content)) { // text or an object that only looks like a native result
 		r.Content, r.Structured = native, nil
 		return r
 	}
 	if len(texts) == 1 && r.Structured == nil && plain(native) && string(afterTravel(r.Content)) == texts[0] {
-		return r // the text says it all
+		return r // the text is the whole result
 	}
 	if len(native) > maxBeside {
 		r.Content, r.Structured = native, nil
@@ -55,7 +55,7 @@ func resultOf(raw json.RawMessage) toolbox.Result {
 	return r
 }
 
-// slim takes out what belongs to the connection and not to the result.
+// slim removes what belongs to the connection and not to the result.
 func slim(raw json.RawMessage) json.RawMessage {
 	out := raw
 	if gjson.GetBytes(out, "resultType").String() == "complete" {
@@ -72,7 +72,7 @@ func slim(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// plain reports whether a result of one text is nothing but that text.
+// plain reports whether a result of one text has nothing besides.
 func plain(native json.RawMessage) bool {
 	ok := true
 	gjson.ParseBytes(native).ForEach(func(k, _ gjson.Result) bool {
@@ -86,7 +86,7 @@ func plain(native json.RawMessage) bool {
 	return ok
 }
 
-// textsOf returns the texts of the content; only is false if there is content of another kind.
+// textsOf returns the texts of the content. only is false if there is other content too.
 func textsOf(content gjson.Result) (texts []string, only bool) {
 	only = true
 	for _, c := range content.Array() {
@@ -99,7 +99,7 @@ func textsOf(content gjson.Result) (texts []string, only bool) {
 	return texts, only
 }
 
-// afterTravel is content as it comes out of a call: JSON is compacted on its way.
+// afterTravel is content as it comes out of a call, where JSON is compacted.
 func afterTravel(content []byte) []byte {
 	c := messages.NewCall(messages.Tool, "", nil)
 	c.SetReply(content)

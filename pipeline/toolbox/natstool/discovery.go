@@ -25,11 +25,11 @@ const (
 	discoverEvery = 3 * time.Second
 	discoverWait  = time.Second // services that are here answer at once
 	discoverLease = 10 * time.Second
-	maxServices   = 4096 // answers of one poll; more are another installation's, or an attack
+	maxServices   = 4096 // answers of one poll; more come from another installation or an attack
 )
 
-// advertised is what an endpoint says about its tool. The policy is a hint: it is believed as far as
-// tool.policy.discovered says.
+// advertised is what an endpoint says about its tool. The setting tool.policy.discovered decides how much of its policy
+// is believed.
 type advertised struct {
 	Name         string    `json:"name"`
 	Description  string    `json:"description"`
@@ -41,12 +41,12 @@ type advertised struct {
 	} `json:"policy"`
 }
 
-// definition reads an endpoint's metadata. Keys that we do not know are left alone: a newer service may say more.
+// definition reads an endpoint's metadata. Unknown keys are ignored, because a newer service may write more.
 func definition(subject, meta string) (tool.Definition, error) {
 	var a advertised
 	d := tool.Definition{Source: tool.Discovered, Executor: tool.Executor{Kind: tool.ExecNATS, Name: subject}}
 	if err := json.Unmarshal([]byte(meta), &a); err != nil {
-		return d, fmt.Errorf("its metadata %s is no tool definition: %w", toolMetadata, err)
+		return d, fmt.Errorf("its metadata %s is not a tool definition: %w", toolMetadata, err)
 	}
 	d.Name, d.Description, d.InputSchema, d.OutputSchema = a.Name, a.Description, a.InputSchema, a.OutputSchema
 	if a.Policy.Effect != "" || a.Policy.Idempotent != nil {
@@ -56,22 +56,22 @@ func definition(subject, meta string) (tool.Definition, error) {
 	return d, nil
 }
 
-// Discovery registers the tools of micro services. One process of an installation does it at a time: the one that
+// Discovery registers the tools of micro services. Only one process of an installation does so at a time, the one that
 // holds the lease.
 type Discovery struct {
 	Conn     *nats.Conn
 	Registry Registry
 	Lease    pipeline.Store
-	// Check refuses a definition that may not be reached; nil in its result: it is good.
+	// Check refuses a definition that must not be reached; nil means that it is good.
 	Check func(d *tool.Definition) *messages.Fault
-	// Event is told what became of a tool that was registered: "discovered", or "held".
+	// Event is called after a tool was registered; what is "discovered" or "held".
 	Event func(ctx context.Context, what string, d *tool.Definition)
 	Log   *slog.Logger
 
 	me    string
 	rev   uint64
-	known map[string]seen   // by subject: what has been registered
-	said  map[string]string // subject -> the last complaint, so that each is logged once
+	known map[string]seen   // by subject: what was registered
+	said  map[string]string // by subject: the last complaint, so that each is logged once
 }
 
 // Registry is where discovered tools go; a tool.Registry is one.
@@ -83,7 +83,7 @@ type Registry interface {
 // seen is an endpoint's metadata and the name of its tool.
 type seen struct{ meta, tool string }
 
-// Run looks for tools until ctx ends, and gives the lease back then. It is called once.
+// Run looks for tools until ctx ends and then releases the lease. It is called once.
 func (d *Discovery) Run(ctx context.Context) {
 	d.me, d.known, d.said = nuid.Next(), map[string]seen{}, map[string]string{}
 	t := time.NewTicker(discoverEvery)
@@ -104,7 +104,7 @@ func (d *Discovery) Run(ctx context.Context) {
 // leaseKey is held by the process that polls.
 const leaseKey = "tools.discovery"
 
-// holds takes or renews the lease. What cannot be known counts as not held.
+// holds takes or renews the lease. If the store does not answer, the lease counts as not held.
 func (d *Discovery) holds(ctx context.Context) bool {
 	try, cancel := context.WithTimeout(ctx, discoverEvery)
 	defer cancel()
@@ -133,7 +133,7 @@ func (d *Discovery) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = d.Lease.Delete(ctx, leaseKey) // else it ends by itself
+	_ = d.Lease.Delete(ctx, leaseKey) // else it expires
 }
 
 // poll asks all services who they are and registers the tools among them.
@@ -152,7 +152,7 @@ func (d *Discovery) poll(ctx context.Context) {
 	for range maxServices {
 		m, err := sub.NextMsgWithContext(limit)
 		if err != nil {
-			return // the time is over, or nobody is there
+			return // the time is over, or there are no services
 		}
 		d.read(ctx, m)
 	}
@@ -173,7 +173,8 @@ func (d *Discovery) read(ctx context.Context, m *nats.Msg) {
 	}
 }
 
-// has reports whether that was registered, and is still there: a tool that an operator removed comes back held.
+// has reports whether this was registered and is still there. A tool that an operator removed is registered again, and
+// is quarantined then.
 func (d *Discovery) has(ctx context.Context, subject, meta string) bool {
 	old := d.known[subject]
 	if old.meta != meta {
@@ -207,7 +208,7 @@ func (d *Discovery) register(ctx context.Context, subject, meta string) error {
 	return nil
 }
 
-// complain logs why a service's tool is not offered, once for each reason.
+// complain logs why a service's tool is not registered, once for each reason.
 func (d *Discovery) complain(subject, service string, err error) {
 	if err == nil {
 		delete(d.said, subject)
@@ -221,5 +222,5 @@ func (d *Discovery) complain(subject, service string, err error) {
 		clear(d.said)
 	}
 	d.said[subject] = text
-	d.Log.Warn("a micro service's tool is not offered", "service", service, "subject", subject, "reason", text)
+	d.Log.Warn("a micro service's tool is not registered", "service", service, "subject", subject, "reason", text)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// MCP carries what MCP servers are asked beside tool calls, and the news that something at one of them changed, between
-// the processes that have the connections and those that answer callers. Its methods may be called concurrently.
+// MCP carries requests for MCP servers other than tool calls, and the news that something at a server changed, between
+// the processes that hold the connections and those that answer callers. It is safe for concurrent use.
 type MCP struct {
 	Conn     *nats.Conn
 	Subjects messages.Subjects
@@ -30,13 +30,13 @@ type MCP struct {
 // Do asks a connected MCP server; mcp.Clients.Do is one.
 type Do func(ctx context.Context, server, method string, params json.RawMessage) (json.RawMessage, error)
 
-// Serve answers, with do, what other processes ask of the servers. Close waits for the answers under way. guard keeps
-// answers from going anywhere but to inboxes.
+// Serve answers what other processes ask of the servers, with do. guard keeps answers from going anywhere but to
+// inboxes. Close waits for the answers under way.
 func (m *MCP) Serve(servers []string, do Do, guard func(nats.MsgHandler) nats.MsgHandler) error {
 	for _, server := range servers {
 		subject := m.subject(server)
 		_, err := m.Conn.QueueSubscribe(subject, "mcp", guard(func(msg *nats.Msg) {
-			m.asked.do(func() { m.answer(server, do, msg) }) // one slow server must not hold up the others
+			m.asked.do(func() { m.answer(server, do, msg) }) // concurrently, so that a slow server does not delay the others
 		}))
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -45,7 +45,7 @@ func (m *MCP) Serve(servers []string, do Do, guard func(nats.MsgHandler) nats.Ms
 	return nil
 }
 
-// Close waits for the answers under way; what is asked after it gets none.
+// Close waits for the answers under way. Requests that come after it are not answered.
 func (m *MCP) Close() { m.asked.close() }
 
 func (m *MCP) subject(server string) string { return m.Subjects.Control("mcp", messages.Token(server)) }
@@ -55,7 +55,7 @@ func (m *MCP) Publish(c tool.MCPChange) error {
 	return m.Conn.Publish(m.Subjects.Control("event", "mcp", messages.Token(c.Server)), rawjson.Encode(c))
 }
 
-// gate runs work at once until it is closed, which waits for what runs.
+// gate runs work concurrently until it is closed; close waits for what runs.
 type gate struct {
 	mu     sync.Mutex
 	closed bool
@@ -108,8 +108,8 @@ func (m *MCP) answer(server string, do Do, msg *nats.Msg) {
 	}
 }
 
-// Ask asks an MCP server, wherever it is connected, for something that is no tool call: see Do.
-// These requests do not pass the chain. The server's own error is a *jsonrpc.Error.
+// Ask asks an MCP server, whichever process is connected to it, for something other than a tool call: see Do. These
+// requests do not pass the chain. The server's own error is a *jsonrpc.Error.
 func (m *MCP) Ask(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -129,7 +129,7 @@ func (m *MCP) Ask(ctx context.Context, server, method string, params any) (json.
 	return a.Result, nil
 }
 
-// OnChange calls f, from one goroutine, whenever an MCP server says that something changed. stop ends it.
+// OnChange calls f, from one goroutine, whenever an MCP server reports a change. stop ends the subscription.
 func (m *MCP) OnChange(f func(tool.MCPChange)) (stop func(), err error) {
 	subject := m.Subjects.Control("event", "mcp", "*")
 	sub, err := m.Conn.Subscribe(subject, func(msg *nats.Msg) {

@@ -1,0 +1,69 @@
+package bus
+
+import (
+	"context"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+var _ pipeline.Entry = (*Node)(nil)
+
+// Accept implements pipeline.Entry. A plain call is bound to the one who waits for it here: it is accepted when it
+// runs, and nothing of it is stored. A call that somebody may come back for is stored first.
+func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
+	if n.draining.Load() {
+		return nil, messages.NewFault(messages.Overloaded,
+			"this process is stopping; send the request to another one").From("entry")
+	}
+	c, err := n.newCall(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Submit || r.Keep || c.IdempotencyKey != "" || r.CallerInbox != "" {
+		return n.durable.accept(ctx, c, r)
+	}
+	return n.bind(c), nil
+}
+
+// bind runs a call for the one who waits for it in this process.
+func (n *Node) bind(c *messages.Call) *pending {
+	p := newPending(c.ID)
+	o := n.calls.own(c, false, true) // the id is new
+	o.waiter = p
+	p.over, p.leave = o.ctx.Done(), func() { o.cancel(pipeline.ErrCancelled) }
+	facts := messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Session: c.Session, Run: c.Run,
+		RequestID: c.RequestID, Accepted: c.Accepted, Deadline: c.Deadline, Trace: c.Trace}
+	p.late = func() *messages.Call {
+		end := facts
+		end.Fail(overFault(o.ctx, &end))
+		return &end
+	}
+	n.work.Go(func() { n.runBound(o) })
+	return p
+}
+
+// whole fetches what members left behind claim checks of the call's end.
+func (n *Node) whole(o *owned) {
+	if len(o.call.Refs()) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), objectTime)
+	defer cancel()
+	if err := n.codec.fill(ctx, o.call); err != nil {
+		o.call.Fail(messages.AsFault(err, "bus"))
+	}
+}
+
+func (n *Node) runBound(o *owned) {
+	defer n.calls.release(o) // not before its end is told: whoever waits takes the end of its context for a lateness
+	out := n.onion.run(o, func(end *messages.Call) { o.waiter.end(end) })
+	if out != ended {
+		o.waiter.hold() // it is a stored call from now on
+		return
+	}
+	n.whole(o)
+	n.opts.Manager.Fold(o.call.Kind, o.call.Slip)
+	o.waiter.end(o.call)
+	n.onion.targets.ended(o.id)
+}

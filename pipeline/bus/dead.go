@@ -1,0 +1,61 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Headers of a dead letter.
+const (
+	hdrReason   = "Shallot-Dead-Reason"
+	hdrDeadFrom = "Shallot-Dead-Subject"
+)
+
+// garbage keeps a message that nobody can read.
+func (n *Node) garbage(m *nats.Msg, why string) {
+	n.log.Error("a message cannot be read; it is kept as a dead letter", "subject", m.Subject, "err", why)
+	n.tasks.Go(func() { n.bury(m.Subject, m.Data, why) })
+}
+
+// bury stores a dead letter.
+func (n *Node) bury(from string, data []byte, why string) {
+	n.stats.dead.Add(1)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	m := &nats.Msg{Subject: n.subj.Dead("hop", from), Data: data, Header: nats.Header{
+		hdrReason: {headerValue(why)}, hdrDeadFrom: {from}, hdrMsgID: {"dead." + secret(8)}}}
+	for ctx.Err() == nil {
+		_, err := n.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(1))
+		if err == nil {
+			return
+		}
+		if errors.Is(err, nats.ErrMaxPayload) {
+			m.Data = nil // its subject and the reason still say what it was
+			continue
+		}
+		_ = wait(ctx, time.Second)
+	}
+	n.log.Error("a dead letter was not stored", "from", from, "why", why)
+}
+
+// doubt asks whether a fault says the truth about the call's target.
+func (n *Node) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+	if f == nil || n.opts.Doubt == nil {
+		return f
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	return n.opts.Doubt(ctx, c, f)
+}
+
+// holdCall parks a call that a stage held.
+func (n *Node) holdCall(o *owned, next pipeline.Next) (outcome, error) {
+	return n.durable.hold(o, next)
+}

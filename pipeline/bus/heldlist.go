@@ -1,0 +1,141 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+const (
+	// soon is when a decision is looked at that nobody may have carried out, and a look that failed is tried again.
+	soon = 3 * time.Second
+	// reread is how often the records of held calls are read again, whatever the watch says.
+	reread = 5 * time.Minute
+)
+
+// heldlist knows which calls wait for an answer and when each must be looked at, without a goroutine or a stored message
+// for any of them. The records are the truth; this is read from them, in every process with the entry role. So a
+// question whose time ended while no process was there ends when one comes.
+type heldlist struct {
+	holds     *holds
+	cancelled func(id string) bool
+
+	mu sync.Mutex
+	at map[string]time.Time // record -> when to look at it
+}
+
+func (l *heldlist) set(key string, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at[key] = at
+}
+
+func (l *heldlist) drop(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.at, key)
+}
+
+// due has a call looked at now, if it waits.
+func (l *heldlist) due(call string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key := range l.at {
+		if strings.HasSuffix(key, "."+messages.Token(call)) {
+			l.at[key] = time.Time{}
+		}
+	}
+}
+
+func (l *heldlist) ready(now time.Time) (keys []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, at := range l.at {
+		if !now.Before(at) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// watch keeps the list as the records are.
+func (l *heldlist) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := l.follow(ctx); err != nil && ctx.Err() == nil {
+			l.holds.log.Debug("watch of the held calls ended; it begins again", "err", err)
+			_ = wait(ctx, time.Second)
+		}
+	}
+}
+
+func (l *heldlist) follow(ctx context.Context) error {
+	w, err := l.holds.store.Watch(ctx, "*.*") // deeper keys are pieces of large bodies
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Stop() }()
+	again := time.NewTimer(reread)
+	defer again.Stop()
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			switch {
+			case !ok:
+				return errors.New("watch closed")
+			case e != nil:
+				l.note(e)
+			}
+		case <-again.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *heldlist) note(e jetstream.KeyValueEntry) {
+	if e.Operation() != jetstream.KeyValuePut {
+		l.drop(e.Key())
+		return
+	}
+	switch p, _, err := readParked(e.Value()); {
+	case err != nil:
+		l.drop(e.Key())
+	case p.Resumed:
+		l.set(e.Key(), time.Now().Add(time.Minute))
+	case p.Decided != nil:
+		l.set(e.Key(), p.Decided.At.Add(soon))
+	case l.cancelled(p.Call):
+		l.set(e.Key(), time.Time{})
+	default:
+		l.set(e.Key(), p.Expires)
+	}
+}
+
+// tend looks at the held calls whose time has come.
+func (l *heldlist) tend(ctx context.Context) {
+	for _, key := range l.ready(time.Now()) {
+		if ctx.Err() != nil {
+			return
+		}
+		l.set(key, time.Now().Add(soon))
+		limit, cancel := context.WithTimeout(ctx, objectTime)
+		next, err := l.holds.lookAfter(limit, key, l.cancelled)
+		cancel()
+		if err != nil && !errors.Is(err, pipeline.ErrChanged) {
+			l.holds.log.Warn("a held call could not be looked after; that is tried again", "call", key, "err", err)
+		}
+		if next.IsZero() {
+			l.drop(key)
+		} else {
+			l.set(key, next)
+		}
+	}
+}

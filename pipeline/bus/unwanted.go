@@ -1,0 +1,64 @@
+package bus
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// unwanted remembers for a while which calls were cancelled: a cancel may overtake its call.
+type unwanted struct {
+	mu    sync.Mutex
+	calls map[string]time.Time
+}
+
+const (
+	unwantedFor  = 10 * time.Minute
+	unwantedMost = 50_000
+)
+
+func (u *unwanted) add(id string, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.calls) >= unwantedMost {
+		for k, t := range u.calls {
+			if now.Sub(t) > unwantedFor {
+				delete(u.calls, k)
+			}
+		}
+	}
+	if len(u.calls) < unwantedMost {
+		u.calls[id] = now
+	}
+}
+
+func (u *unwanted) has(id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t, ok := u.calls[id]
+	return ok && time.Since(t) <= unwantedFor
+}
+
+// cancel ends a stored call that its caller does not want any more, wherever it is.
+func (d *durables) cancel(id string) {
+	if err := d.opts.nc.Publish(d.subj.Cancel(id), nil); err != nil {
+		d.opts.log.Warn("cancel was not sent", "call", id, "err", err)
+	}
+}
+
+// unasked hears that somebody's caller does not want a call any more.
+func (d *durables) unasked(m *nats.Msg) {
+	id, ok := messages.Untoken(strings.TrimPrefix(m.Subject, d.subj.Cancel("")[:len(d.subj.Cancel(""))-1]))
+	if !ok {
+		return
+	}
+	d.unwanted.add(id, time.Now())
+	d.held.due(id)
+	if o := d.calls.get(id); o != nil {
+		o.cancel(pipeline.ErrCancelled)
+	}
+}
