@@ -30,8 +30,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			}
 		}
 	}
-	chat := func(path string) func(t *testing.T) {
-		return func(t *testing.T) { i.tryCalls(t, path, promptBody, v.chat, "key-1") }
+	chat := func(path, body, key string) func(t *testing.T) {
+		return func(t *testing.T) { i.tryCalls(t, path, body, v.chat, key) }
 	}
 	agent := func(t *testing.T) {
 		r := post(
@@ -84,7 +84,11 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
 	}
 	all := map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions"), "POST /chat/completions": chat("/chat/completions"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, "key-1"),
+		"POST /v1/messages": chat("/v1/messages", messagesBody, "key-messages"),
+		"POST /v1/messages/count_tokens": func(t *testing.T) {
+			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
+		},
 		"POST /v1/agents/{agent}/chat/completions": agent,
 		"GET /v1/models": models, "GET /models": models, "GET /v1/models/{id...}": model, "GET /models/{id...}": model,
 		"GET /v1/results/{call}": func(t *testing.T) {

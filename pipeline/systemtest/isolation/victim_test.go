@@ -55,8 +55,10 @@ type victim struct {
 
 const (
 	promptBody = `{"model":"demo/echo","messages":[{"role":"user","content":"` + canary + `"}]}`
-	keepBody   = `{"message":"` + canary + `"}`
-	bigBody    = `{"a":1000,"b":1}`
+	// messagesBody asks the same over the Messages API.
+	messagesBody = `{"model":"demo/echo","max_tokens":100,"messages":[{"role":"user","content":"` + canary + `"}]}`
+	keepBody     = `{"message":"` + canary + `"}`
+	bigBody      = `{"a":1000,"b":1}`
 )
 
 func mcpHello(t *testing.T, base, key string) string {
