@@ -67,7 +67,10 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 			messagingID.String(c.ID)))
 	}
 	if before := trace.SpanContextFromContext(ctx); how.Again && before.IsValid() {
-		set = append(set, trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}))
+		set = append(
+			set,
+			trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}),
+		)
 	}
 	ctx, span := w.tracer.Start(ctx, name, set...)
 	if !span.IsRecording() {
@@ -79,7 +82,8 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 // aboutCall says of a call what it may be found by.
 func aboutCall(c *messages.Call) []attribute.KeyValue {
 	out := []attribute.KeyValue{callKey.String(c.ID), tenantKey.String(c.Tenant)}
-	for key, v := range map[attribute.Key]string{requestKey: c.RequestID, parentKey: c.Parent, genAIConversation: c.Session, runKey: c.Run,
+	for key, v := range map[attribute.Key]string{
+		requestKey: c.RequestID, parentKey: c.Parent, genAIConversation: c.Session, runKey: c.Run,
 		toolKey: c.Tool} {
 		if v != "" {
 			out = append(out, key.String(v))
@@ -209,7 +213,9 @@ func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
 		return
 	}
 	set := []attribute.KeyValue{attempts.Int(c.Slip.Tries), stateKey.String(how.String())}
-	for key, note := range map[attribute.Key]string{stoppedBy: messages.NoteStopper, degradedKey: messages.NoteDegraded, cacheKey: messages.NoteModelCache} {
+	for key, note := range map[attribute.Key]string{
+		stoppedBy: messages.NoteStopper, degradedKey: messages.NoteDegraded, cacheKey: messages.NoteModelCache,
+	} {
 		var v string
 		if c.Noted(note, &v) && v != "" {
 			set = append(set, key.String(v))
