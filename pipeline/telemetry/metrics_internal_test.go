@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -81,7 +82,9 @@ func run(m *Telemetry, c *messages.Call, f *messages.Fault) {
 	w.Target(c, pipeline.TargetRun{Facts: facts, Class: "openai", Elapsed: 3 * time.Second})
 	ran("model-retry", pipeline.Again(time.Second))
 	c.SetReply([]byte(`{"model":"gpt-4o-2024","choices":[],"usage":{"prompt_tokens":100,"completion_tokens":31}}`))
-	w.Target(c, pipeline.TargetRun{Facts: facts, Class: "openai", Elapsed: 2 * time.Second, First: 600 * time.Millisecond})
+	target := pipeline.TargetRun{Facts: facts, Class: "openai", Elapsed: 2 * time.Second, First: 600 * time.Millisecond}
+	target.Model, target.Usage = chat.Answered(c.Reply())
+	w.Target(c, target)
 	ran("model-retry", pipeline.Continue())
 	c.Note(messages.NoteModelCache, "miss")
 	if f != nil {
@@ -153,7 +156,7 @@ func TestNamesThatCallersMakeUpAreNoLabels(t *testing.T) {
 		}
 		w.Target(
 			c,
-			pipeline.TargetRun{Class: "openai", Facts: messages.TargetRun{Provider: "openai", Model: model, Micros: 1}},
+			pipeline.TargetRun{Model: answered, Class: "openai", Facts: messages.TargetRun{Provider: "openai", Model: model, Micros: 1}},
 		)
 		w.Left(c, pipeline.Ended)
 	}

@@ -226,17 +226,17 @@ func (t *Telemetry) modelEnd(span trace.Span, c *messages.Call, request []byte, 
 		return
 	}
 	reply := c.Reply()
+	model, u := chat.Answered(reply)
 	var finish []string
 	for _, choice := range chat.Choices(reply) {
 		if reason, has := rawjson.FieldString(choice.Raw, "finish_reason"); has {
 			finish = append(finish, reason)
 		}
 	}
-	set := []attribute.KeyValue{genAIResponseModel.String(chat.ModelName(reply)), genAIFinish.StringSlice(finish)}
+	set := []attribute.KeyValue{genAIResponseModel.String(model), genAIFinish.StringSlice(finish)}
 	if id, has := rawjson.FieldString(reply, "id"); has {
 		set = append(set, genAIResponseID.String(id))
 	}
-	u := chat.UsageOf(reply)
 	for key, n := range map[attribute.Key]int64{genAIInput: u.Input, genAIOutput: u.Output, genAICacheRead: u.CacheRead,
 		genAIReasoning: u.Reasoning} {
 		if n > 0 {

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -166,31 +165,29 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 	}
 	switch {
 	case c.Kind == messages.Model && t.Facts.Provider != "":
-		m.model(c, t.Facts, fault, took)
+		m.model(t, fault, took)
 	case c.Kind == messages.Tool && mcpClass(t.Class):
 		m.mcpTime.Record(background, took.Seconds(), m.tools.of(toolRun{"tools/call", c.Tool, fault}))
 	}
 }
 
 // model measures a request to a provider.
-func (m *instruments) model(c *messages.Call, f messages.TargetRun, fault string, took time.Duration) {
+func (m *instruments) model(t pipeline.TargetRun, fault string, took time.Duration) {
+	f := t.Facts
 	run := modelRun{provider: f.Provider, request: m.modelNames.label(f.Model, fault == ""), fault: fault}
-	var usage chat.Usage
 	if fault == "" {
-		reply := c.Reply()
-		run.response = m.modelNames.label(chat.ModelName(reply), true)
-		usage = chat.UsageOf(reply)
+		run.response = m.modelNames.label(t.Model, true)
 	}
 	at := m.models.of(run)
 	m.genAITime.Record(background, took.Seconds(), at)
 	if first := time.Duration(f.FirstMicros) * time.Microsecond; first > 0 {
 		m.genAIFirst.Record(background, first.Seconds(), at)
-		if usage.Output > 1 {
-			m.genAIPer.Record(background, (took-first).Seconds()/float64(usage.Output-1), at)
+		if t.Usage.Output > 1 {
+			m.genAIPer.Record(background, (took-first).Seconds()/float64(t.Usage.Output-1), at)
 		}
 	}
-	m.used(run, "input", usage.Input)
-	m.used(run, "output", usage.Output)
+	m.used(run, "input", t.Usage.Input)
+	m.used(run, "output", t.Usage.Output)
 }
 
 func (m *instruments) used(run modelRun, direction string, n int64) {
