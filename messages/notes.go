@@ -31,6 +31,15 @@ const (
 	// with a failure: a JSON object of strings, by lower-case name (x-ratelimit-*, retry-after-ms,
 	// x-upstream-request-id). Writer: the model endpoint. Readers: remote stages, callers.
 	NoteUpstreamHeaders = "upstream.headers"
+	// NoteUpstreamError is the provider's own error body where it refused a request in the caller's own wire, without
+	// our secrets. Writer: the model endpoint. Readers: the faces.
+	NoteUpstreamError = "upstream.error"
+	// NoteWireHeaders holds headers of the caller that belong to the body in its wire (anthropic-version,
+	// anthropic-beta): a JSON object of strings. Writers: the faces. Reader: the model endpoint.
+	NoteWireHeaders = "wire.headers"
+	// NoteDropped lists what the provider's wire could not say of the request; it becomes the header Shallot-Dropped.
+	// Writer: the model endpoint. Readers: callers.
+	NoteDropped = "wire.dropped"
 	// NoteJumpTo is "end" where a call was ended because it was over its limit. Writer: call-limit. Readers: outside.
 	NoteJumpTo = "jump_to"
 

@@ -45,6 +45,7 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 		r.Tenant = "default"
 	}
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Wire = r.Wire
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
 	c.Models, c.Cache, c.Explain, c.Stream, c.Trace = r.Models, r.Cache, r.Explain, r.Stream, r.Trace
@@ -143,7 +144,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		deadline = until
 	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
+		Wire: c.Wire, Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, Deadline: deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

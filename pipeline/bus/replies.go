@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -226,7 +227,7 @@ func (n *Node) chunk(w protocol.Work, member string, d pipeline.Delta) {
 	shown := false
 	if o := n.calls.get(w.Call); o != nil && o.waiter != nil {
 		_, text := chat.ToolChunkText(d.Chunk)
-		shown = o.waiter.addDelta(d) && (text || chat.Says(d.Chunk))
+		shown = o.waiter.addDelta(d) && (text || events.Says(d.Chunk))
 	}
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return n.owns.Runs.Chunk(now, w, member, shown, out)

@@ -106,12 +106,15 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string            `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
-	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
-	APIKeyEnv string            `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
-	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
-	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
+	Name      string   `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	BaseURL   URL      `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
+	APIKeyEnv string   `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
+	Models    []string `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
+	Wires     []string `yaml:"wires" doc:"APIs that it speaks: chat, responses, messages. Callers of another one are translated to the first. Empty: found by the address."`
+	// OutputLimit fills in what the messages wire demands.
+	OutputLimit int64             `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
+	Headers     map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts    ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.

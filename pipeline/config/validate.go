@@ -128,6 +128,11 @@ func (c *checker) models(m Models) {
 				c.fail(at+".base-url", "%s", why)
 			}
 		}
+		for j, w := range p.Wires {
+			if !slices.Contains([]string{"chat", "responses", "messages"}, w) {
+				c.fail(fmt.Sprintf("%s.wires[%d]", at, j), "%q; known: chat, responses, messages", w)
+			}
+		}
 		for j, name := range p.Models {
 			if strings.TrimSpace(name) == "" {
 				c.fail(fmt.Sprintf("%s.models[%d]", at, j), "an empty name; * stands for any")

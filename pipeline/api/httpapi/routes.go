@@ -36,7 +36,7 @@ func newRouter(s *Server) *router {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/messages, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
 func (t *router) mount(pattern string, h http.HandlerFunc) {
@@ -82,6 +82,8 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 type recorder struct {
 	http.ResponseWriter
 	identity api.Identity
+	shape    shape  // of errors; nil: OpenAI's
+	idHeader string // a further header of the request id
 
 	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
 	status int
@@ -114,8 +116,12 @@ func (a *recorder) FlushError() error {
 }
 
 func (a *recorder) begin(status int) {
-	if a.status == 0 {
-		a.status, a.whole = status, true
+	if a.status != 0 {
+		return
+	}
+	a.status, a.whole = status, true
+	if a.idHeader != "" {
+		a.Header().Set(a.idHeader, a.Header().Get("X-Request-Id"))
 	}
 }
 

@@ -165,6 +165,12 @@ func (i *installation) tryMCP(t *testing.T, v victim) {
 			require.NotContains(t, a.Raw, canary)
 		}
 	}
+	bearer := apitest.TaskClient{URL: i.base, Key: "key-globex", Without: true, Caps: apitest.WithForms}
+	for _, more := range []string{"", `,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
+		a := bearer.Do(t, "tools/call", `{"name":"add","arguments":`+bigBody+`,"requestState":"`+v.state+`"`+more+`}`)
+		require.NotContains(t, a.Raw, "1001", "the other tenant's call was decided, or its result read")
+		require.NotEqual(t, v.state, a.Get("result.requestState").Str)
+	}
 	r := c.Do(t, "tools/call", `{"name":"readEvictedResult","arguments":{"path":"`+v.evicted+`"}}`)
 	require.NotContains(t, r.Raw, canary)
 }

@@ -47,6 +47,7 @@ type victim struct {
 	evicted    string // a path
 	session    string // of MCP
 	task       string // of MCP
+	state      string // of a request over MCP whose call waits for a person
 	list       string // the todo list
 }
 
@@ -98,6 +99,9 @@ func (i *installation) newVictim(t *testing.T) victim {
 	v.list = r.body
 	v.session = mcpHello(t, i.base, acme)
 	v.task = apitest.TaskClient{URL: i.base, Key: "key-acme"}.Ready(t, "wait").Task(t, "wait", `{"ms":600000}`)
+	asked := apitest.TaskClient{URL: i.base, Key: "key-acme", Without: true, Caps: apitest.WithForms}
+	v.state = asked.Call(t, "add", bigBody).Get("requestState").Str
+	require.NotEmpty(t, v.state)
 	return v
 }
 
