@@ -132,7 +132,7 @@ func TestCallsOfAKilledGatewayGoOnAtAnother(t *testing.T) {
 					<-time.After(100 * time.Millisecond) // simulated: a client's back-off
 				}
 			case 1:
-				a, err = httpDo(ctx, "POST", base+"/v1/chat/completions", asks(key), "Prefer", "respond-async")
+				a, _ = httpDo(ctx, "POST", base+"/v1/chat/completions", asks(key), "Prefer", "respond-async")
 				places[i] = a.header("Location")
 				return
 			case 2:
