@@ -141,7 +141,7 @@ func TestNoMessageKillsAProcess(t *testing.T) {
 		require.Greater(t, len(subjects), 30)
 		nc := w.conn()
 		replies := []string{"", nc.NewInbox(), "shallot.v1.reply.m.secret", "shallot.v1.reply.m.secret.1", "shallot.v1.reply.",
-			"shallot.v1.reply." + n.Name() + ".x.1", "elsewhere"}
+			"shallot.v1.reply." + n.Name() + ".x.77777", "elsewhere"}
 		for i, subject := range subjects {
 			if strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
 				continue // the server refuses it
