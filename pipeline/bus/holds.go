@@ -62,7 +62,8 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	}
 	most := h.nc.MaxPayload() / questionShare
 	tooLarge := messages.NewFault(messages.TooLarge, "stage %s asks a question of %d bytes, which does not fit into its "+
-		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question), most)
+		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question),
+		most).From(name)
 	if int64(len(next.Question)) > most {
 		return 0, tooLarge
 	}

@@ -109,7 +109,7 @@ type Options struct {
 	// Embedded says that this process holds the lock of the directory that the server stores in. Then each other process
 	// that held it is gone for sure, and its calls go on here without waiting for the ack wait.
 	Embedded bool
-	Log  *slog.Logger
+	Log      *slog.Logger
 	// Manager holds all stages of the configuration, hosted here or not: the entry builds slips from it.
 	Manager *pipeline.Manager
 	// Hosts reports whether this process runs the stage; nil means all.

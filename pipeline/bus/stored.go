@@ -141,7 +141,7 @@ func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, o
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
-	if s.unasked(c.ID) {
+	if s.unasked(c.ID) && c.Fault == nil { // one that was cancelled while it was held says so itself
 		o.cancel(pipeline.ErrCancelled)
 	}
 	return o, false
