@@ -177,7 +177,7 @@ func (h *holds) whether(key string, then func()) {
 		if f.result != protocol.OK {
 			return
 		}
-		if p, _, err := readParked(f.data); err == nil && p.Decided == nil {
+		if p, _, err := readParked(f.data); err == nil && p.Decided == nil && !p.Delayed {
 			then()
 		}
 	})
