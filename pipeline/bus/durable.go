@@ -325,6 +325,7 @@ func (d *durables) carry(e protocol.Effect) {
 			d.stored.left(e.Call, e.Why)
 		}
 	case protocol.Answer:
+		d.held.over(d.key(e.Call))
 		d.ends.told(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
 	case protocol.Found:

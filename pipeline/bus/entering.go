@@ -97,7 +97,7 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	if e.Why == protocol.Accepted {
 		if c.Return.Inbox == "" {
 			d.ends.unwait(c.ID, p)
-			return p, nil
+			return submitted{p, d, c.Tenant}, nil
 		}
 		d.ends.await(c.ID, false)
 		return p, nil
@@ -121,6 +121,22 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	}
 	return nil, messages.NewFault(messages.OutcomeUnknown, "the NATS server did not say whether call %s is stored, "+
 		"so it may run; ask for its result before you send it again", c.ID).From("entry")
+}
+
+// submitted is an accepted call for whose end nobody waits yet. It is looked for only when somebody does.
+type submitted struct {
+	*pending
+	d      *durables
+	tenant string
+}
+
+// Wait implements pipeline.Pending.
+func (s submitted) Wait(ctx context.Context, _ func(pipeline.Delta)) (*messages.Call, error) {
+	c, err := s.d.result(ctx, s.tenant, s.id)
+	if c == nil && err == nil {
+		err = ctx.Err()
+	}
+	return c, err
 }
 
 // attach waits for the call that has the key. While it waits, the call as it was asked here is ready to be put into the

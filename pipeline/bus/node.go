@@ -100,8 +100,11 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	return n, err
 }
 
-// NewName names a process, new in each life.
-func NewName() string {
+// NewName names a process, new in each life. By the name of an embedded one, others of its kind know that it is gone.
+func NewName(embedded bool) string {
+	if embedded {
+		return protocol.EmbeddedName + secret(4)
+	}
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Map(func(r rune) rune {
@@ -153,6 +156,9 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
 		return err
+	}
+	if n.opts.Embedded && n.opts.Entry {
+		n.reclaim(ctx)
 	}
 	if err := n.durable.start(n.loop); err != nil {
 		return err

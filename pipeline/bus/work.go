@@ -2,6 +2,8 @@ package bus
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,7 +71,8 @@ func (m *member) serves(group string) bool { return m.classes[group] != nil }
 func (n *Node) targetHere(group string) bool { return n.cfg.Fusion && n.member.serves(group) }
 
 func (m *member) serveClasses(s *subscriptions) error {
-	for _, c := range m.classes {
+	for _, group := range slices.Sorted(maps.Keys(m.classes)) { // in this order for who lists endpoints
+		c := m.classes[group]
 		subject := m.n.subj.Work(c.role.Kind, c.role.Class)
 		m.n.stats.endpoint(c.endpoint, subject, messages.Token(c.role.Class))
 		heard := func(msg *nats.Msg) { m.offer(c, msg) }

@@ -156,7 +156,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
-	name := bus.NewName()
+	name := bus.NewName(h.server != nil && h.server.Locked())
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
@@ -341,6 +341,7 @@ func (h *Host) node(o Options) bus.Options {
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
+		Embedded: h.server != nil && h.server.Locked(),
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},

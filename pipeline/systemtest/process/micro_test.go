@@ -37,20 +37,6 @@ func service[T any](t *testing.T, c *cluster, subject string) []T {
 	}
 }
 
-// redelivered lists the endpoints that had calls for the second time, with how many.
-func redelivered(t *testing.T, c *cluster) []string {
-	t.Helper()
-	var out []string
-	for _, s := range service[micro.Stats](t, c, "$SRV.STATS.shallot") {
-		for _, e := range s.Endpoints {
-			if n := gjson.GetBytes(e.Data, "redelivered").Int(); n > 0 {
-				out = append(out, fmt.Sprintf("%s %d", e.Name, n))
-			}
-		}
-	}
-	return out
-}
-
 // TestMicro shows the installation as tools of the service protocol see it (nats.md E 1.2).
 func TestMicro(t *testing.T) {
 	t.Parallel()

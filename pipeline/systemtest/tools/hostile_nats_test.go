@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -249,32 +248,23 @@ tool:
 		}()
 	})
 	require.NoError(t, err)
-	js, err := jetstream.New(h.Conn)
-	require.NoError(t, err)
-	held := func() (n int) {
-		for _, q := range queues {
-			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
-			require.NoError(t, err)
-			n += c.CachedInfo().NumAckPending
+	all := func() (held, line int) {
+		for _, c := range h.Node.Capacity() {
+			held, line = held+c.Busy+c.Queued, line+c.Waiting
 		}
-		return n
+		return held, line
 	}
+	held := func() int { n, _ := all(); return n }
 	var waiting []pipeline.Pending
 	for i := range 90 {
 		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
 		require.NoError(t, err)
 		waiting = append(waiting, p)
 	}
-	left := func() (n uint64) {
-		for _, q := range queues {
-			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
-			require.NoError(t, err)
-			n += c.CachedInfo().NumPending
-		}
-		return n
-	}
-	require.Eventually(t, func() bool { return running.Load() == 6 && left()+uint64(held()) == 90 }, 20*time.Second,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		held, line := all()
+		return running.Load() == 6 && held+line == 90
+	}, 20*time.Second, 10*time.Millisecond)
 	require.Never(t, func() bool { return held() > 16 || running.Load() > 6 }, 300*time.Millisecond, 20*time.Millisecond)
 	require.Greater(t, held(), 6)
 	close(open)
