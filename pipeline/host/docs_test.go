@@ -279,8 +279,9 @@ func TestDocsNames(t *testing.T) {
 	})
 	subjects := map[string]bool{}
 	s := messages.Subjects{}
-	for _, full := range append(s.HopSpace(), s.EntryAll(), s.Hop("model", "before", "x"), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval")) {
+	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"), s.Class("model", "x", "y"),
+		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval")} {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {
