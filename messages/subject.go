@@ -28,7 +28,7 @@ func (s Subjects) Queued(kind Kind, class, tenant, call string) string {
 	return s.at("call", "entry", string(kind), Token(class), Token(tenant), Token(call))
 }
 
-// QueuedClass matches the stored calls of one work queue.
+// QueuedClass matches the stored calls of one class.
 func (s Subjects) QueuedClass(kind Kind, class string) string {
 	return s.at("call", "entry", string(kind), Token(class), "*", "*")
 }

@@ -20,7 +20,7 @@ type Config struct {
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
 	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
-	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
+	Bus       Bus           `yaml:"bus" doc:"Times and limits of the bus."`
 	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
 	Explain   Explain       `yaml:"explain" doc:"Explanations of finished calls."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
@@ -104,7 +104,7 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string            `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name      string            `yaml:"name" doc:"Unique; names its class of work." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
 	APIKeyEnv string            `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`

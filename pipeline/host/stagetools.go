@@ -12,7 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// stageTools serves the tools that stages contribute (S1-IF-3). Such a tool is added to the model calls of agent runs
+// stageTools serves the tools that stages contribute. Such a tool is added to the model calls of agent runs
 // when they enter, and its own calls pass the tool chain like any other: resolved here, its arguments read against its
 // schema, run in the pool with a time limit. A stage that is switched off adds its tools no longer; calls of runs that
 // have them already are still served.

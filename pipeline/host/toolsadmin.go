@@ -106,8 +106,8 @@ func (h *Host) reachable(d *tool.Definition) *messages.Fault {
 	return r.Check(d)
 }
 
-// queue is the work queue of a tool's calls. A concurrency group that no configuration names has no queue: its tools
-// share their executor's (contracts 18).
+// queue is the class of a tool's calls. A concurrency group that no configuration names is not a class: its tools
+// are of their executor's.
 func (h *Host) queue(d *tool.Definition) (string, error) {
 	classes := h.toolClasses()
 	if c := d.Class(); slices.Contains(classes, c) {

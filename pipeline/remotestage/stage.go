@@ -1,6 +1,6 @@
 // Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON,
 // and the answer is a verdict with edits. docs/writing-a-stage.md describes the wire format for authors of such
-// programs. The program gets no lease, no reply address and no credentials; the process that hosts the stage asks it.
+// programs. The program gets no reply address and no credentials; the process that hosts the stage asks it.
 package remotestage
 
 import (
