@@ -22,6 +22,9 @@ func (s Subjects) Hop(kind Kind, phase Phase, stage string) string {
 	return s.at("hop", string(kind), string(phase), Token(stage))
 }
 
+// Entry is what the subjects of the stored calls of a kind begin with; see Queued.
+func (s Subjects) Entry(kind Kind) string { return s.at("call", "entry", string(kind)) }
+
 // Queued is where an accepted call is stored: once for each of its generations. The call stands in the subject, so
 // that a call can be looked up that has not ended.
 func (s Subjects) Queued(kind Kind, class, tenant, call string) string {

@@ -47,13 +47,16 @@ type victim struct {
 	evicted    string // a path
 	session    string // of MCP
 	task       string // of MCP
+	state      string // of a request over MCP whose call waits for a person
 	list       string // the todo list
 }
 
 const (
 	promptBody = `{"model":"demo/echo","messages":[{"role":"user","content":"` + canary + `"}]}`
-	keepBody   = `{"message":"` + canary + `"}`
-	bigBody    = `{"a":1000,"b":1}`
+	// messagesBody asks the same over the Messages API.
+	messagesBody = `{"model":"demo/echo","max_tokens":100,"messages":[{"role":"user","content":"` + canary + `"}]}`
+	keepBody     = `{"message":"` + canary + `"}`
+	bigBody      = `{"a":1000,"b":1}`
 )
 
 func mcpHello(t *testing.T, base, key string) string {
@@ -98,6 +101,9 @@ func (i *installation) newVictim(t *testing.T) victim {
 	v.list = r.body
 	v.session = mcpHello(t, i.base, acme)
 	v.task = apitest.TaskClient{URL: i.base, Key: "key-acme"}.Ready(t, "wait").Task(t, "wait", `{"ms":600000}`)
+	asked := apitest.TaskClient{URL: i.base, Key: "key-acme", Without: true, Caps: apitest.WithForms}
+	v.state = asked.Call(t, "add", bigBody).Get("requestState").Str
+	require.NotEmpty(t, v.state)
 	return v
 }
 
