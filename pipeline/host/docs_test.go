@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -259,6 +260,7 @@ var (
 	storeName = regexp.MustCompile(`\b(?:SHALLOT_[A-Z]+|shallot_[a-z]+)\b`)
 	variable  = regexp.MustCompile(`\bSHALLOT_[A-Z_]*__[A-Z_]+\b`)
 	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
+	metric    = regexp.MustCompile("`shallot_[a-z_]+`") // metrics are listed on their own page
 	subject   = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
 	link      = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	path      = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
@@ -268,8 +270,11 @@ func TestDocsNames(t *testing.T) {
 	known := []string{
 		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
 		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket,
-		jet.BodiesObjects, jet.EvictedObjects,
+		jet.BodiesObjects, jet.EvictedObjects, natscalls.Stream,
 		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
+	}
+	for _, m := range metric.FindAllString(pages(t)["docs/metrics.md"], -1) {
+		known = append(known, strings.Trim(m, "`"))
 	}
 	keys, variables := map[string]bool{}, map[string]bool{}
 	schema(t).walk("", func(path string, _ node) {
@@ -280,11 +285,12 @@ func TestDocsNames(t *testing.T) {
 	s := messages.Subjects{}
 	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"), s.Class("model", "x", "y"),
 		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval")} {
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls")} {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {
 		text = strings.ReplaceAll(text, "environment variable SHALLOT_HTPP__ADDR:", "") // an example of a wrong one
+		text = strings.ReplaceAll(text, "`tool.called`, `tool.ended`", "")              // events of runs
 		for _, v := range variable.FindAllString(text, -1) {
 			require.True(t, variables[v], "%s names the variable %s, which is no key", file, v)
 		}
