@@ -103,7 +103,7 @@ func (h *Host) prepare(c *messages.Call) error {
 	case c.Kind == messages.Agent:
 		return h.prepareRun(c)
 	case c.Kind == messages.Tool && c.Run == "":
-		base, _, _ := strings.Cut(c.Tool, "@") // a version is no way round it
+		base, _, _ := strings.Cut(c.Tool, "@") // a version does not get round it
 		if stage := h.tools.find.owners[base]; stage != "" {
 			return messages.NewFault(messages.ToolNotFound, "the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
 		}
