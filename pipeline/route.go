@@ -128,13 +128,6 @@ func (c *routeCheck) pair(outer, inner Stage) {
 					"holds; give each an order of its own", o, i, field)
 		}
 	}
-	if outer.Keep && inner.Durable && !inner.Idempotent {
-		c.add("again-outer-to-durable", LevelError, both,
-			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not "+
-				"declare that it may; "+
-				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i,
-			outer.Order)
-	}
 	for _, t := range outer.Tools {
 		if slices.ContainsFunc(inner.Tools, func(u Tool) bool { return u.Name == t.Name }) {
 			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or "+

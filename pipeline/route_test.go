@@ -74,11 +74,6 @@ func TestCheckRoute(t *testing.T) {
 						[]string{pipeline.ApplyBare}
 				}),
 			}, nil},
-		"Again outer to a durable stage": {"again-outer-to-durable", pipeline.LevelError,
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
-				stage("pay", 40, func(s *pipeline.Stage) { s.Durable = true })},
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
-				stage("look", 40, func(s *pipeline.Stage) { s.Durable, s.Idempotent = true, true })}},
 		"a reply writer without a chunk filter": {"no-chunk-filter", pipeline.LevelWarning,
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) { s.Kind, s.Rewrites = messages.Model, true })},
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {

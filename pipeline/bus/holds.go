@@ -161,7 +161,7 @@ func (h *holds) put(e protocol.Effect) {
 	})
 }
 
-// get looks whether a generation was parked: then, whatever became of it, it is no business of a later delivery.
+// get looks whether a generation was parked: then a later delivery has nothing to do, whatever became of the hold.
 func (h *holds) get(e protocol.Effect, key string) {
 	h.records.get(jet.ApprovalsBucket, key, func(f found) {
 		st := protocol.Stored{Result: f.result}

@@ -4,6 +4,7 @@
 //
 // The way of a call: bound.go accepts it, onion.go runs it, hops.go asks stages, targets.go has the target's work done,
 // wait.go hands the end out. On the other side members.go answers for stages and work.go does the work of targets.
+// A call that is stored comes by entering.go and queue.go, runs by stored.go, and ends by ends.go.
 package bus
 
 import (

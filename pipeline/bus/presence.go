@@ -152,7 +152,7 @@ func (p *presence) leave(ctx context.Context) {
 	}
 }
 
-// follow watches a bucket of marks for good. ready gets one value, when the marks that were there have been read.
+// follow watches a bucket of marks until ctx ends. ready gets one value, when the marks that were there have been read.
 func (p *presence) follow(ctx context.Context, kv jetstream.KeyValue, seen func(name string, m *mark, deleted bool), ready chan<- error) {
 	first := true
 	for ctx.Err() == nil {

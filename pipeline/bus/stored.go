@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
-// errElsewhere is the cause of a context that ended because the call is this process's no more.
+// errElsewhere is the cause of a context that ended because the call has left this process.
 var errElsewhere = errors.New("another owner goes on with the call")
 
 // storedCalls runs the stored calls that this process owns.

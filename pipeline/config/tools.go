@@ -201,7 +201,7 @@ func (c *ToolCache) UnmarshalYAML(decode func(any) error) error {
 
 // MCPServer is an MCP server whose tools are offered: a program (command) or an address (url).
 type MCPServer struct {
-	Name    string            `yaml:"name" doc:"Unique; names its work queue, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name    string            `yaml:"name" doc:"Unique; names its class of work, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	Command []string          `yaml:"command" doc:"Program and arguments; it speaks over stdin and stdout."`
 	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
 	URL     URL               `yaml:"url" doc:"http or https address."`

@@ -100,7 +100,7 @@ func wires(names []string) (out []messages.Wire) {
 	return out
 }
 
-// filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
+// filter finds a stage's chunk filter in this process's own registry, hosted here or not.
 func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker, bool) {
 	return func(stage string) (stream.FilterMaker, bool) {
 		s, ok := h.Manager.Get(kind, stage)
@@ -132,8 +132,7 @@ func (h *Host) busConfig() bus.Config {
 	return c
 }
 
-// toolClasses are the work queues of tools: the executors, and the concurrency groups of the configuration
-// (contracts 18).
+// toolClasses are the classes of tools: the executors, and the concurrency groups of the configuration.
 func (h *Host) toolClasses() []string {
 	out := []string{"go", "http", "nats"}
 	for _, s := range h.Config.Tool.MCPServers {

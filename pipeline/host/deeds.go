@@ -66,7 +66,7 @@ func (r recorded) DecideInOneWord(
 	return word, err
 }
 
-// recordDecision records a decision about a call that waits. An answer that decides nothing is none.
+// recordDecision records a decision about a call that waits. An answer that decides nothing is not recorded.
 func (h *Host) recordDecision(ctx context.Context, tenant, call, word, by string, err error) {
 	if !errors.Is(err, pipeline.ErrHeld) {
 		h.recordDeed(ctx, deed{Action: "decide", What: call, Tenant: tenant, Detail: word, By: by}, err)

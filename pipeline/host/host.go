@@ -64,7 +64,7 @@ type Options struct {
 	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
 	Login func(name, key string) (api.Identity, bool)
 	// Stages are the program's own, beside those of the registry; they are on. One with the kind and name of a stage of
-	// the registry replaces it (S2-PIPE-2), at its place if it names no order.
+	// the registry replaces it, at its place if it names no order.
 	Stages []pipeline.Stage
 	// ToolStages are the program's own too, and off: only tools that name them in their stages have them on their route.
 	ToolStages []pipeline.Stage
@@ -366,7 +366,7 @@ func (h *Host) node(o Options) bus.Options {
 // lookupTime bounds the look-up of one tool definition.
 const lookupTime = 5 * time.Second
 
-// classify names the work queue of a call: the provider of its model.
+// classify names the class of a call: the provider of its model, or the class of its tool.
 func (h *Host) classify(c *messages.Call) (string, error) {
 	switch c.Kind {
 	case messages.Model:

@@ -25,8 +25,8 @@ type question struct {
 	Text []string `json:"text,omitempty"`
 }
 
-// asked is what a program learns about the call. It never includes the caller's role and credentials, reply addresses
-// or the lease.
+// asked is what a program learns about the call. It never includes the caller's role, credentials or
+// reply addresses.
 type asked struct {
 	ID         string         `json:"id"`
 	Kind       messages.Kind  `json:"kind"`

@@ -32,7 +32,7 @@ func (t *Telemetry) Root() func(kind messages.Kind) messages.Trace {
 				messagingSystem.String("nats"),
 				messagingOperation.String("create"),
 				messagingType.String("create"),
-				messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind, false)),
+				messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind)),
 			),
 		)
 		defer span.End()

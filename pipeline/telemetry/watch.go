@@ -60,7 +60,7 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 		set = append(set, trace.WithAttributes(genAIOperation.String("invoke_agent"), genAIAgentName.String(c.Agent)))
 	}
 	if how.Durable {
-		subject := messages.Subjects{Root: w.opts.Root}.Entry(c.Kind, false)
+		subject := messages.Subjects{Root: w.opts.Root}.Entry(c.Kind)
 		set = append(set, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(messagingSystem.String("nats"),
 			messagingOperation.String("process"), messagingType.String("process"), messagingTemplate.String(subject),
 			messagingID.String(c.ID)))
