@@ -56,6 +56,7 @@ type Node struct {
 	peers     peers
 	control   *jet.Bucket
 
+	redrives sync.Mutex
 	subs     subscriptions
 	draining atomic.Bool
 	loop     context.Context // of the node's own goroutines
