@@ -188,7 +188,7 @@ var roles = map[string]role{
 			store,
 			[]string{ours + "control.report", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
 				"$JS.ACK._.x.SHALLOT_CALLS.", "$JS.API.CONSUMER.MSG.NEXT.SHALLOT_CALLS.", "$JS.API.STREAM.MSG.GET.",
-				"$SRV.INFO", "_INBOX"},
+				"$JS.API.STREAM.MSG.DELETE.SHALLOT_DEAD", "$SRV.INFO", "_INBOX"},
 		),
 		listen: []string{ours, "_INBOX.", "$SRV."},
 	},
@@ -206,7 +206,8 @@ var roles = map[string]role{
 		publish: slices.Concat(
 			looks,
 			[]string{ours + "control.stats", ours + "control.diagnostics", ours + "control.enable", ours + "control.disable",
-				ours + "approval.", ours + "tenant.acme.approval.", ours + "cancel."},
+				ours + "approval.", ours + "tenant.acme.approval.", ours + "letters.", ours + "tenant.acme.letters.",
+				ours + "cancel."},
 		),
 		listen: []string{ours + "event.", "_INBOX_operator."},
 	},
