@@ -53,7 +53,7 @@ func letterName(d pipeline.DeadDeed) string {
 // [pipeline.DeadFilter].
 func (h *Host) letterVerbs() []natsapi.Verb {
 	verb := func(name string, do func(ctx context.Context, f pipeline.DeadFilter, by string) (any, error)) natsapi.Verb {
-		return natsapi.Verb{Name: name, Serve: func(ctx context.Context, q natsapi.Query) (any, error) {
+		return natsapi.Verb{Name: name, Operators: true, Serve: func(ctx context.Context, q natsapi.Query) (any, error) {
 			var f pipeline.DeadFilter
 			if body := bytes.TrimSpace(q.Body); len(body) > 0 {
 				if err := strict(body, &f); err != nil {
