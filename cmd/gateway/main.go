@@ -205,7 +205,7 @@ func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
 	return func(ctx context.Context) []httpapi.Check {
 		var out []httpapi.Check
 		for _, c := range h.Ready(ctx) {
-			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, Reason: c.Reason})
+			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, State: c.State, Reason: c.Reason})
 		}
 		return out
 	}

@@ -99,6 +99,7 @@ type Host struct {
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail
+	denied    denials
 	agents    *agents
 	runs      *runs
 	seen      seen
