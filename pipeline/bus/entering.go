@@ -39,7 +39,15 @@ func (r *receipts) carry(e protocol.Effect) {
 // accept stores a call, or attaches to the one that has its idempotency key. "Not accepted" is said only where it is
 // proved.
 func (d *durables) accept(ctx context.Context, c *messages.Call, r pipeline.Request) (pipeline.Pending, error) {
-	waits := !r.Submit
+	key := ""
+	if c.IdempotencyKey != "" {
+		key = keyOf(c)
+	}
+	return d.enter(ctx, c, key, !r.Submit)
+}
+
+// enter is accept for a call whose idempotency key, if it is not empty, is recorded at key.
+func (d *durables) enter(ctx context.Context, c *messages.Call, key string, waits bool) (pipeline.Pending, error) {
 	c.Return.Inbox = ""
 	if waits {
 		c.Return.Inbox = d.ends.inbox + messages.Token(c.ID)
@@ -49,10 +57,6 @@ func (d *durables) accept(ctx context.Context, c *messages.Call, r pipeline.Requ
 		return nil, err
 	}
 	p := d.newWaiting(c, waits)
-	key := ""
-	if c.IdempotencyKey != "" {
-		key = keyOf(c)
-	}
 	receipt := d.receipts.expect(c.ID)
 	d.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return o.Accepts.Accept(now, protocol.Request{Call: c.ID, Key: key, Print: printOf(c), Until: at(c.Deadline),

@@ -58,6 +58,7 @@ type Node struct {
 	control   *jet.Bucket
 	switched  map[*pipeline.Managed]bool // stages that a key switches; only the loop that follows the keys uses it
 
+	redrives sync.Mutex
 	subs     subscriptions
 	draining atomic.Bool
 	loop     context.Context // of the node's own goroutines

@@ -51,6 +51,7 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		return err
 	}
 	h.Conn = nc
+	h.denied.watch(nc, h.Config.Bus.Root)
 	if h.URL == "" {
 		h.URL = nc.ConnectedUrlRedacted()
 	}

@@ -99,6 +99,7 @@ type Host struct {
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail
+	denied    denials
 	agents    *agents
 	runs      *runs
 	seen      seen
@@ -175,7 +176,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
