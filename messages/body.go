@@ -153,6 +153,9 @@ func textBody(raw []byte) body {
 
 // Refs lists the claim checks whose bytes are not here yet, so that the bus can fetch them before a stage reads.
 func (c *Call) Refs() []string {
+	if !slices.ContainsFunc(c.bodies.lines, func(l body) bool { return l.ref != "" && l.raw == nil }) {
+		return nil
+	}
 	var refs []string
 	for _, name := range slices.Sorted(maps.Keys(c.bodies.names)) {
 		l := c.bodies.lines[c.bodies.names[name]]

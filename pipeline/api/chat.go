@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Bounds against bodies that nest or multiply. They are far above what real requests hold.
@@ -49,18 +51,19 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 		return c, f
 	}
 	fields := map[string]gjson.Result{}
-	root := gjson.ParseBytes(body)
+	var talk []byte // messages may be large, so nothing copies them
 	odd := ""
-	root.ForEach(func(k, v gjson.Result) bool {
-		if k.Str != "model" && strings.EqualFold(k.Str, "model") {
-			odd = k.Str
+	rawjson.EachField(body, func(key string, raw []byte) {
+		if key != "model" && strings.EqualFold(key, "model") {
+			odd = key
 		}
-		switch k.Str {
-		case "model", "messages", "stream", "n", "tools", "functions", "stop", "max_tokens", "max_completion_tokens",
-			"metadata", "safety_identifier", "user":
-			fields[k.Str] = v
+		switch key {
+		case "messages":
+			talk = raw
+		case "model", "stream", "n", "tools", "functions", "stop", "max_tokens", "max_completion_tokens", "metadata",
+			"safety_identifier", "user":
+			fields[key] = gjson.ParseBytes(raw)
 		}
-		return true
 	})
 	if odd != "" {
 		return c, Invalid(odd, "%s is not known; write model in small letters", odd)
@@ -68,7 +71,7 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
 	}
-	if f := checkMessages(fields["messages"]); f != nil {
+	if f := checkMessages(talk); f != nil {
 		return c, f
 	}
 	switch v := fields["stream"]; v.Type {
@@ -97,7 +100,7 @@ func WellFormed(body []byte) *messages.Fault {
 	if f := JSONText(body); f != nil {
 		return f
 	}
-	if !gjson.ParseBytes(body).IsObject() {
+	if bytes.TrimLeft(body, " \t\r\n")[0] != '{' {
 		return Invalid("", "the body must be a JSON object")
 	}
 	return nil
@@ -113,7 +116,7 @@ func JSONText(body []byte) *messages.Fault {
 		return Invalid("", "the body is empty; send a JSON object")
 	case !utf8.Valid(body):
 		return Invalid("", "the body is not valid UTF-8")
-	case !json.Valid(body):
+	case !rawjson.Valid(body):
 		return Invalid("", "the body is not valid JSON: %s", jsonError(body))
 	}
 	return nil
@@ -141,27 +144,20 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	return nil
 }
 
-func checkMessages(v gjson.Result) *messages.Fault {
-	switch {
-	case !v.Exists():
+func checkMessages(raw []byte) *messages.Fault {
+	if raw == nil {
 		return Invalid("messages", "messages is missing; send at least one message")
-	case !v.IsArray():
-		return Invalid("messages", "messages must be an array")
 	}
-	n, bad := 0, -1
-	v.ForEach(func(_, m gjson.Result) bool {
-		if bad < 0 && !m.IsObject() {
-			bad = n
-		}
-		n++
-		return n <= MaxMessages
-	})
+	all := rawjson.Elements(raw)
 	switch {
-	case n == 0:
+	case all == nil:
+		return Invalid("messages", "messages must be an array")
+	case len(all) == 0:
 		return Invalid("messages", "messages is empty; send at least one message")
-	case n > MaxMessages:
+	case len(all) > MaxMessages:
 		return tooMany("messages", MaxMessages)
-	case bad >= 0:
+	}
+	if bad := slices.IndexFunc(all, func(m []byte) bool { return m[0] != '{' }); bad >= 0 {
 		param := fmt.Sprintf("messages[%d]", bad)
 		return Invalid(param, "%s must be an object", param)
 	}

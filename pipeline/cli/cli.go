@@ -21,6 +21,7 @@ type Run func(ctx context.Context, args []string, out, errOut io.Writer) error
 
 // Main runs a command as this process. If the command fails, Main exits the process with status 1.
 func Main(name string, run Run) {
+	collectRarely(os.Getenv)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

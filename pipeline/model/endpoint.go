@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -135,7 +134,7 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 		limit, key = r.times.Total, "total"
 	}
 	parent := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key)())
 	defer cancel()
 	err := r.do(ctx)
 	if perr := parent.Err(); err != nil && perr != nil {
@@ -215,7 +214,7 @@ func (r *run) do(ctx context.Context) error {
 	return r.readWhole(ctx, res, lively{decoded(res), clock, r.times.Idle, r.idle()})
 }
 
-func (r *run) idle() *messages.Fault {
+func (r *run) idle() func() *messages.Fault {
 	return r.timeout("no more of the reply", r.times.Idle, "models.timeouts.idle")
 }
 
@@ -257,7 +256,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 		return r.provider.explain(f, "broke the connection after %d bytes of its reply: %s", len(b), err)
 	case !utf8.Valid(b):
 		return r.badReply("its reply is not UTF-8")
-	case !json.Valid(b):
+	case !rawjson.Valid(b):
 		f := r.badReply("its reply is not JSON")
 		return r.provider.explain(f, "status=%d %s, %d bytes, not JSON; check its base-url: %s", res.StatusCode,
 			orText(res.Header.Get("Content-Type"), "no content type"), len(b), r.provider.words(upstreamError{}, b))
