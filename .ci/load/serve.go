@@ -57,8 +57,8 @@ func listenAndServe(ctx context.Context, h http.Handler) error {
 // serveUpstream is a model that answers at once, after slowTime if its name says so, or in chunks.
 func serveUpstream(ctx context.Context, _ string) error {
 	return listenAndServe(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := make([]byte, max(r.ContentLength, 0))
-		if _, err := io.ReadFull(r.Body, body); err != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
 			return
 		}
 		head := body[:min(len(body), 200)]
