@@ -116,7 +116,7 @@ func JSONText(body []byte) *messages.Fault {
 		return Invalid("", "the body is empty; send a JSON object")
 	case !utf8.Valid(body):
 		return Invalid("", "the body is not valid UTF-8")
-	case !rawjson.Valid(body):
+	case !messages.IsJSON(body):
 		return Invalid("", "the body is not valid JSON: %s", jsonError(body))
 	}
 	return nil

@@ -256,7 +256,7 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 		return r.provider.explain(f, "broke the connection after %d bytes of its reply: %s", len(b), err)
 	case !utf8.Valid(b):
 		return r.badReply("its reply is not UTF-8")
-	case !rawjson.Valid(b):
+	case !messages.IsJSON(b):
 		f := r.badReply("its reply is not JSON")
 		return r.provider.explain(f, "status=%d %s, %d bytes, not JSON; check its base-url: %s", res.StatusCode,
 			orText(res.Header.Get("Content-Type"), "no content type"), len(b), r.provider.words(upstreamError{}, b))

@@ -59,7 +59,7 @@ func pieces(data []byte) [][]byte {
 	if len(data) == 0 {
 		return nil
 	}
-	if !bytes.ContainsRune(data, '\n') || rawjson.Valid(data) {
+	if !bytes.ContainsRune(data, '\n') || messages.IsJSON(data) {
 		return [][]byte{data}
 	}
 	var out [][]byte
@@ -151,7 +151,7 @@ func (s *relay) add(data []byte, eventName string) error {
 	if !utf8.Valid(data) {
 		data, s.mended = bytes.ToValidUTF8(data, []byte("\uFFFD")), true
 	}
-	if !rawjson.Valid(data) || data[0] != '{' {
+	if !messages.IsJSON(data) || data[0] != '{' {
 		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
 	if e, ok := rawjson.Field(data, "error"); ok && !rawjson.IsNull(e) || eventName == "error" {

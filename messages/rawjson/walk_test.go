@@ -11,7 +11,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-var validSamples = []string{
+var samples = []string{
 	``, ` `, `{}`, `[]`, ` { } `, `{"a":1}`, `{"a":1,}`, `{"a"}`, `{"a":}`, `{a:1}`, `[1,2]`, `[1,]`, `[,1]`, `[1 2]`, `{]`, `[}`,
 	`{"a":[{"b":null}],"c":true,"d":false}`, `nul`, `nulll`, `true`, `tru`, `0`, `-0`, `01`, `-`, `1.`, `.5`, `1.5e3`, `1e`, `1e+`,
 	`1E-7`, `"`, `""`, `"a\"b"`, `"\u12"`, `"\u12aF"`, `"\x"`, "\"a\tb\"", "\"\x7f\xff\"", `"123456789012345"`, `"1234567\n"`,
@@ -20,25 +20,9 @@ var validSamples = []string{
 	strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000), strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001),
 }
 
-func TestValidIsThatOfTheLibrary(t *testing.T) {
-	t.Parallel()
-	for _, s := range validSamples {
-		require.Equal(t, json.Valid([]byte(s)), rawjson.Valid([]byte(s)), "%.60q", s)
-	}
-}
-
-func FuzzValid(f *testing.F) {
-	for _, s := range validSamples {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, in []byte) {
-		require.Equal(t, json.Valid(in), rawjson.Valid(in), "%q", in)
-	})
-}
-
 // FuzzWalk holds the walkers to what the library reads, and to an end where it reads nothing.
 func FuzzWalk(f *testing.F) {
-	for _, s := range validSamples {
+	for _, s := range samples {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -66,22 +50,6 @@ func FuzzWalk(f *testing.F) {
 			for i := range array {
 				require.Equal(t, string(array[i]), string(elements[i]))
 			}
-		}
-	})
-}
-
-func BenchmarkValid(b *testing.B) {
-	in := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("some words and then more ", 400) + `"}]}`)
-	b.Run("ours", func(b *testing.B) {
-		b.SetBytes(int64(len(in)))
-		for b.Loop() {
-			rawjson.Valid(in)
-		}
-	})
-	b.Run("library", func(b *testing.B) {
-		b.SetBytes(int64(len(in)))
-		for b.Loop() {
-			json.Valid(in)
 		}
 	})
 }
