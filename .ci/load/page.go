@@ -46,7 +46,8 @@ func (f *figures) write(page string) error {
 
 func (f *figures) tables() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; %s; medians of %d rounds.\n", f.When, f.Machine, f.Rounds)
+	fmt.Fprintf(&b, "%s; %s; medians of %d rounds; a load average of %.1f when the run began.\n", f.When, f.Machine,
+		f.Rounds, f.Load)
 	for _, s := range cases {
 		var rows []row
 		for _, r := range f.Rows {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -94,6 +95,7 @@ func serveProxy(ctx context.Context, _, upstream string) error {
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 1024},
 		BufferPool:    buffers,
 		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
 	})
 }
 
