@@ -73,7 +73,7 @@ func (o options) rows(ctx context.Context, in *installation, s scenario) (map[st
 	asks := map[string]ask{}
 	for _, p := range in.paths {
 		ask, done, err := caller(p, s, s.callers)
-		if errors.Is(err, errTooLarge) || p.bus != "" && s.stream {
+		if errors.Is(err, errTooLarge) || p.bus != "" && (s.stream || s.model != "") {
 			continue
 		}
 		if err != nil {
