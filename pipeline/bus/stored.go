@@ -32,7 +32,7 @@ type storedCalls struct {
 	mu      sync.Mutex
 	mine    map[string]*mine
 	leaving bool
-	work    sync.WaitGroup
+	work    tally
 }
 
 // mine is one of them.

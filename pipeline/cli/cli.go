@@ -26,6 +26,7 @@ const (
 // Main runs a command as this process and returns if it succeeded. The first SIGINT or SIGTERM asks it to stop, a second
 // SIGINT ends the process at once.
 func Main(c *cobra.Command) {
+	collectRarely(os.Getenv)
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
