@@ -154,8 +154,9 @@ type Options struct {
 	Longest func(r pipeline.Request) time.Duration
 	// StageSlots bounds how many questions of one stage phase this process works on at once; 256.
 	StageSlots int
-	// Version is what the micro service shows.
-	Version string
+	// Version and Metadata are what the micro service shows.
+	Version  string
+	Metadata map[string]string
 }
 
 // Callers serves those who ask by plain NATS requests, and knows nothing of the bus but what it asks a Node for.

@@ -343,6 +343,7 @@ func (h *Host) node(o Options) bus.Options {
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		Embedded: h.server != nil && h.server.Locked(),
+		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
