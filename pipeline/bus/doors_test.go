@@ -116,7 +116,8 @@ func TestALateQuestionIsNotRun(t *testing.T) {
 	late, err := asked.NextMsg(5 * time.Second)
 	require.NoError(t, err)
 	reach(t.Context(), r.Deadline.Add(10*time.Millisecond))
-	require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: late.Subject, Reply: late.Reply, Header: late.Header, Data: late.Data}))
+	copied := &nats.Msg{Subject: late.Subject, Reply: late.Reply, Header: late.Header, Data: late.Data}
+	require.NoError(t, nc.PublishMsg(copied))
 	require.Eventually(t, func() bool {
 		d, err := n.Diagnostics(t.Context())
 		require.NoError(t, err)
@@ -155,7 +156,8 @@ func TestAServerThatIsDownIsSaid(t *testing.T) {
 	require.NoError(t, err)
 	cfg := classes(bus.Config{})
 	require.NoError(t, bus.Provision(t.Context(), js, cfg))
-	n, err := bus.New(t.Context(), bus.Options{Config: cfg, Conn: nc, Log: testLog(), Entry: true, Targets: roles(pipeline.TargetFunc(echo))})
+	o := bus.Options{Config: cfg, Conn: nc, Log: testLog(), Entry: true, Targets: roles(pipeline.TargetFunc(echo))}
+	n, err := bus.New(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, n.Start(t.Context()))
 	require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
@@ -180,7 +182,8 @@ func TestAServerThatIsDownIsSaid(t *testing.T) {
 func TestAStoppedNodeIsDeaf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
-	n := w.start(bus.Options{Entry: true, Manager: manager(t, through("a", 10)), Targets: roles(pipeline.TargetFunc(echo))})
+	o := bus.Options{Entry: true, Manager: manager(t, through("a", 10)), Targets: roles(pipeline.TargetFunc(echo))}
+	n := w.start(o)
 	nc := w.conn()
 	_, err := nc.Request("$SRV.PING.shallot", nil, 5*time.Second)
 	require.NoError(t, err)
@@ -249,7 +252,8 @@ func TestACancelCutsAWaitShort(t *testing.T) {
 	both(t, func(t *testing.T, cfg bus.Config) {
 		w := newWorld(t, cfg)
 		var runs atomic.Int32
-		n := w.node(bus.Options{Entry: true, Targets: roles(counted(&runs)), Manager: manager(t, again(messages.Model, 5, 30*time.Second))})
+		m := manager(t, again(messages.Model, 5, 30*time.Second))
+		n := w.node(bus.Options{Entry: true, Targets: roles(counted(&runs)), Manager: m})
 		nc := w.conn()
 		for name, cancel := range map[string]func(p pipeline.Pending){
 			"they leave": func(p pipeline.Pending) { p.Leave() },
