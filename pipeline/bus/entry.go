@@ -57,7 +57,11 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	if c.Trace.Parent == "" {
+	switch {
+	case c.Trace.Parent != "":
+	case n.opts.Root != nil:
+		c.Trace = n.opts.Root(c.Kind)
+	default:
 		c.Trace.Parent = newTrace()
 	}
 	c.Deadline = c.Accepted.Add(n.maxTime(r))
@@ -127,13 +131,16 @@ func fingerprint(c *messages.Call) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// noParent is the parent of a call that a stage makes and that belongs to no other.
+const noParent = "none"
+
 // Call implements pipeline.Caller for stages and agents that need a whole call of their own: a child of the call whose
 // phase asks for it. It has a slip of its own and is bound to this process; nothing of it is stored, whatever key it
 // has, because its stage remembers what must not be done again. It ends with ctx, its parent's time, at the latest.
 func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	parent := c.Parent
 	if parent == "" {
-		parent = "none"
+		parent = noParent
 	}
 	body := c.Request()
 	if text, ok := c.RequestText(); ok {

@@ -77,14 +77,16 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	if err := h.unshelve(ctx, c); err != nil {
 		return err
 	}
-	switch {
-	case p.Delayed && p.Decided.Fault != nil:
-		turnHere(c, p.Decided.Fault)
+	switch f := p.Decided.Fault; {
+	case p.Delayed && f != nil:
+		turnHere(c, f)
 	case p.Delayed: // it goes on where it is, as if it had waited in its process
-	case p.Decided.Fault != nil:
-		pipeline.FailHold(c, p.Decided.Fault)
-	default:
+	case f == nil:
 		c.Note(messages.NoteAnswer, p.Decided.Answer)
+	case c.Slip.AtTarget() && f.Code != messages.Cancelled: // the target decides what follows from it
+		c.Note(messages.NoteUnanswered, pipeline.Unanswered{Question: p.Question, Fault: f})
+	default:
+		pipeline.FailHold(c, f)
 	}
 	if !p.Delayed {
 		c.Deadline = time.Now().UTC().Add(p.Left + lookUpTime)
@@ -105,9 +107,9 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	return nil
 }
 
-// lookUpTime is what it takes to find out that no other owner has a resumed call. It is not the call's own time, of which
-// there may be less.
-const lookUpTime = time.Second
+// lookUpTime is what it takes at most to find out that no other owner has a resumed call: right after a start all are
+// given time to come back. It is not the call's own time, of which there may be less.
+const lookUpTime = 5 * time.Second
 
 // resumeTime is how long a resumed call is tried to be put into the queue by the process that resumed it. Then whoever
 // sweeps next tries.

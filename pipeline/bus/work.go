@@ -231,6 +231,7 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 		c.Fail(messages.AsFault(err, messages.TargetOrigin))
 	} else {
 		pipeline.RunTarget(ctx, j.class.role.Target, c, m.emitter(j, c))
+		c.NoteTargetTook(time.Since(begin))
 	}
 	var failed error
 	if c.Fault != nil {

@@ -34,6 +34,11 @@ func (c *checker) rules(cfg *Config) {
 		at := fmt.Sprintf("agent.agents[%d]", i)
 		names = c.unique(names, a.Name, at+".name")
 		c.object(a.OutputSchema, at+".output-schema")
+		for key, rule := range a.State {
+			if rule != "append" && rule != "replace" {
+				c.fail(at+".state."+key, "%q; known: append, replace", clip(rule))
+			}
+		}
 	}
 }
 

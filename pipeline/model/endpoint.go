@@ -111,6 +111,7 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 		return err
 	}
 	if f := e.patience.refuses(p, name); f != nil {
+		c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: p.Name, Model: name})
 		e.report(ctx, c, name, f, 0)
 		return f
 	}
@@ -142,6 +143,7 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key))
 	defer cancel()
 	err := r.do(ctx)
+	c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: p.Name, Model: model, FirstMicros: r.first.Microseconds()})
 	if perr := parent.Err(); err != nil && perr != nil {
 		return perr // the caller's reason counts, whatever error the connection gave
 	}
@@ -182,10 +184,13 @@ type run struct {
 	body     []byte
 	times    Timeouts
 	share    *clock // runs until something was shown
+	began    time.Time
+	first    time.Duration // from began to the first token of a stream
 }
 
 func (r *run) do(ctx context.Context) error {
 	begin := time.Now()
+	r.began = begin
 	ctx, r.share = r.hurry(ctx)
 	defer r.share.end()
 	ctx, clock := newClock(ctx)

@@ -205,7 +205,9 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		}
 		delta, _ := rawjson.Field(c, "delta")
 		full := substance(delta)
-		s.sawToken = s.sawToken || full
+		if full && !s.sawToken {
+			s.sawToken, s.run.first = true, time.Since(s.run.began)
+		}
 		switch {
 		case !finishes(c):
 			now = append(now, c)

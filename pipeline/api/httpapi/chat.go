@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -67,6 +68,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	if err != nil {
 		s.notEnded(w, r, pending.ID(), err)
 		return
+	}
+	if _, text := c.ReplyText(); req.Wire == messages.ResponsesWire && c.HasReply() && !text {
+		c.SetReply(view.Echo(req.Body, c.Reply()))
 	}
 	s.finish(w, r, c)
 }
@@ -229,7 +233,7 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
-	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Model && !mayRead(id, c): // another key's call
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Agent && !id.MayAgent(c.Agent), c.Kind == messages.Model && !mayRead(id, c): // another key's call
 		writeFault(w, api.Refused(messages.NotFound, "no call %s", call))
 	default:
 		s.finish(w, r, c)

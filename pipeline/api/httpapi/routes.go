@@ -139,6 +139,12 @@ func (s *Server) wrap(t *router) http.Handler {
 		if len(r.TransferEncoding) > 0 || s.stopping.Load() {
 			w.Header().Set("Connection", "close")
 		}
+		done := func(string, int) {}
+		if s.Observer != nil {
+			var ctx context.Context
+			ctx, done = s.Observer.Request(r)
+			r = r.WithContext(ctx)
+		}
 		defer func() {
 			p := recover()
 			if p != nil {
@@ -147,6 +153,7 @@ func (s *Server) wrap(t *router) http.Handler {
 			if a.status == 0 && r.Context().Err() != nil {
 				a.status = messages.Cancelled.Info().Status // for the log; the caller does not read it
 			}
+			done(r.Pattern, a.status)
 			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
@@ -183,6 +190,12 @@ func levelOf(path string, status int) slog.Level {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo
+}
+
+// RequestObserver measures requests. Request is told of one before anything is done for it, and may change its trace
+// headers; done is called at its end with the pattern of its route, empty if there is none, and the status.
+type RequestObserver interface {
+	Request(r *http.Request) (ctx context.Context, done func(route string, status int))
 }
 
 type beginKey struct{}
