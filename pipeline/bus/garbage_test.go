@@ -65,7 +65,8 @@ func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 // settled waits until the queue is empty.
 func (w *world) settled() {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { return w.queued() == 0 }, 15*time.Second, 20*time.Millisecond, "the queue is empty")
+	empty := func() bool { return w.queued() == 0 }
+	require.Eventually(w.t, empty, 15*time.Second, 20*time.Millisecond, "the queue is empty")
 }
 
 // What cannot be read where calls and questions come is kept as a dead letter, once, and stops no work.
@@ -140,8 +141,8 @@ func TestNoMessageKillsAProcess(t *testing.T) {
 		subjects := w.heardBy(own)
 		require.Greater(t, len(subjects), 30)
 		nc := w.conn()
-		replies := []string{"", nc.NewInbox(), "shallot.v1.reply.m.secret", "shallot.v1.reply.m.secret.1", "shallot.v1.reply.",
-			"shallot.v1.reply." + n.Name() + ".x.77777", "elsewhere"}
+		replies := []string{"", nc.NewInbox(), "shallot.v1.reply.m.secret", "shallot.v1.reply.m.secret.1",
+			"shallot.v1.reply.", "shallot.v1.reply." + n.Name() + ".x.77777", "elsewhere"}
 		for i, subject := range subjects {
 			if strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
 				continue // the server refuses it
@@ -168,7 +169,8 @@ func TestNoMessageKillsAProcess(t *testing.T) {
 	})
 }
 
-// Garbage that names a living question, or lies where its answer or its work's outcome is awaited, does not end the call.
+// Garbage that names a living question, or lies where its answer or its work's outcome is awaited, does not end the
+// call.
 func TestGarbageEndsNoLivingCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
@@ -199,7 +201,8 @@ func TestGarbageEndsNoLivingCall(t *testing.T) {
 					h[k] = v
 				}
 			}
-			for _, to := range []string{q.Reply + ".m", q.Reply + "." + n.Name(), root + ".out." + p.ID() + ".1.done." + n.Name(),
+			for _, to := range []string{q.Reply + ".m", q.Reply + "." + n.Name(),
+				root + ".out." + p.ID() + ".1.done." + n.Name(),
 				fmt.Sprint(root, ".has.", p.ID(), ".1.true.m"), root + ".stored.c." + messages.Token(p.ID())} {
 				require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: to, Data: m.Data, Header: h}))
 			}
@@ -241,15 +244,16 @@ func TestAnEndGoesNowhereButToAnInbox(t *testing.T) {
 		_, err := nc.Subscribe(subject, func(m *nats.Msg) { got <- m.Subject })
 		require.NoError(t, err)
 	}
-	for _, address := range []string{"elsewhere.inbox", "$KV.shallot_control.stage.model.s.enabled", "_INBOX.*", "_INBOX.>",
-		"shallot.v1.control.report", "_INBOX. x"} {
+	for _, address := range []string{"elsewhere.inbox", "$KV.shallot_control.stage.model.s.enabled", "_INBOX.*",
+		"_INBOX.>", "shallot.v1.control.report", "_INBOX. x"} {
 		c := messages.NewCall(messages.Model, "default", []byte(chatBody))
 		c.Deadline = time.Now().Add(10 * time.Second)
 		c.Slip.At = -1
 		c.Return.Inbox, c.Return.Caller = address, address
 		wire, err := c.Marshal()
 		require.NoError(t, err)
-		m := &nats.Msg{Subject: messages.Subjects{}.Queued(messages.Model, "default", "default", c.ID), Data: wire, Header: nats.Header{}}
+		subject := messages.Subjects{}.Queued(messages.Model, "default", "default", c.ID)
+		m := &nats.Msg{Subject: subject, Data: wire, Header: nats.Header{}}
 		for k, v := range good.Header {
 			m.Header[k] = v
 		}

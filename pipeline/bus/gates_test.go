@@ -107,8 +107,8 @@ func code(t *testing.T, err error) messages.Code {
 	return f.Code
 }
 
-// Every process goes while a call waits. It goes on at the same point in another one; the stage before the gate does not
-// run again, nobody is asked again, and the tool runs once (HI-12).
+// Every process goes while a call waits. It goes on at the same point in another one; the stage before the gate does
+// not run again, nobody is asked again, and the tool runs once (HI-12).
 func TestAHeldCallOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	g := newGates(t, bus.Config{}, time.Hour)

@@ -107,9 +107,9 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	return nil
 }
 
-// lookUpTime is what it takes to find out that no other owner has a resumed call. It is not the call's own time, of which
-// there may be less.
-const lookUpTime = time.Second
+// lookUpTime is what it takes at most to find out that no other owner has a resumed call: right after a start all are
+// given time to come back. It is not the call's own time, of which there may be less.
+const lookUpTime = 5 * time.Second
 
 // resumeTime is how long a resumed call is tried to be put into the queue by the process that resumed it. Then whoever
 // sweeps next tries.

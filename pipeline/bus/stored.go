@@ -143,8 +143,8 @@ func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, o
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
-	asked := s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent)
-	if asked && c.Fault == nil { // one that was cancelled while it was held says so itself
+	unasked := s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent)
+	if unasked && c.Fault == nil { // one that was cancelled while it was held says so itself
 		o.cancel(pipeline.ErrCancelled)
 	}
 	return o, false

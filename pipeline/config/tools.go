@@ -27,7 +27,7 @@ type Tooling struct {
 type Executor struct {
 	CorePool      int `yaml:"core-pool" doc:"At most max-pool, which it follows if not given; otherwise without effect." min:"1" max:"100000"`
 	MaxPool       int `yaml:"max-pool" doc:"Slots: tools that one worker runs at once." min:"1" max:"100000"`
-	QueueCapacity int `yaml:"queue-capacity" doc:"Calls that a worker may hold beyond its slots." min:"0" max:"1000000"`
+	QueueCapacity int `yaml:"queue-capacity" doc:"Calls of one class that a worker may hold beyond its slots." min:"0" max:"1000000"`
 }
 
 // ToolTimeouts are the times of one attempt.

@@ -157,7 +157,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
-	name := bus.NewName(h.server != nil && h.server.Locked())
+	name := bus.NewName(h.locked())
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
@@ -337,12 +337,15 @@ func (h *Host) provider(name string) string {
 	return p.Name
 }
 
+// locked reports whether this process holds the lock of the embedded server's directory.
+func (h *Host) locked() bool { return h.server != nil && h.server.Locked() }
+
 func (h *Host) node(o Options) bus.Options {
 	cfg := h.busConfig()
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
-		Embedded: h.server != nil && h.server.Locked(),
+		Embedded: h.locked(),
 		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)

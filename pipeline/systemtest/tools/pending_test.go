@@ -2,7 +2,6 @@ package tools_test
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -32,7 +31,7 @@ func pendingRetries(t testing.TB, n int) int {
 	b := startRows(t, "tool-retry: {base-delay: 50s, max-delay: 50s}", "",
 		"    - {name: t, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	b.do(t, "t", `{"row":"warm"}`)
-	before := runtime.NumGoroutine()
+	before := goroutines()
 	var wg sync.WaitGroup
 	for from := range 64 {
 		wg.Go(func() {
@@ -51,7 +50,7 @@ func pendingRetries(t testing.TB, n int) int {
 	require.Equal(t, n, b.count("waits"), "each has run once and waits")
 	more := 0
 	require.Eventually(t, func() bool {
-		more = runtime.NumGoroutine() - before
+		more = goroutines() - before
 		return more < n+50
 	}, 10*time.Second, 50*time.Millisecond)
 	return more
