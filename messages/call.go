@@ -24,6 +24,29 @@ const (
 // Valid reports whether k is one of the closed list of kinds.
 func (k Kind) Valid() bool { return k == Model || k == Tool || k == Agent }
 
+// Wire names the API whose bodies a model call has, from the caller to the stages and back.
+type Wire string
+
+// The wires.
+const (
+	ChatWire      Wire = "chat"      // OpenAI chat completions
+	ResponsesWire Wire = "responses" // OpenAI and Open Responses
+	MessagesWire  Wire = "messages"  // Anthropic Messages
+)
+
+// Valid reports whether w is one of the closed list of wires, or empty.
+func (w Wire) Valid() bool {
+	return w == "" || w == ChatWire || w == ResponsesWire || w == MessagesWire
+}
+
+// Or returns the wire, ChatWire where it is empty.
+func (w Wire) Or() Wire {
+	if w == "" {
+		return ChatWire
+	}
+	return w
+}
+
 // Names of the bodies that every call may have. A stage that may say Again also owns KeptPrefix + its name.
 const (
 	RequestBody = "request"
@@ -35,9 +58,10 @@ const (
 // reached by methods, because they are kept verbatim as bytes and shared between names. A Call is not safe for
 // concurrent use.
 type Call struct {
-	Wire      int    `json:"v"`
-	ID        string `json:"id"` // UUIDv7
-	Kind      Kind   `json:"kind"`
+	ID   string `json:"id"` // UUIDv7
+	Kind Kind   `json:"kind"`
+	// Wire is how the bodies of a model call are written; empty, as in all calls of older builds, is ChatWire.
+	Wire      Wire   `json:"wire,omitempty"`
 	Tenant    string `json:"tenant"` // decided by the entry, never by a body
 	Role      string `json:"role,omitempty"`
 	Session   string `json:"session,omitempty"`
@@ -96,7 +120,7 @@ func (c *Call) MayModel(name string) bool { return AnyGlob(c.Models, name) }
 // NewCall returns a call with a fresh id and the given request body. Deadline, slip and the rest are the entry's to
 // set. The body is compacted once, here; one that is not JSON travels as a JSON string and is marked text.
 func NewCall(kind Kind, tenant string, request []byte) *Call {
-	c := &Call{Wire: WireVersion, ID: NewID(), Kind: kind, Tenant: tenant, Accepted: time.Now().UTC()}
+	c := &Call{ID: NewID(), Kind: kind, Tenant: tenant, Accepted: time.Now().UTC()}
 	c.SetRequest(request)
 	return c
 }

@@ -46,3 +46,16 @@ func (c *Call) Edits() string {
 	}
 	return strings.Join(out, ", ")
 }
+
+// Dropped says what the provider's wire could not say of the request: "logit_bias, seed". It is empty where nothing was
+// lost. Names may be the caller's own, so no more than 32 are told, each cut to 64 bytes.
+func (c *Call) Dropped() string {
+	const most, longest = 32, 64
+	var names []string
+	c.Noted(NoteDropped, &names)
+	names = names[:min(len(names), most)]
+	for i, n := range names {
+		names[i] = strings.ToValidUTF8(n[:min(len(n), longest)], "")
+	}
+	return strings.Join(names, ", ")
+}

@@ -71,8 +71,11 @@ func golden() map[string]*messages.Call {
 
 	claim := fixed(`{"model":"m1","big":"0123456789"}`)
 	_ = claim.Spill(10, func([]byte) (string, error) { return "sha256-abc", nil })
-	return map[string]*messages.Call{"fresh": fresh, "two-kept": kept, "one-line-shared": shared, "fault-text": fault,
-		"claim-check": claim}
+
+	wire := fixed(`{"model":"m1","max_tokens":9,"messages":[]}`)
+	wire.Wire = messages.MessagesWire
+	return map[string]*messages.Call{"wire-messages": wire, "fresh": fresh, "two-kept": kept,
+		"one-line-shared": shared, "fault-text": fault, "claim-check": claim}
 }
 
 func TestGoldenWire(t *testing.T) {

@@ -11,6 +11,7 @@ func (w *writer) call(c *Call, version int, stored bool) {
 	w.b = appendQuoted(w.b, c.ID)
 	w.key("kind")
 	w.b = appendQuoted(w.b, string(c.Kind))
+	w.text("wire", string(c.Wire))
 	w.key("tenant")
 	w.b = appendQuoted(w.b, c.Tenant)
 	w.text("role", c.Role)
@@ -53,6 +54,8 @@ func (r *reader) field(c *Call, key string) (known bool) {
 		c.ID = r.text()
 	case "kind":
 		c.Kind = Kind(r.text())
+	case "wire":
+		c.Wire = Wire(r.text())
 	case "tenant":
 		c.Tenant = r.text()
 	case "role":

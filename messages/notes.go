@@ -31,7 +31,23 @@ const (
 	// with a failure: a JSON object of strings, by lower-case name (x-ratelimit-*, retry-after-ms,
 	// x-upstream-request-id). Writer: the model endpoint. Readers: remote stages, callers.
 	NoteUpstreamHeaders = "upstream.headers"
-	// NoteJumpTo is "end" where a call was ended because it was over its limit. Writer: call-limit. Readers: outside.
+	// NoteUpstreamError is the provider's own error body where it refused a request in the caller's own wire, without
+	// our secrets. Writer: the model endpoint. Readers: the faces.
+	NoteUpstreamError = "upstream.error"
+	// NoteWireHeaders holds headers of the caller that belong to the body in its wire (anthropic-version,
+	// anthropic-beta): a JSON object of strings. Writers: the faces. Reader: the model endpoint.
+	NoteWireHeaders = "wire.headers"
+	// NoteDropped lists what the provider's wire could not say of the request; it becomes the header Shallot-Dropped.
+	// Writer: the model endpoint. Readers: callers.
+	NoteDropped = "wire.dropped"
+	// NoteTargetRun says of the last run of the target how long it took and who was asked; see [TargetRun]. It is there
+	// until the call is back with its owner. Writers: the model endpoint, the bus. Reader: the bus.
+	NoteTargetRun = "target.run"
+	// NoteTargetSpan is the trace context of the target's last run, where it is traced: the next run links to it. Writer
+	// and reader: whoever traces.
+	NoteTargetSpan = "target.span"
+	// NoteJumpTo says where the run that a model call belongs to goes on: model, tool or end. Writers: pipeline.Step for a
+	// stage that jumps, call-limit. Reader: the agent loop.
 	NoteJumpTo = "jump_to"
 
 	// Retries.
@@ -66,12 +82,28 @@ const (
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).
 	NoteAnswer = "hold.answer"
+	// NoteSuspended holds the question of a target that waits for an answer. Writer and reader: pipeline.
+	NoteSuspended = "target.suspended"
+	// NoteUnanswered holds the fault that says why a suspended target gets no answer. Writer: the bus. Reader: the target.
+	NoteUnanswered = "hold.unanswered"
 	// NoteResumed marks a call that goes on after its hold, until a process takes it; its value is the generation of
 	// the hold. Writer and reader: the bus.
 	NoteResumed = "hold.resumed"
 	// NoteWaiting is where a call waits for an absent stage: it goes into the fault if the stage never comes. Writer
 	// and reader: the bus.
 	NoteWaiting = "bus.waiting"
+
+	// Agent runs.
+
+	// NoteRunState holds the state of the run that a call belongs to: an object of values by key. Writer: the agent loop.
+	// Readers: stages of model and tool calls.
+	NoteRunState = "run.state"
+	// NoteRunUpdate lists the updates that stages make to the state of the run, in order, each an object of values by key.
+	// Writers: hooks and other stages. Reader: the agent loop.
+	NoteRunUpdate = "run.update"
+	// NoteToolCall is the model's own id of the tool call that a call of a run carries out. Writer: the agent loop. Reader:
+	// approval, which binds a grant to it.
+	NoteToolCall = "run.toolCall"
 
 	// Model stages.
 

@@ -156,13 +156,13 @@ func ReadQuestion(data []byte) (*Question, error) {
 	if err := opens(first); err != nil {
 		return nil, err
 	}
-	c, t, p, r := &Call{}, table{}, place{}, newReader(first)
+	c, t, p, r, version := &Call{}, table{}, place{}, newReader(first), 0
 	q := &Question{Call: c}
 	var away []tableName
 	r.object(func(key string) bool {
 		switch key {
 		case "v":
-			c.Wire = r.version(HopVersion)
+			version = r.version(HopVersion)
 		case "until":
 			q.Until = r.time()
 		case "fault":
@@ -181,7 +181,7 @@ func ReadQuestion(data []byte) (*Question, error) {
 		}
 		return true
 	})
-	if r.end(c.Wire, HopVersion); r.err != nil {
+	if r.end(version, HopVersion); r.err != nil {
 		return nil, r.err
 	}
 	if err := t.fill(rest, more); err != nil {

@@ -18,7 +18,7 @@ func (c *Call) Marshal() ([]byte, error) {
 		}
 	}
 	w := writer{b: append(make([]byte, 0, lineSize+t.size()), '{')}
-	w.call(c, c.Wire, true)
+	w.call(c, WireVersion, true)
 	w.slip(&c.Slip, true)
 	w.notes("notes", c.Notes)
 	if c.Fault != nil {
@@ -40,11 +40,11 @@ func Unmarshal(data []byte) (*Call, error) {
 	if err := opens(first); err != nil {
 		return nil, err
 	}
-	c, t, r := &Call{}, table{}, newReader(first)
+	c, t, r, version := &Call{}, table{}, newReader(first), 0
 	r.object(func(key string) bool {
 		switch key {
 		case "v":
-			c.Wire = r.version(WireVersion)
+			version = r.version(WireVersion)
 		case "bodies":
 			r.tableNames(&t)
 		case "lines":
@@ -54,7 +54,7 @@ func Unmarshal(data []byte) (*Call, error) {
 		}
 		return true
 	})
-	if r.end(c.Wire, WireVersion); r.err != nil {
+	if r.end(version, WireVersion); r.err != nil {
 		return nil, r.err
 	}
 	if err := t.fill(rest, more); err != nil {
@@ -104,6 +104,8 @@ func (c *Call) check() error {
 		return fmt.Errorf("wire: the call has no id")
 	case !c.Kind.Valid():
 		return fmt.Errorf("wire: kind %q; known: model, tool, agent", c.Kind)
+	case !c.Wire.Valid():
+		return fmt.Errorf("wire: the call speaks %q; known: chat, responses, messages", c.Wire)
 	case c.Tenant == "":
 		return fmt.Errorf("wire: the call has no tenant")
 	}

@@ -19,6 +19,7 @@ import (
 // The reference: line 1 by encoding/json, as the first builds wrote and read it.
 
 type refHeader struct {
+	Version int `json:"v"`
 	*refCall
 	Bodies map[string]int `json:"bodies"`
 	Lines  []refLine      `json:"lines"`
@@ -34,7 +35,7 @@ type refLine struct {
 
 func refMarshal(c *Call) ([]byte, error) {
 	t := tableOf(&c.bodies, nil)
-	h := refHeader{refCall: (*refCall)(c), Bodies: map[string]int{}}
+	h := refHeader{Version: WireVersion, refCall: (*refCall)(c), Bodies: map[string]int{}}
 	for _, n := range t.names {
 		h.Bodies[n.name] = n.line
 	}
@@ -53,14 +54,14 @@ func refMarshal(c *Call) ([]byte, error) {
 func refUnmarshal(data []byte) (*Call, error) {
 	first, rest, more := cutLine(data)
 	c := &Call{}
-	h := refHeader{refCall: (*refCall)(c)}
+	h := refHeader{Version: WireVersion, refCall: (*refCall)(c)}
 	dec := json.NewDecoder(bytes.NewReader(first))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&h); err != nil {
 		return nil, err
 	}
-	if dec.InputOffset() != int64(len(first)) || h.Wire != WireVersion {
-		return nil, fmt.Errorf("more than the call, or version %d", h.Wire)
+	if dec.InputOffset() != int64(len(first)) || h.Version != WireVersion {
+		return nil, fmt.Errorf("more than the call, or version %d", h.Version)
 	}
 	var t table
 	for _, name := range slices.Sorted(maps.Keys(h.Bodies)) {
@@ -224,7 +225,8 @@ func drawSlip(t *rapid.T) (s Slip) {
 
 func drawCall(t *rapid.T) *Call {
 	kind := rapid.SampledFrom([]Kind{Model, Tool, Agent}).Draw(t, "kind")
-	c := &Call{Wire: WireVersion, ID: "id" + drawText(t, "id"), Kind: kind, Tenant: "t" + drawText(t, "tenant")}
+	wire := rapid.SampledFrom([]Wire{"", ChatWire, ResponsesWire, MessagesWire}).Draw(t, "wire")
+	c := &Call{Wire: wire, ID: "id" + drawText(t, "id"), Kind: kind, Tenant: "t" + drawText(t, "tenant")}
 	for _, at := range []*string{&c.Role, &c.Session, &c.Run, &c.User, &c.Agent, &c.Tool, &c.RequestID,
 		&c.IdempotencyKey, &c.Fingerprint,
 		&c.Parent, &c.Cache, &c.Return.Inbox, &c.Return.Caller, &c.Trace.Parent, &c.Trace.State} {

@@ -11,7 +11,8 @@ import (
 // already decided tenant and role.
 type Request struct {
 	Kind           messages.Kind
-	Tool           string // for kind tool
+	Wire           messages.Wire // of the body of a model call; empty: chat
+	Tool           string        // for kind tool
 	Body           []byte
 	Tenant         string
 	Role           string
@@ -77,6 +78,7 @@ type Delta struct {
 type Marks struct {
 	Degraded string // Shallot-Degraded
 	Edited   string // Shallot-Edited
+	Dropped  string // Shallot-Dropped
 }
 
 // Each calls f for each mark that is known, by the name of its header.
@@ -86,5 +88,8 @@ func (m Marks) Each(f func(header, value string)) {
 	}
 	if m.Edited != "" {
 		f("Shallot-Edited", m.Edited)
+	}
+	if m.Dropped != "" {
+		f("Shallot-Dropped", m.Dropped)
 	}
 }

@@ -75,6 +75,8 @@ var arrows = []arrow{
 	{[]string{"pipeline/stream", "pipeline/tool", "pipeline/remotestage"}, []string{"messages", "pipeline!"}},
 	{[]string{"pipeline/evicted", "pipeline/todolist"}, []string{"messages", "pipeline!", "pipeline/tool"}},
 	{[]string{"pipeline/texts"}, []string{"messages"}},
+	{[]string{"pipeline/calls!", "pipeline/telemetry"}, []string{"messages", "pipeline!"}},
+	{[]string{"pipeline/calls"}, []string{"messages", "pipeline!", "pipeline/calls"}},
 	{[]string{"stages"}, []string{"messages", "pipeline!", "pipeline/tool", "pipeline/evicted", "pipeline/todolist",
 		"pipeline/texts"}},
 	{[]string{"pipeline/model"}, []string{"messages", "pipeline!", "pipeline/stream"}},
@@ -82,18 +84,20 @@ var arrows = []arrow{
 	{[]string{"pipeline/bus"}, []string{"messages", "pipeline!", "pipeline/stream",
 		"pipeline/protocol", "pipeline/bus/jet"}},
 	{[]string{"pipeline/api/httpapi", "pipeline/api/mcpapi", "pipeline/api/natsapi", "pipeline/api"},
-		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/api!",
-			"pipeline/api/inflight"}},
+		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/calls!",
+			"pipeline/api!", "pipeline/api/inflight"}},
+	{[]string{"pipeline/agent"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
 	{[]string{"pipeline/config"}, []string{"messages"}},
 }
 
 // knowNATS are the rooms that may import NATS and watermill. Nothing that a row of arrows puts below them can reach it.
 var knowNATS = []string{"pipeline/bus", "pipeline/api/natsapi", "pipeline/toolbox/natstool",
-	"pipeline/host", "pipeline/cli", "pipeline/systemtest", "examples", ".ci"}
+	"pipeline/calls/natscalls", "pipeline/host", "pipeline/cli", "pipeline/systemtest", "examples", ".ci"}
 
 // knowNoTransport are the rooms that reach neither NATS nor watermill nor net/http, over any number of imports.
 var knowNoTransport = []string{"messages", "stages", "pipeline!", "pipeline/protocol", "pipeline/stream", "pipeline/tool",
-	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/pipelinetest"}
+	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/agent", "pipeline/calls!",
+	"pipeline/pipelinetest"}
 
 // The commands are flags and wiring.
 var commandsImport = []string{"pipeline/host", "pipeline/api", "pipeline/config", "pipeline/cli"}

@@ -29,6 +29,7 @@ type Manager struct {
 type Managed struct {
 	Stage
 	Seq         int // registration sequence, the tie-break of equal orders
+	byDefault   bool
 	enabled     atomic.Bool
 	invocations atomic.Int64
 	nanos       atomic.Int64
@@ -38,6 +39,9 @@ type Managed struct {
 
 // Enabled reports whether the stage's switch is on.
 func (m *Managed) Enabled() bool { return m.enabled.Load() }
+
+// Default is how the switch stands if nobody switches: as the stage was registered.
+func (m *Managed) Default() bool { return m.byDefault }
 
 // Register adds a stage. It refuses a stage that could not run, and a second stage of the same kind and name. A stage
 // without an order gets DefaultOrder; order 0 belongs to mandatory stages.
@@ -56,7 +60,7 @@ func (m *Manager) Register(s Stage, enabled bool) error {
 			return fmt.Errorf("stage %s: registered twice for kind %s", s.Name, s.Kind)
 		}
 	}
-	n := &Managed{Stage: s, Seq: len(old)}
+	n := &Managed{Stage: s, Seq: len(old), byDefault: enabled}
 	n.enabled.Store(enabled)
 	all := append(slices.Clone(old), n)
 	m.stages.Store(&all)

@@ -131,7 +131,8 @@ func TestStepReports(t *testing.T) {
 		require.Contains(t, c.Fault.Message, "agent loop")
 		c, _, r := run(messages.Agent, jump, "model")
 		require.Nil(t, c.Fault)
-		require.Equal(t, "Jump", r.Verdict.String())
+		require.Equal(t, "Continue", r.Verdict.String(), "a run begins at its model anyway")
+		require.JSONEq(t, `"model"`, string(c.Notes[messages.NoteJumpTo]))
 	})
 	t.Run("jump to end with a reply is an answer (contracts 15)", func(t *testing.T) {
 		t.Parallel()

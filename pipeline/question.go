@@ -124,14 +124,21 @@ func Apply(s Stage, c *messages.Call, a *messages.Answer) (Next, Report) {
 	if err := a.Apply(c); err != nil {
 		p.err = Closed(messages.NewFault(messages.StageError,
 			"stage %s: the answer of its member %q cannot be used: %v", s.Name, a.Member, err))
-		return finish(s, c, was, p)
+		return finishOf(a.Member, s, c, was, p)
 	}
 	if a.Error != nil {
 		p.err, p.over, p.stack = thrownAgain(s.Name, a.Error), a.Error.Over, a.Error.Stack
 	} else {
 		p.verdict = verdictOf(a)
 	}
-	return finish(s, c, was, p)
+	return finishOf(a.Member, s, c, was, p)
+}
+
+// finishOf is finish for a phase that a member ran.
+func finishOf(member string, s Stage, c *messages.Call, was messages.Outcome, p performed) (Next, Report) {
+	next, r := finish(s, c, was, p)
+	r.Member = member
+	return next, r
 }
 
 // verdictOf returns the verdict that an answer names; for an unknown name the zero verdict, which judge refuses.

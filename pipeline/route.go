@@ -151,6 +151,13 @@ func (c *routeCheck) alone(s Stage) {
 			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole",
 			at(s))
 	}
+	bare := len(s.ApplyTo) == 0 || slices.Contains(s.ApplyTo, ApplyBare)
+	if c.kind == messages.Model && bare && s.Before != nil &&
+		writesPart(s, "request") {
+		c.add("edits-every-request", LevelWarning, []Stage{s},
+			"%s edits the requests of all callers, also of clients that ask gateways to leave them as they are, such "+
+				"as Claude Code; apply-to says whose it edits", at(s))
+	}
 }
 
 func at(s Stage) string { return fmt.Sprintf("%s (%d)", s.Name, s.Order) }

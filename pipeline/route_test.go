@@ -91,6 +91,13 @@ func TestCheckRoute(t *testing.T) {
 				s.Role, s.Writes = pipeline.RoleCache,
 					[]string{"reply"}
 			})}},
+		"an editor of every caller's requests": {"edits-every-request", pipeline.LevelWarning,
+			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
+				s.Kind, s.Writes = messages.Model, []string{"request.messages"}
+			})},
+			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
+				s.Kind, s.Writes, s.ApplyTo = messages.Model, []string{"request.messages"}, []string{pipeline.ApplyAgent}
+			})}},
 		"one tool may not come from two stages (S1-IF-3)": {"one-tool-twice", pipeline.LevelError,
 			[]pipeline.Stage{
 				stage("a", 30, func(s *pipeline.Stage) { s.Tools = []pipeline.Tool{{Name: "x"}} }),

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -111,6 +110,7 @@ type Report struct {
 	Stage    string
 	Phase    messages.Phase
 	Attempt  int
+	Member   string // who ran it; empty for this process
 	Verdict  Verdict
 	Err      error
 	Took     time.Duration
@@ -153,21 +153,7 @@ func judge(s Stage, phase messages.Phase, c *messages.Call, v Verdict, err error
 		expected = "Continue, Again, Hold or Jump"
 	}
 	if v.kind == jump {
-		switch {
-		case !slices.Contains(s.Jumps, v.target):
-			return refuse(s, "invalid jump target %q; declared: [%s]", v.target, strings.Join(s.Jumps, ", "))
-		case c.Kind == messages.Agent:
-			return v, nil
-		case v.target != "end":
-			return refuse(s, "jump to %q needs the agent loop; in a bare %s call only end is possible", v.target,
-				c.Kind)
-		case phase == messages.After:
-			return Continue(), nil
-		case c.HasReply():
-			return Answer(), nil
-		default:
-			return Stop(), nil
-		}
+		return judgeJump(s, phase, c, v)
 	}
 	switch v.kind {
 	case goOn, hold:
@@ -225,6 +211,7 @@ func applyVerdict(s Stage, phase messages.Phase, c *messages.Call, v Verdict, f 
 	case v.kind == again:
 		c.Restore(s.Name)
 		c.Unnote(messages.NoteStopper) // the stage that ended the last attempt did not end this one
+		c.Unnote(messages.NoteJumpTo)
 		if v.request != nil {
 			c.SetRequest(v.request)
 		}
@@ -293,20 +280,25 @@ func keep(c *messages.Call, next Next) {
 	}
 }
 
-// RunTarget runs the target of a call that is at its target, and turns the call round. Faults of the target carry the
+// RunTarget runs the target of a call that is at its target, and turns the call round. A target that suspends
+// ([Suspend]) leaves the call where it is, to be held. Faults of the target carry the
 // origin "target"; a panic is the fault internal.
 func RunTarget(ctx context.Context, t Target, c *messages.Call, emit Emit) Next {
 	c.Note(messages.NoteExecutorReached, true)
+	c.Unnote(messages.NoteSuspended)
 	c.Slip.Tries++
 	c.Slip.Path = append(c.Slip.Path, string(c.Kind))
 	if err := guardTarget(ctx, t, c, emit); err != nil {
 		c.Fail(targetFault(ctx, c, err))
 	} else if c.Fault != nil && c.Fault.Origin == "" {
 		c.Fault.Origin = messages.TargetOrigin
+	} else if next, ok := suspended(c); ok {
+		return next
 	} else if !c.HasReply() && c.Fault == nil {
 		c.Fail(messages.NewFault(messages.Internal, "the %s gave neither a reply nor a fault",
 			c.Kind).From(messages.TargetOrigin))
 	}
+	unsuspend(c)
 	return move(c, Continue())
 }
 

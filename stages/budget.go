@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
@@ -94,7 +94,7 @@ func (b *budget) before(ctx context.Context, c *messages.Call) (pipeline.Verdict
 	if !b.cfg.limited() {
 		return pipeline.Continue(), nil
 	}
-	st := budgetState{Day: time.Now().UTC().Format(time.DateOnly), Estimate: b.estimate(c.Request())}
+	st := budgetState{Day: time.Now().UTC().Format(time.DateOnly), Estimate: b.estimate(c.Wire, c.Request())}
 	used, ok, err := quota.Reserve(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, st.Estimate, false, func(a quota.Amount) bool { return b.over(a) != "" })
 	if err != nil {
 		return pipeline.Verdict{}, quota.StoreFault("budget", "day's usage", err)
@@ -142,14 +142,15 @@ func (b *budget) cost(c *messages.Call, estimate quota.Amount) quota.Amount {
 	if _, byStage := c.Notes[messages.NoteStopper]; byStage {
 		return quota.Amount{}
 	}
-	usage, _ := rawjson.Field(c.Reply(), "usage")
-	in, out := usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
-	total := max(usageInt(usage, "total_tokens"), in+out)
+	told := view.Of(c.Wire).Usage(c.Reply())
+	in, out := told.Input, told.Output
+	total := max(told.Total, in+out)
 	if total == 0 { // a provider that reports nothing is not free
 		in, out = int64(len(c.Request())/bytesPerToken), int64(len(c.Reply())/bytesPerToken)
 		total = in + out
 	}
-	spent := quota.Amount{Calls: 1, Tokens: total, Micros: b.price(chat.ModelName(c.Request()), in, total-in)}
+	spent := quota.Amount{Calls: 1, Tokens: total, Micros: b.price(view.ModelName(c.Request()), in, total-in)}
+	usage, _ := rawjson.Field(c.Reply(), "usage")
 	if cost, ok := rawjson.Field(usage, "cost"); ok {
 		if usd, ok := number(cost); ok && usd >= 0 {
 			spent.Micros = micros(usd)
@@ -158,20 +159,17 @@ func (b *budget) cost(c *messages.Call, estimate quota.Amount) quota.Amount {
 	return spent
 }
 
-func (b *budget) estimate(request []byte) quota.Amount {
+func (b *budget) estimate(w messages.Wire, request []byte) quota.Amount {
 	in := int64(len(request) / bytesPerToken)
 	out := int64(reservedOutput)
-	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
-		raw, _ := rawjson.Field(request, key)
-		if n, ok := rawjson.Int(raw); ok && n > 0 {
-			out = min(n, 1<<20)
-		}
+	if n := view.Of(w).OutputLimit(request); n > 0 {
+		out = min(n, 1<<20)
 	}
 	raw, _ := rawjson.Field(request, "n")
 	if n, ok := rawjson.Int(raw); ok && n > 1 {
 		out *= min(n, 1<<10)
 	}
-	return quota.Amount{Calls: 1, Tokens: in + out, Micros: b.price(chat.ModelName(request), in, out)}
+	return quota.Amount{Calls: 1, Tokens: in + out, Micros: b.price(view.ModelName(request), in, out)}
 }
 
 func (b *budget) price(model string, in, out int64) int64 {
@@ -189,15 +187,6 @@ func (b *budget) price(model string, in, out int64) int64 {
 }
 
 func micros(usd float64) int64 { return int64(math.Ceil(usd*1e6 - 1e-6)) }
-
-func usageInt(usage []byte, key string) int64 {
-	raw, _ := rawjson.Field(usage, key)
-	n, ok := number(raw)
-	if !ok || n < 0 || n > 1e12 {
-		return 0
-	}
-	return int64(n)
-}
 
 func number(raw []byte) (float64, bool) {
 	n, err := strconv.ParseFloat(string(raw), 64)

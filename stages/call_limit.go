@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
@@ -124,7 +124,7 @@ func (l *callLimit) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	if l.cfg.ExitBehavior == exitError {
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded, "%s", text).From("call-limit")
 	}
-	c.SetReply(chat.TextReply(c.ID, chat.ModelName(c.Request()), text, c.Accepted.Unix()))
+	c.SetReply(view.Of(c.Wire).TextReply(c.ID, view.ModelName(c.Request()), text, c.Accepted.Unix()))
 	c.Note(messages.NoteJumpTo, "end")
 	return pipeline.Jump("end"), nil
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
@@ -63,7 +63,7 @@ type Cleared struct {
 // stage restored the request for another attempt, is one again. Calls without a result are left alone (CU-13).
 //
 // Only the latest Keep candidates are safe from it; excluded and already cleared results take no place among them.
-func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bool) ([]chat.Msg, Cleared) {
+func (e ClearToolUses) Apply(model string, msgs []view.Msg, marked map[string]bool) ([]view.Msg, Cleared) {
 	counter := e.Counter
 	if counter == nil {
 		counter = Chars{}
@@ -80,7 +80,7 @@ func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bo
 		done.Why = "no candidate"
 		return msgs, done
 	}
-	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]chat.ToolCall{}}
+	w := clearing{e: e, counter: counter, model: model, p: p, out: slices.Clone(msgs), calls: map[int][]view.ToolCall{}}
 	for _, i := range all[:len(all)-e.Keep] {
 		if e.ClearAtLeast > 0 && done.Freed >= e.ClearAtLeast {
 			break
@@ -101,7 +101,7 @@ func (e ClearToolUses) Apply(model string, msgs []chat.Msg, marked map[string]bo
 }
 
 // candidates are the results that may be cleared, oldest first.
-func (e ClearToolUses) candidates(msgs []chat.Msg, p *conversation.Pairing, marked map[string]bool) []int {
+func (e ClearToolUses) candidates(msgs []view.Msg, p *conversation.Pairing, marked map[string]bool) []int {
 	excluded := make(map[string]bool, len(e.ExcludeTools))
 	for _, name := range e.ExcludeTools {
 		excluded[name] = true
@@ -129,11 +129,11 @@ type clearing struct {
 	counter TokenCounter
 	model   string
 	p       *conversation.Pairing
-	out     []chat.Msg
-	calls   map[int][]chat.ToolCall // edited calls by message, written back once at the end
+	out     []view.Msg
+	calls   map[int][]view.ToolCall // edited calls by message, written back once at the end
 }
 
-func (w *clearing) cost(m chat.Msg) int { return w.counter.Count(w.model, []chat.Msg{m}) }
+func (w *clearing) cost(m view.Msg) int { return w.counter.Count(w.model, []view.Msg{m}) }
 
 // result puts the placeholder into a result and returns the tokens that it frees.
 func (w *clearing) result(i int) int {
@@ -157,7 +157,7 @@ func (w *clearing) arguments(i int) int {
 		return 0
 	}
 	alone := func() int {
-		return w.cost(chat.Msg{Raw: []byte(`{"role":"assistant"}`)}.WithToolCalls(calls[at : at+1]))
+		return w.cost(w.out[msg].CallsOnly(calls[at : at+1]))
 	}
 	before := alone()
 	calls[at] = calls[at].WithArguments(clearedArguments)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
@@ -146,7 +146,7 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 		s.Reads = append(s.Reads, "reply.usage")
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.HasReply() {
-				l.Learn(c.Request(), c.Reply())
+				l.Learn(c.Wire, c.Request(), c.Reply())
 			}
 			return pipeline.Continue(), nil
 		}
@@ -161,11 +161,11 @@ type contextEditor struct {
 }
 
 func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	msgs, ok := conversation.Messages(c.Request())
+	msgs, ok := conversation.Messages(c.Wire, c.Request())
 	if !ok {
 		return pipeline.Continue(), nil
 	}
-	model := chat.ModelName(c.Request())
+	model := view.ModelName(c.Request())
 	var done []Edited
 	changed := false
 	for _, s := range e.conf.Strategy {
@@ -183,7 +183,7 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 	}
 	c.Edited("context-editing", editedWords(done)...)
 	if changed {
-		c.SetRequest(chat.WithMessages(c.Request(), msgs))
+		c.SetRequest(view.Of(c.Wire).WithMessages(c.Request(), msgs))
 	}
 	if _, noted := c.Notes[messages.NoteContextEditing]; changed || len(done) > 0 && !noted {
 		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
@@ -214,7 +214,7 @@ func editedWords(done []Edited) (out []string) {
 }
 
 // run applies one strategy; acted is false below its threshold (CE-3, CU-1).
-func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []chat.Msg) (out []chat.Msg, ed Edited, acted bool) {
+func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []view.Msg) (out []view.Msg, ed Edited, acted bool) {
 	if strategy == ClearToolUsing {
 		return e.clear(ctx, c, model, msgs)
 	}
@@ -266,7 +266,7 @@ func (e *contextEditor) stays(ctx context.Context, tool string) bool {
 }
 
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
-func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []chat.Msg) ([]chat.Msg, Edited, bool) {
+func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []view.Msg) ([]view.Msg, Edited, bool) {
 	var ids []string
 	c.Noted(messages.NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))

@@ -105,7 +105,7 @@ func TestCalibrated(t *testing.T) {
 					plain += math.Abs(float64(conversation.Chars{}.Count("m", msgs)-want)) / float64(want)
 				}
 				body := rawjson.SetField(request(msgs...), "tools", []byte(tools))
-				k.Learn(body, []byte(fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":%d}}`, want+len(tools)/5)))
+				k.Learn("", body, []byte(fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":%d}}`, want+len(tools)/5)))
 			}
 			t.Logf("mean error %.2f %%, chars %.2f %%", errs*2, plain*2)
 			require.Less(t, errs/50, 0.10)
@@ -121,14 +121,14 @@ func TestCalibratedLearnsNothingWrong(t *testing.T) {
 	before := k.Count("m", in)
 	for _, reply := range []string{``, `null`, `{}`, `{"usage":null}`, `{"usage":{"prompt_tokens":0}}`, `{"usage":{"prompt_tokens":"x"}}`,
 		`{"usage":{"prompt_tokens":-5}}`, `{"usage":{"prompt_tokens":99999999}}`} {
-		k.Learn(request(in...), []byte(reply))
+		k.Learn("", request(in...), []byte(reply))
 	}
-	k.Learn([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`), []byte(`{"usage":{"prompt_tokens":9}}`))
+	k.Learn("", []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`), []byte(`{"usage":{"prompt_tokens":9}}`))
 	require.Equal(t, before, k.Count("m", in))
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
-			k.Learn(rawjson.SetFieldString(request(in...), "model", fmt.Sprint("m", i)), []byte(`{"usage":{"prompt_tokens":90}}`))
+			k.Learn("", rawjson.SetFieldString(request(in...), "model", fmt.Sprint("m", i)), []byte(`{"usage":{"prompt_tokens":90}}`))
 			k.Count(fmt.Sprint("m", i), in)
 		})
 	}

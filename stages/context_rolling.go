@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
@@ -68,7 +68,7 @@ type rolling struct {
 // the prompt begins alike from call to call, and nothing is paid. Beyond them a step is taken: the summary so far and
 // what came since are summarised anew, and so much is cut that the text may grow by summary-growth before the next one.
 // A step that fails is remembered; until it may be tried again the window alone keeps the limit.
-func (r *rolling) roll(ctx context.Context) []chat.Msg {
+func (r *rolling) roll(ctx context.Context) []view.Msg {
 	for i, a := range r.h.Atoms {
 		if !a.System {
 			r.talk = append(r.talk, i)
@@ -104,7 +104,7 @@ func (r *rolling) roll(ctx context.Context) []chat.Msg {
 		r.deps.Log.Warn("context editing: no summary", "call", r.c.ID, "why", how, "retry after", r.conf.SummaryRetryAfter)
 		next.Text, next.Said, next.Failed, next.Until = m.Text, m.Said, how, now.Add(r.conf.SummaryRetryAfter).UTC()
 	} else {
-		next.Text = r.clip(r.model, text, r.bound(cut))
+		next.Text = r.clip(r.c.Wire, r.model, text, r.bound(cut))
 	}
 	r.keep(ctx, store, key, next)
 	if next.Failed != "" {
@@ -121,7 +121,7 @@ const (
 )
 
 // fallback is the window in the place of a summary that failed. A summary of an earlier part is still shown.
-func (r *rolling) fallback(m summaryMark) []chat.Msg {
+func (r *rolling) fallback(m summaryMark) []view.Msg {
 	r.ed.Summary = m.Failed
 	cut := m.Said
 	if r.ed.Before > r.conf.MaxTokens {
@@ -135,7 +135,7 @@ func (r *rolling) fallback(m summaryMark) []chat.Msg {
 }
 
 // within returns the history under a mark if that keeps the limits.
-func (r *rolling) within(m summaryMark) ([]chat.Msg, bool) {
+func (r *rolling) within(m summaryMark) ([]view.Msg, bool) {
 	out := r.apply(m.Text, m.Cut)
 	newest := r.h.Rounds - 1
 	first := newest
@@ -146,16 +146,16 @@ func (r *rolling) within(m summaryMark) ([]chat.Msg, bool) {
 }
 
 // apply leaves out the atoms before the cut and puts the text in their place.
-func (r *rolling) apply(text string, cut int) []chat.Msg {
+func (r *rolling) apply(text string, cut int) []view.Msg {
 	kept, dropped, first := r.split(cut)
 	r.ed.Dropped = len(dropped)
 	if text == "" {
 		return kept
 	}
-	return insert(kept, first, summaryMessage(text))
+	return insert(kept, first, summaryMessage(r.c.Wire, text))
 }
 
-func (r *rolling) split(cut int) (kept, dropped []chat.Msg, first int) {
+func (r *rolling) split(cut int) (kept, dropped []view.Msg, first int) {
 	from := len(r.h.Atoms)
 	if cut < len(r.talk) {
 		from = r.talk[cut]
@@ -165,8 +165,8 @@ func (r *rolling) split(cut int) (kept, dropped []chat.Msg, first int) {
 
 // since returns the messages of the atoms from one cut to another. One that is pinned is among them: it will not be
 // pinned for ever, and then only the summary tells of it.
-func (r *rolling) since(from, to int) []chat.Msg {
-	var out []chat.Msg
+func (r *rolling) since(from, to int) []view.Msg {
+	var out []view.Msg
 	for _, i := range r.talk[from:to] {
 		for _, at := range r.h.Atoms[i].At {
 			out = append(out, r.h.Msgs[at])
@@ -190,7 +190,7 @@ func (r *rolling) cost(text string) int {
 	if text == "" {
 		return 0
 	}
-	return r.counter.Count(r.model, []chat.Msg{summaryMessage(text)})
+	return r.counter.Count(r.model, []view.Msg{summaryMessage(r.c.Wire, text)})
 }
 
 // fit returns the cut before the latest rounds that fit into so many tokens beside a summary, at most so many rounds.
@@ -223,7 +223,7 @@ func (r *rolling) digest() []string {
 		h.Reset()
 		h.Write(last)
 		for _, at := range r.h.Atoms[i].At {
-			raw := r.h.Msgs[at].Raw
+			raw := r.h.Msgs[at].Bytes()
 			h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(raw))))
 			h.Write(raw)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -39,7 +40,9 @@ const (
 // hold or count. Budget, PII, fallback, retry and the logs see it like any other model call.
 var summarySkip = []string{"approval", "call-limit", "pair-repair", "context-editing", "sub-agent", "tool-selection", "todo-list"}
 
-func summaryMessage(text string) chat.Msg { return chat.NewMsg("user", summaryHead+text) }
+func summaryMessage(w messages.Wire, text string) view.Msg {
+	return view.Of(w).NewMsg("user", summaryHead+text)
+}
 
 func (e *contextEditor) store() pipeline.Store {
 	if e.deps.Store == nil {
@@ -50,7 +53,7 @@ func (e *contextEditor) store() pipeline.Store {
 
 // ask has a summary made of the summary so far and of what came since; it returns no text and why where none is to be
 // had. Half of the time that the outer call has left is its own, at most summary-timeout.
-func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model string, m summaryMark, sum string, old []chat.Msg) (text, how string) {
+func (e *contextEditor) ask(ctx context.Context, c *messages.Call, model string, m summaryMark, sum string, old []view.Msg) (text, how string) {
 	if e.deps.Caller == nil {
 		return "", "failed: model calls are not possible here yet"
 	}
@@ -115,7 +118,7 @@ func summaryID(c *messages.Call, m summaryMark, sum string, request []byte) stri
 
 // writeOut is the summary so far and the conversation since, as text of at most so many bytes: that much the summary
 // model reads. Long lines are cut in their middle; where there are too many lines even then, the oldest are left out.
-func writeOut(before string, old []chat.Msg, limit int) string {
+func writeOut(before string, old []view.Msg, limit int) string {
 	head := ""
 	if before != "" {
 		head = "Summary so far:\n" + before + "\n\nWhat came since:\n"
@@ -142,7 +145,7 @@ func writeOut(before string, old []chat.Msg, limit int) string {
 	return b.String()
 }
 
-func linesOf(old []chat.Msg) (lines []string) {
+func linesOf(old []view.Msg) (lines []string) {
 	line := func(who, text string) {
 		if text != "" {
 			lines = append(lines, who+": "+text)
@@ -156,11 +159,8 @@ func linesOf(old []chat.Msg) (lines []string) {
 		default:
 			line(role, m.Text())
 		}
-		raw, _ := rawjson.Field(m.Raw, "content")
-		for _, p := range rawjson.Elements(raw) {
-			if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
-				line(role, "("+kind+")")
-			}
+		for _, kind := range m.Kinds() {
+			line(role, "("+kind+")")
 		}
 		for _, call := range m.ToolCalls() {
 			line("tool call", call.Name()+" "+call.Arguments())
@@ -187,8 +187,8 @@ func clipMiddle(s string, limit int) string {
 }
 
 // clip shortens a summary so that its message costs at most the given tokens.
-func (e *contextEditor) clip(model, text string, tokens int) string {
-	cost := func(s string) int { return e.counter.Count(model, []chat.Msg{summaryMessage(s)}) }
+func (e *contextEditor) clip(w messages.Wire, model, text string, tokens int) string {
+	cost := func(s string) int { return e.counter.Count(model, []view.Msg{summaryMessage(w, s)}) }
 	if cost(text) <= tokens {
 		return text
 	}

@@ -292,18 +292,6 @@ func TestFailuresOfStreams(t *testing.T) {
 		require.Contains(t, s.fault.Message, "may have been")
 		require.Equal(t, 1, c.Runs("t"))
 	})
-	t.Run("a redelivery gives the stored result, and the caller sees no text twice", func(t *testing.T) {
-		t.Parallel()
-		d := tool.Definition{Name: "t", Policy: tool.Policy{Effect: tool.EffectWrite, MaxResult: 50}}
-		text := strings.Repeat("once ", 100)
-		c := newToolChain(t, stages.Deps{Objects: &memoryObjects{}}, nil, pieces(d, text, 7, nil))
-		call := toolCall("t", `{}`)
-		first := c.Stream(t, call.Clone())
-		require.NotEmpty(t, first.before)
-		second := c.Stream(t, call.Clone())
-		require.Equal(t, 1, c.Runs("t"))
-		require.Equal(t, first.before, second.before, "the same beginning: the caller, who has it, gets the rest")
-	})
 	t.Run("a stage that fails after it", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), "the whole result", 3, nil))

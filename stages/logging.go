@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -86,7 +86,7 @@ func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	attrs := []slog.Attr{
 		slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
-		slog.String("model", chat.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+		slog.String("model", view.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
 	}
 	if l.cfg.Bodies {
 		attrs = append(attrs, slog.String("body", string(c.Request())))
@@ -128,10 +128,12 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 }
 
 func (l *logging) record(c *messages.Call) LogRecord {
+	v := view.Of(c.Wire)
 	r := LogRecord{
 		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
-		Model: chat.ModelName(c.Request()), Messages: len(chat.Messages(c.Request())), Request: digestOf(c, messages.RequestBody),
+		Model: view.ModelName(c.Request()), Messages: len(v.Messages(c.Request())),
+		Request: digestOf(c, messages.RequestBody),
 	}
 	tools, _ := rawjson.Field(c.Request(), "tools")
 	r.Tools = len(rawjson.Elements(tools))
@@ -151,13 +153,12 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	if l.cfg.Bodies {
 		r.ReplyBody = reply
 	}
-	r.AnsweredBy = chat.ModelName(reply)
-	for _, ch := range chat.Choices(reply) {
-		finish, _ := rawjson.FieldString(ch.Raw, "finish_reason")
-		r.Finish = append(r.Finish, finish)
+	r.AnsweredBy = view.ModelName(reply)
+	for _, ch := range v.Choices(reply) {
+		r.Finish = append(r.Finish, ch.Finish())
 		r.ToolCalls += len(ch.Message().ToolCalls())
 	}
-	usage, _ := rawjson.Field(reply, "usage")
-	r.InputTokens, r.OutputTokens = usageInt(usage, "prompt_tokens"), usageInt(usage, "completion_tokens")
+	usage := v.Usage(reply)
+	r.InputTokens, r.OutputTokens = usage.Input, usage.Output
 	return r
 }

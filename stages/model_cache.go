@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
@@ -120,7 +120,7 @@ func (m *modelCache) look(ctx context.Context, c *messages.Call, key string) []b
 	if json.Unmarshal(e.Value, &v) != nil || v.Tenant != c.Tenant || v.Key != key || time.Since(v.Stored) >= m.cfg.TTL {
 		return nil
 	}
-	if !storable(v.Reply) {
+	if !storable(c, v.Reply) {
 		return nil
 	}
 	return v.Reply
@@ -132,7 +132,7 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		return pipeline.Continue(), err
 	}
 	_, degraded := c.Notes[messages.NoteDegraded]
-	if c.Fault != nil || degraded || !storable(c.Reply()) {
+	if c.Fault != nil || degraded || !storable(c, c.Reply()) {
 		return pipeline.Continue(), nil
 	}
 	v := rawjson.Encode(cachedReply{Tenant: c.Tenant, Key: st.Key, Stored: time.Now().UTC(), Reply: c.Reply()})
@@ -148,14 +148,15 @@ func (m *modelCache) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 	return pipeline.Continue(), nil
 }
 
-// storable reports whether a reply is whole: a chat reply that says something and whose every choice came to its end.
-func storable(reply []byte) bool {
-	if chat.EmptyReply(reply) {
+// storable reports whether a reply is whole: it says something and its every choice came to its end.
+func storable(c *messages.Call, reply []byte) bool {
+	v := view.Of(c.Wire)
+	if view.EmptyReply(v, reply) {
 		return false
 	}
-	for _, ch := range chat.Choices(reply) {
-		switch finish, _ := rawjson.FieldString(ch.Raw, "finish_reason"); finish {
-		case "", "length", "content_filter", "error":
+	for _, ch := range v.Choices(reply) {
+		switch ch.Finish() {
+		case "", view.FinishLength, view.FinishFilter, view.FinishError:
 			return false
 		}
 	}
@@ -175,7 +176,11 @@ func modelCacheKey(c *messages.Call) (key string, ok bool) {
 		return "", false
 	}
 	h := sha256.New()
-	for _, part := range [][]byte{[]byte("model-cache/1"), []byte(c.Tenant), []byte(chat.ModelName(request)), body} {
+	kind := "model-cache/1"
+	if w := c.Wire.Or(); w != messages.ChatWire {
+		kind += "/" + string(w)
+	}
+	for _, part := range [][]byte{[]byte(kind), []byte(c.Tenant), []byte(view.ModelName(request)), body} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}

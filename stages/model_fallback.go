@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -146,7 +146,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
-	empty := c.Fault == nil && !emptied && chat.EmptyReply(c.Reply())
+	empty := c.Fault == nil && !emptied && view.EmptyReply(view.Of(c.Wire), c.Reply())
 	switch {
 	case c.Fault == nil && !empty:
 		if ours {
@@ -175,7 +175,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
-	primary := chat.ModelName(kept)
+	primary := view.ModelName(kept)
 	standby, delay, ok := m.choose(c, st, learnRoutes(c, m.deps), primary)
 	if len(kept) == 0 || kept[0] != '{' || !ok {
 		if ours {
@@ -274,17 +274,23 @@ func describeFailure(c *messages.Call) string {
 // cacheMarks are fields by which callers steer the prompt cache of one provider; another one refuses them as unknown
 // or, worse, reads them as something else (FB-11).
 var cacheMarks = []string{
-	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "cached_content", "cachedContent",
+	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+	"prompt_cache_breakpoint", "cached_content", "cachedContent",
 }
 
-// dropCacheMarks removes the marks where providers read them: on the request, its messages, their content parts and
-// tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
+// dropCacheMarks removes the marks where providers read them: on the request, its system prompt, its messages or items,
+// their content parts and tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
 func dropCacheMarks(request []byte) []byte {
-	out := dropMarks(request)
-	out = eachElement(out, "messages", func(m []byte) []byte {
-		m = eachElement(dropMarks(m), "content", dropMarks)
+	message := func(m []byte) []byte {
+		for _, key := range []string{"content", "output"} {
+			m = eachElement(dropMarks(m), key, func(p []byte) []byte { // a result of a tool has parts of its own
+				return eachElement(dropMarks(p), "content", dropMarks)
+			})
+		}
 		return eachElement(m, "tool_calls", dropMarks)
-	})
+	}
+	out := eachElement(dropMarks(request), "system", dropMarks)
+	out = eachElement(eachElement(out, "messages", message), "input", message)
 	return eachElement(out, "tools", func(t []byte) []byte {
 		t = dropMarks(t)
 		if f, ok := rawjson.Field(t, "function"); ok {

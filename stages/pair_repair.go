@@ -5,8 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
@@ -56,7 +55,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 		Reads: []string{"request.messages"}, Writes: []string{"request.messages"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Edited("pair-repair")
-			msgs, ok := conversation.Messages(c.Request())
+			msgs, ok := conversation.Messages(c.Wire, c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}
@@ -65,7 +64,7 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 				c.Unnote(messages.NotePairRepair)
 				return pipeline.Continue(), nil
 			}
-			c.SetRequest(chat.WithMessages(c.Request(), out))
+			c.SetRequest(view.Of(c.Wire).WithMessages(c.Request(), out))
 			c.Note(messages.NotePairRepair, done)
 			c.Edited("pair-repair", done.words()...)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
@@ -77,9 +76,9 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 
 // RepairPairs returns the messages with calls and results paired, and what was done for it. The input is not changed.
 // It is deterministic, and a second run finds nothing to do.
-func RepairPairs(msgs []chat.Msg) ([]chat.Msg, PairRepaired) {
+func RepairPairs(msgs []view.Msg) ([]view.Msg, PairRepaired) {
 	p := conversation.Pair(msgs)
-	r := &repair{msgs: msgs, p: p, out: make([]chat.Msg, 0, len(msgs))}
+	r := &repair{msgs: msgs, p: p, out: make([]view.Msg, 0, len(msgs))}
 	for i, m := range msgs {
 		switch p.Roles[i] {
 		case "tool":
@@ -104,10 +103,10 @@ func RepairPairs(msgs []chat.Msg) ([]chat.Msg, PairRepaired) {
 }
 
 type repair struct {
-	msgs []chat.Msg
+	msgs []view.Msg
 	p    *conversation.Pairing
 	used map[string]bool
-	out  []chat.Msg
+	out  []view.Msg
 	done PairRepaired
 }
 
@@ -140,7 +139,8 @@ func (r *repair) group(i int) {
 			r.result(s.Result, s, ids[j])
 			r.done.Moved = append(r.done.Moved, ids[j])
 		default:
-			r.out = append(r.out, toolMsg(ids[j], conversation.NotCompleted))
+			call := r.msgs[i].ToolCalls()[j].WithID(ids[j])
+			r.out = append(r.out, r.msgs[i].NewResult(call, conversation.NotCompleted))
 			r.done.Made = append(r.done.Made, ids[j])
 		}
 	}
@@ -152,7 +152,7 @@ func (r *repair) result(at int, s conversation.Slot, id string) {
 		r.done.Matched = append(r.done.Matched, id)
 	}
 	if m.ToolCallID() != id {
-		m = chat.Msg{Raw: rawjson.SetFieldString(m.Raw, "tool_call_id", id)}
+		m = m.WithToolCallID(id)
 	}
 	r.out = append(r.out, m)
 }
@@ -203,13 +203,13 @@ func (r *repair) load() {
 }
 
 // head is the assistant message, with the new ids written in.
-func (r *repair) head(i int, ids []string) chat.Msg {
+func (r *repair) head(i int, ids []string) view.Msg {
 	m := r.msgs[i]
 	calls := m.ToolCalls()
 	changed := false
 	for j := range calls {
 		if calls[j].ID() != ids[j] {
-			calls[j] = chat.ToolCall{Raw: rawjson.SetFieldString(calls[j].Raw, "id", ids[j])}
+			calls[j] = calls[j].WithID(ids[j])
 			changed = true
 		}
 	}
@@ -217,12 +217,4 @@ func (r *repair) head(i int, ids []string) chat.Msg {
 		return m
 	}
 	return m.WithToolCalls(calls)
-}
-
-func toolMsg(id, text string) chat.Msg {
-	return chat.Msg{Raw: rawjson.Encode(struct {
-		Role    string `json:"role"`
-		ID      string `json:"tool_call_id"`
-		Content string `json:"content"`
-	}{"tool", id, text})}
 }

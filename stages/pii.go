@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
@@ -75,7 +75,7 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 }
 
 func (p piiStage) before(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	if len(chat.Messages(c.Request())) == 0 {
+	if len(view.Of(c.Wire).Messages(c.Request())) == 0 {
 		return pipeline.Continue(), nil
 	}
 	e := pii.Editor{Rules: p.rules, Key: p.key, Tenant: c.Tenant}

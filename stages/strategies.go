@@ -5,13 +5,13 @@ import (
 	"math"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
 // trim keeps the first and the last messages of the list (S0-CEDIT-2). Places are counted over the whole list. An
 // atom with one message inside a kept range is kept whole (CE-12), so the result may be longer than first + last.
-func (e *contextEditor) trim(h *conversation.History, ed *Edited) []chat.Msg {
+func (e *contextEditor) trim(h *conversation.History, ed *Edited) []view.Msg {
 	head, tail := e.conf.TrimKeepFirst, len(h.Msgs)-e.conf.TrimKeepLast
 	kept, dropped, _ := h.Split(func(_ int, a conversation.Atom) bool {
 		return a.At[0] < head || a.At[len(a.At)-1] >= tail
@@ -21,7 +21,7 @@ func (e *contextEditor) trim(h *conversation.History, ed *Edited) []chat.Msg {
 }
 
 // window keeps the latest rounds whole (S0-CEDIT-4, X-21).
-func (e *contextEditor) window(h *conversation.History, ed *Edited) []chat.Msg {
+func (e *contextEditor) window(h *conversation.History, ed *Edited) []view.Msg {
 	from := h.Rounds - e.conf.WindowRounds
 	kept, dropped, _ := h.Split(func(_ int, a conversation.Atom) bool { return a.Round >= from })
 	ed.Dropped = len(dropped)
@@ -31,7 +31,7 @@ func (e *contextEditor) window(h *conversation.History, ed *Edited) []chat.Msg {
 // summarize keeps the history under summarize-threshold by a summary of its old part (CE-6). A step leaves at the end at
 // most trim-keep-last messages, and of the threshold what summary-growth does not hold free, but never less than the
 // last atom.
-func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []chat.Msg {
+func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []view.Msg {
 	r := rolling{contextEditor: e, c: c, model: model, strategy: Summarize, h: h, ed: ed,
 		most: e.conf.SummarizeThreshold, rounds: h.Rounds}
 	r.deep = func(r *rolling) int {
@@ -52,7 +52,7 @@ func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model s
 // hybrid keeps the latest rounds, at most window-rounds, and puts a summary of the rest before them, together at most
 // max-tokens (S0-CEDIT-5, CE-9). The newest round is kept whatever it costs. If no summary is to be had, the window
 // alone goes on.
-func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []chat.Msg {
+func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []view.Msg {
 	r := rolling{contextEditor: e, c: c, model: model, strategy: Hybrid, h: h, ed: ed,
 		most: e.conf.MaxTokens, rounds: e.conf.WindowRounds}
 	r.deep = func(r *rolling) int {
@@ -73,8 +73,8 @@ const (
 	shareSummary = 40
 )
 
-func insert(msgs []chat.Msg, at int, m chat.Msg) []chat.Msg {
-	out := make([]chat.Msg, 0, len(msgs)+1)
+func insert(msgs []view.Msg, at int, m view.Msg) []view.Msg {
+	out := make([]view.Msg, 0, len(msgs)+1)
 	out = append(out, msgs[:at]...)
 	out = append(out, m)
 	return append(out, msgs[at:]...)

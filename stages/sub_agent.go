@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
@@ -67,11 +66,11 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Edited("sub-agent")
-			msgs, ok := conversation.Messages(c.Request())
+			msgs, ok := conversation.Messages(c.Wire, c.Request())
 			if !ok {
 				return pipeline.Continue(), nil
 			}
-			at := chat.NewestUser(msgs)
+			at := view.NewestUser(msgs)
 			if at < 0 {
 				return pipeline.Continue(), nil
 			}
@@ -81,9 +80,9 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 			}
 			request := c.Request()
 			if bare, found := withoutHints(msgs); found {
-				request = chat.WithMessages(request, bare)
+				request = view.Of(c.Wire).WithMessages(request, bare)
 			}
-			c.SetRequest(chat.AppendSystem(request, say.Hint(agent, score)))
+			c.SetRequest(view.Of(c.Wire).AppendSystem(request, say.Hint(agent, score)))
 			c.Edited("sub-agent", "hint")
 			d.Log.Debug("delegation hint", "call", c.ID, "agent", agent, "score", score)
 			return pipeline.Continue(), nil
@@ -116,7 +115,7 @@ func (c SubAgentConfig) best(text string) (agent string, score int) {
 
 // withoutHints takes the hints of earlier calls out of the system prompt, so that there is never more than one and it
 // stands at the end (SA-11). What held nothing else goes with them.
-func withoutHints(msgs []chat.Msg) (out []chat.Msg, found bool) {
+func withoutHints(msgs []view.Msg) (out []view.Msg, found bool) {
 	strip := func(s string) string {
 		return strings.TrimPrefix(texts.Hints.ReplaceAllString(s, ""), "\n\n")
 	}
@@ -139,32 +138,9 @@ func withoutHints(msgs []chat.Msg) (out []chat.Msg, found bool) {
 			continue
 		}
 		found = true
-		if n = withoutEmptyParts(n); n.Raw != nil {
+		if n, left := n.WithoutEmptyTexts(); left {
 			out = append(out, n)
 		}
 	}
 	return out, found
-}
-
-// withoutEmptyParts drops text parts that say nothing; some providers refuse them. A message that is left with
-// nothing has no bytes.
-func withoutEmptyParts(m chat.Msg) chat.Msg {
-	raw, _ := rawjson.Field(m.Raw, "content")
-	if s, ok := rawjson.IsString(raw); ok {
-		if s == "" {
-			return chat.Msg{}
-		}
-		return m
-	}
-	var parts [][]byte
-	for _, p := range rawjson.Elements(raw) {
-		kind, _ := rawjson.FieldString(p, "type")
-		if s, _ := rawjson.FieldString(p, "text"); kind != "text" || s != "" {
-			parts = append(parts, p)
-		}
-	}
-	if len(parts) == 0 {
-		return chat.Msg{}
-	}
-	return chat.Msg{Raw: rawjson.SetField(m.Raw, "content", rawjson.Array(parts))}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/texts"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
@@ -93,26 +93,22 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
 		return pipeline.Continue(), nil
 	}
-	c.SetRequest(t.inject(c.Request(), l))
+	c.SetRequest(t.inject(view.Of(c.Wire), c.Request(), l))
 	c.Edited(todoStageName, "added")
 	return pipeline.Continue(), nil
 }
 
 // inject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
 // request is run again as it was sent, gets the new one in its place.
-func (t todoStage) inject(request []byte, l todolist.List) []byte {
+func (t todoStage) inject(v view.View, request []byte, l todolist.List) []byte {
 	block := t.prompt(l)
-	msgs := chat.Messages(request)
-	at := -1
-	for i, m := range msgs {
+	msgs := v.Messages(request)
+	for at, m := range msgs {
 		if !m.System() {
 			break
 		}
-		at = i
-	}
-	if at >= 0 {
 		replaced := false
-		m, _ := msgs[at].MapText(func(s string) string {
+		m, _ := m.MapText(func(s string) string {
 			i := -1
 			for _, header := range texts.TodoHeaders() {
 				i = max(i, strings.LastIndex(s, header+"\n"))
@@ -125,10 +121,10 @@ func (t todoStage) inject(request []byte, l todolist.List) []byte {
 		})
 		if replaced {
 			msgs[at] = m
-			return chat.WithMessages(request, msgs)
+			return v.WithMessages(request, msgs)
 		}
 	}
-	return chat.AppendSystem(request, block)
+	return v.AppendSystem(request, block)
 }
 
 // prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
@@ -150,7 +146,7 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 		return pipeline.Continue(), nil
 	}
 	reply := c.Reply()
-	cleaned, first, any := todoClean(reply)
+	cleaned, first, any := todoClean(view.Of(c.Wire), reply)
 	c.Unnote(messages.NoteEmptied)
 	if !any {
 		c.Unnote(messages.NoteTodo)
@@ -175,15 +171,15 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	c.Edited(todoStageName, said...)
 	c.SetReply(cleaned)
-	if chat.EmptyReply(cleaned) {
+	if view.EmptyReply(view.Of(c.Wire), cleaned) {
 		c.Note(messages.NoteEmptied, todoStageName) // the model did answer: no reason to ask a standby
 	}
 	return pipeline.Continue(), nil
 }
 
 // todoClean takes the directives out of the texts of all choices and returns those of choice 0.
-func todoClean(reply []byte) (cleaned []byte, first []todo.Directive, any bool) {
-	choices := chat.Choices(reply)
+func todoClean(v view.View, reply []byte) (cleaned []byte, first []todo.Directive, any bool) {
+	choices := v.Choices(reply)
 	for i, ch := range choices {
 		var found []todo.Directive
 		m, _ := ch.Message().MapText(func(s string) string {
@@ -204,10 +200,10 @@ func todoClean(reply []byte) (cleaned []byte, first []todo.Directive, any bool) 
 	if !any {
 		return reply, nil, false
 	}
-	return chat.WithChoices(reply, choices), first, true
+	return v.WithChoices(reply, choices), first, true
 }
 
-func todoIndex(ch chat.Choice, place int) int64 {
+func todoIndex(ch view.Choice, place int) int64 {
 	raw, _ := rawjson.Field(ch.Raw, "index")
 	if n, ok := rawjson.Int(raw); ok {
 		return n

@@ -252,12 +252,7 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 
 func TestToolCacheFailsOpen(t *testing.T) {
 	t.Parallel()
-	c := newToolChain(t, stages.Deps{Store: func(name string) pipeline.Store {
-		if name == "intents" {
-			return &pipeline.Memory{}
-		}
-		return harnessDown{}
-	}}, nil, gives(reading("x"), `{"v":1}`))
+	c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil, gives(reading("x"), `{"v":1}`))
 	for range 2 {
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, `{"v":1}`, string(out.Reply()))

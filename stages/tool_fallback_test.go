@@ -246,12 +246,7 @@ func TestToolFallbackStandsAside(t *testing.T) {
 	})
 	t.Run("its store is down", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{Store: func(name string) pipeline.Store {
-			if name == "intents" {
-				return &pipeline.Memory{}
-			}
-			return harnessDown{}
-		}}, nil, once(reading("x"), 0, "", errors.New("boom")))
+		c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil, once(reading("x"), 0, "", errors.New("boom")))
 		graceful(t, c.Run(t, "x", `{}`))
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
@@ -65,7 +65,7 @@ func chosen(request []byte) map[string]bool {
 const lastMessages = 8
 
 // inUse adds the tools that the conversation works with: those it has called, and those that its last messages name.
-func inUse(keep map[string]bool, msgs []chat.Msg, tools []toolView) {
+func inUse(keep map[string]bool, msgs []view.Msg, tools []toolView) {
 	for _, m := range msgs {
 		for _, call := range m.ToolCalls() {
 			keep[call.Name()] = true

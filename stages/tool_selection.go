@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
@@ -89,9 +89,9 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 	if len(tools) <= t.conf.MaxTools {
 		return pipeline.Continue(), nil
 	}
-	msgs, _ := conversation.Messages(c.Request())
+	msgs, _ := conversation.Messages(c.Wire, c.Request())
 	text := ""
-	if at := chat.NewestUser(msgs); at >= 0 {
+	if at := view.NewestUser(msgs); at >= 0 {
 		text = msgs[at].Text()
 	}
 	keep := chosen(c.Request())
@@ -134,12 +134,10 @@ func (t *toolSelector) after(_ context.Context, c *messages.Call) (pipeline.Verd
 		left[name] = true
 	}
 	var blocked []string
-	for _, choice := range chat.Choices(c.Reply()) {
-		for _, call := range choice.Message().ToolCalls() {
-			if name := call.Name(); left[name] {
-				delete(left, name)
-				blocked = append(blocked, name)
-			}
+	for _, call := range view.Calls(view.Of(c.Wire), c.Reply()) {
+		if name := call.Name(); left[name] {
+			delete(left, name)
+			blocked = append(blocked, name)
 		}
 	}
 	if len(blocked) > 0 {

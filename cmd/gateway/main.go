@@ -98,11 +98,18 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
-	srv.Todo = todoOf(h)
-	srv.Tools, srv.Approvals = h, h
+	srv.Todo, srv.Calls = todoOf(h), h.Calls()
+	if t := h.Telemetry(); t.On() {
+		srv.Observer = t
+	}
+	if page := h.Metrics(); page != nil {
+		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
+	}
+	srv.Tools, srv.Approvals, srv.Agents = h, h, h.Agents()
 	mcp, err := mcpapi.New(mcpapi.Options{
 		Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
-		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(), Log: log,
+		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(),
+		Measure: h.MCPServed, Log: log,
 	})
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)

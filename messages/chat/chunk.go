@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // Says reports whether a chunk of a stream says something: text, a tool call or a refusal (or audio, or a legacy
@@ -39,7 +40,7 @@ func Thinks(chunk []byte) bool {
 	raw, _ := rawjson.Field(chunk, "choices")
 	return slices.ContainsFunc(rawjson.Elements(raw), func(c []byte) bool {
 		delta, _ := rawjson.Field(c, "delta")
-		return slices.ContainsFunc(thoughts, func(key string) bool {
+		return slices.ContainsFunc(view.Thoughts, func(key string) bool {
 			v, ok := rawjson.Field(delta, key)
 			return ok && !nothing(v)
 		})

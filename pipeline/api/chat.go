@@ -43,9 +43,20 @@ type Chat struct {
 // it has messages. What only the model can judge is left to it. The model may not stand there in another case: the
 // next reader might take it for the model, past the key's list of models.
 func ParseChat(body []byte) (Chat, *messages.Fault) {
+	return ParseModel(messages.ChatWire, body)
+}
+
+// lists are the fields in which the wires have the conversation.
+var lists = map[messages.Wire]string{
+	messages.ChatWire: "messages", messages.ResponsesWire: "input", messages.MessagesWire: "messages",
+}
+
+// ParseModel is ParseChat for a body of any wire.
+func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 	var c Chat
+	list := lists[w.Or()]
 	if len(bytes.TrimSpace(body)) == 0 {
-		return c, Invalid("", "the body is empty; send a JSON object with model and messages")
+		return c, Invalid("", "the body is empty; send a JSON object with model and %s", list)
 	}
 	if f := WellFormed(body); f != nil {
 		return c, f
@@ -58,10 +69,10 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 			odd = key
 		}
 		switch key {
-		case "messages":
+		case list:
 			talk = raw
-		case "model", "stream", "n", "tools", "functions", "stop", "max_tokens", "max_completion_tokens", "metadata",
-			"safety_identifier", "user":
+		case "model", "messages", "input", "stream", "n", "tools", "functions", "stop", "stop_sequences", "max_tokens",
+			"max_completion_tokens", "max_output_tokens", "metadata", "safety_identifier", "user":
 			fields[key] = gjson.ParseBytes(raw)
 		}
 	})
@@ -71,7 +82,7 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
 	}
-	if f := checkMessages(talk); f != nil {
+	if f := checkList(w, list, talk); f != nil {
 		return c, f
 	}
 	switch v := fields["stream"]; v.Type {
@@ -91,6 +102,9 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 		return true
 	})
 	c.SafetyID, c.User = fields["safety_identifier"].Str, fields["user"].Str
+	if w == messages.MessagesWire {
+		c.User = fields["metadata"].Get("user_id").Str
+	}
 	return c, nil
 }
 
@@ -144,21 +158,26 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 	return nil
 }
 
-func checkMessages(raw []byte) *messages.Fault {
-	if raw == nil {
-		return Invalid("messages", "messages is missing; send at least one message")
+// checkList checks the conversation. On the responses wire it may be a text, or stand elsewhere.
+func checkList(w messages.Wire, list string, raw []byte) *messages.Fault {
+	responses := w == messages.ResponsesWire
+	switch {
+	case responses && (rawjson.IsNull(raw) || raw[0] == '"'):
+		return nil
+	case raw == nil:
+		return Invalid(list, "%s is missing; send at least one message", list)
 	}
 	all := rawjson.Elements(raw)
 	switch {
 	case all == nil:
-		return Invalid("messages", "messages must be an array")
-	case len(all) == 0:
-		return Invalid("messages", "messages is empty; send at least one message")
+		return Invalid(list, "%s must be an array", list)
+	case len(all) == 0 && !responses:
+		return Invalid(list, "%s is empty; send at least one message", list)
 	case len(all) > MaxMessages:
-		return tooMany("messages", MaxMessages)
+		return tooMany(list, MaxMessages)
 	}
 	if bad := slices.IndexFunc(all, func(m []byte) bool { return m[0] != '{' }); bad >= 0 {
-		param := fmt.Sprintf("messages[%d]", bad)
+		param := fmt.Sprintf("%s[%d]", list, bad)
 		return Invalid(param, "%s must be an object", param)
 	}
 	return nil
@@ -169,7 +188,7 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
 		max  int
-	}{{"tools", MaxTools}, {"functions", MaxTools}, {"stop", MaxStops}} {
+	}{{"tools", MaxTools}, {"functions", MaxTools}, {"stop", MaxStops}, {"stop_sequences", MaxStops}} {
 		n := 0
 		if v := fields[b.name]; v.IsArray() {
 			v.ForEach(func(_, _ gjson.Result) bool { n++; return n <= b.max })
@@ -181,7 +200,7 @@ func checkBounds(fields map[string]gjson.Result) *messages.Fault {
 	for _, b := range []struct {
 		name string
 		max  float64
-	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}} {
+	}{{"n", maxN}, {"max_tokens", maxTokens}, {"max_completion_tokens", maxTokens}, {"max_output_tokens", maxTokens}} {
 		if v := fields[b.name]; v.Type == gjson.Number && v.Num > b.max {
 			return Invalid(b.name, "%s is %s; the maximum is %.0f", b.name, messages.Clip(v.Raw, 32), b.max)
 		}

@@ -52,6 +52,9 @@ func ResponseHeaders(c *messages.Call, now time.Time) map[string]string {
 	if edits := c.Edits(); edits != "" {
 		h["Shallot-Edited"] = edits
 	}
+	if dropped := c.Dropped(); dropped != "" {
+		h["Shallot-Dropped"] = dropped
+	}
 	if c.Noted(messages.NoteStopper, &text) {
 		h["Shallot-Stopped-By"] = text
 	}

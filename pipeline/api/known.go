@@ -38,9 +38,9 @@ func KnownHeaders(names []string, more ...string) *messages.Fault {
 		case !strings.HasPrefix(lower, ourPrefix), slices.ContainsFunc(callerHeaders, is),
 			slices.ContainsFunc(executorHeaders, is), slices.ContainsFunc(more, is):
 		case slices.ContainsFunc(internalHeaders, is):
-			return Invalid(name, "header %s is internal to Shallot; leave it out", shown(name))
+			return Invalid(shown(name), "header %s is internal to Shallot; leave it out", shown(name))
 		default:
-			return Invalid(name, "there is no header %s%s", shown(name), suggestion(lower))
+			return Invalid(shown(name), "there is no header %s%s", shown(name), suggestion(lower))
 		}
 	}
 	return nil

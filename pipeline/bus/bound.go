@@ -12,7 +12,7 @@ var _ pipeline.Entry = (*Node)(nil)
 // Accept implements pipeline.Entry. A plain call is bound to the one who waits for it here: it is accepted when it
 // runs, and nothing of it is stored. A call that somebody may come back for is stored first.
 func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
-	if n.draining.Load() {
+	if n.draining.Load() && r.Parent == "" {
 		return nil, messages.NewFault(messages.Overloaded,
 			"this process is stopping; send the request to another one").From("entry")
 	}
@@ -20,7 +20,7 @@ func (n *Node) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending
 	if err != nil {
 		return nil, err
 	}
-	if r.Submit || r.Keep || c.IdempotencyKey != "" || r.CallerInbox != "" {
+	if r.Submit || r.Keep || c.IdempotencyKey != "" || r.CallerInbox != "" || c.Kind == messages.Agent {
 		return n.durable.accept(ctx, c, r)
 	}
 	return n.bind(c), nil
@@ -60,10 +60,12 @@ func (n *Node) runBound(o *owned) {
 	out := n.onion.run(o, func(end *messages.Call) { o.waiter.end(end) })
 	if out != ended {
 		o.waiter.hold() // it is a stored call from now on
+		o.leave(out)
 		return
 	}
 	n.whole(o)
 	n.opts.Manager.Fold(o.call.Kind, o.call.Slip)
 	o.waiter.end(o.call)
+	o.leave(out)
 	n.onion.targets.ended(o.id)
 }

@@ -19,6 +19,7 @@ const (
 	hdrTenant   = "Shallot-Tenant" // as one token
 	hdrDegraded = "Shallot-Degraded"
 	hdrEdited   = "Shallot-Edited"
+	hdrDropped  = "Shallot-Dropped"
 	hdrTrace    = "traceparent"
 )
 

@@ -20,7 +20,7 @@ var _ pipeline.Control = (*Node)(nil)
 
 // switchKey is the key of a stage's switch in the control bucket: stage.<kind>.<name>.enabled, value true or false. The
 // name is the stage's own or its class; of two keys for one stage the later wins. A mandatory or fixed stage is turned
-// off by "false <name>" only.
+// off by "false <name>" only. Without a key a stage is as the configuration says.
 func switchKey(kind messages.Kind, stage string) string {
 	return "stage." + string(kind) + "." + messages.Token(stage) + ".enabled"
 }
@@ -58,10 +58,25 @@ func (n *Node) readSwitches(ctx context.Context) error {
 		}
 	}
 	slices.SortFunc(all, func(a, b set) int { return cmp.Compare(a.Revision, b.Revision) })
+	there := map[*pipeline.Managed]bool{}
 	for _, e := range all {
-		n.applySwitch(e.key, e.Value)
+		there[n.applySwitch(e.key, e.Value)] = true
+	}
+	for s := range n.switched {
+		if !there[s] {
+			delete(n.switched, s)
+			n.turn(s, s.Default())
+		}
 	}
 	return nil
+}
+
+// turn turns a stage on or off in this process.
+func (n *Node) turn(s *pipeline.Managed, on bool) {
+	if s.Enabled() != on {
+		n.log.Info("stage switched", "kind", s.Kind, "stage", s.Name, "enabled", on)
+		n.opts.Manager.Switch(s.Kind, s.Name, on)
+	}
 }
 
 func (n *Node) followSwitches(ctx context.Context) error {
@@ -78,8 +93,14 @@ func (n *Node) followSwitches(ctx context.Context) error {
 			if !ok {
 				return fmt.Errorf("watch closed")
 			}
-			if e != nil && e.Operation() == jetstream.KeyValuePut {
+			switch {
+			case e == nil:
+			case e.Operation() == jetstream.KeyValuePut:
 				n.applySwitch(e.Key(), e.Value())
+			default: // deleted: another key may still switch the stage
+				if err := n.readSwitches(ctx); err != nil {
+					return err
+				}
 			}
 		case <-again.C:
 			if err := n.readSwitches(ctx); err != nil {
@@ -91,34 +112,36 @@ func (n *Node) followSwitches(ctx context.Context) error {
 	}
 }
 
-func (n *Node) applySwitch(key string, value []byte) {
+// applySwitch follows a key, and returns the stage that it is for; nil if it is for none.
+func (n *Node) applySwitch(key string, value []byte) *pipeline.Managed {
 	t := strings.Split(key, ".")
 	if len(t) != 4 || t[3] != "enabled" {
-		return
+		return nil
 	}
 	name, ok := messages.Untoken(t[2])
 	word, confirm, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
 	on := strings.EqualFold(word, "true")
 	if !ok || !on && !strings.EqualFold(word, "false") {
 		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", word)
-		return
+		return nil
 	}
-	i := slices.IndexFunc(n.opts.Manager.Find(name), func(s *pipeline.Managed) bool { return s.Kind == messages.Kind(t[1]) })
+	known := n.opts.Manager.Find(name)
+	i := slices.IndexFunc(known, func(s *pipeline.Managed) bool { return s.Kind == messages.Kind(t[1]) })
 	if i < 0 {
 		n.log.Warn("switch for a stage that this process does not know", "key", key)
-		return
+		return nil
 	}
-	s := n.opts.Manager.Find(name)[i]
-	if s.Enabled() == on {
-		return
+	s := known[i]
+	if s.Enabled() != on {
+		if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
+			n.log.Warn("switch not followed: the stage stays on; to turn it off all the same, confirm its name",
+				"key", key, "stage", s.Name, "tier", s.Tier, "value", "false "+s.Name)
+			return s
+		}
 	}
-	if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
-		n.log.Warn("switch not followed: the stage stays on; to turn it off all the same, confirm its name",
-			"key", key, "stage", s.Name, "tier", s.Tier, "value", "false "+s.Name)
-		return
-	}
-	n.log.Info("stage switched", "kind", t[1], "stage", s.Name, "enabled", on)
-	n.opts.Manager.Switch(s.Kind, s.Name, on)
+	n.switched[s] = true
+	n.turn(s, on)
+	return s
 }
 
 // switchValue is what applySwitch reads. It repeats the confirmation that LocalControl has seen.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 )
@@ -31,4 +32,55 @@ func TestStatisticsAndSwitchesAreThoseOfAllProcesses(t *testing.T) {
 	}, 5*time.Second, 10*time.Millisecond)
 	_, err = b.Diagnostics(t.Context())
 	require.NoError(t, err)
+}
+
+// A switch whose key is deleted is back at its default at once, in every process: on if the configuration has the stage
+// on, off if it has it off; and while a key by the stage's other name is there, that one holds (BU-12).
+func TestADeletedSwitchIsTheDefaultEverywhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	var managers []*pipeline.Manager
+	for range 2 {
+		on, off := through("on", 10), through("off", 20)
+		on.Alias = "OnStage"
+		m := manager(t, on)
+		require.NoError(t, m.Register(off, false))
+		managers = append(managers, m)
+		w.node(bus.Options{Manager: m})
+	}
+	enabled := func(name string, want bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			for _, m := range managers {
+				if s, ok := m.Get(messages.Model, name); !ok || s.Enabled() != want {
+					return false
+				}
+			}
+			return true
+		}, 5*time.Second, 5*time.Millisecond, "%s is %t in every process", name, want)
+	}
+	kv, err := w.js.KeyValue(t.Context(), "shallot_control")
+	require.NoError(t, err)
+	put := func(name, value string) {
+		_, err := kv.Put(t.Context(), "stage.model."+name+".enabled", []byte(value))
+		require.NoError(t, err)
+	}
+	put("on", "false")
+	put("off", "true")
+	enabled("on", false)
+	enabled("off", true)
+	require.NoError(t, kv.Delete(t.Context(), "stage.model.on.enabled"))
+	require.NoError(t, kv.Purge(t.Context(), "stage.model.off.enabled"))
+	enabled("on", true)
+	enabled("off", false)
+
+	put("on", "true")
+	put("OnStage", "false")
+	enabled("on", false)
+	require.NoError(t, kv.Delete(t.Context(), "stage.model.on.enabled"))
+	put("off", "true")
+	enabled("off", true)
+	enabled("on", false)
+	require.NoError(t, kv.Delete(t.Context(), "stage.model.OnStage.enabled"))
+	enabled("on", true)
 }

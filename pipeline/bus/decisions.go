@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +64,18 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 		}
 		made := answer
 		if h.check != nil {
-			if made, err = h.check(ctx, p, answer, by); err != nil {
+			made, err = h.check(ctx, p, answer, by)
+			if part, ok := errors.AsType[*Partly](err); ok {
+				err = h.decidePart(ctx, &p, e.Revision, wire, part)
+				switch {
+				case err == nil:
+					return p, fmt.Errorf("%s: %w", part.Open, pipeline.ErrHeld)
+				case !changed(err) || ctx.Err() != nil:
+					return p, unavailable(err)
+				}
+				continue
+			}
+			if err != nil {
 				return p, messages.AsFault(err, p.Stage)
 			}
 		}
@@ -82,6 +94,16 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 			return p, unavailable(ctx.Err())
 		}
 	}
+}
+
+// decidePart writes what was decided so far into the question, if nothing came between (ErrChanged).
+func (h *holds) decidePart(ctx context.Context, p *Parked, rev uint64, wire []byte, part *Partly) error {
+	if len(part.Question) == 0 {
+		return nil // nothing was decided
+	}
+	p.Question = part.Question
+	_, err := h.store.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(rev))
+	return err
 }
 
 // changed reports whether a conditional write found something else, or may have happened without being confirmed.

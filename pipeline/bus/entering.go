@@ -187,7 +187,7 @@ func (d *durables) overdue(call string, w waiter) {
 		d.ends.wait(call, w)
 		return
 	default:
-		end := &messages.Call{Wire: messages.WireVersion, ID: call, Kind: messages.Model, Tenant: w.tenant}
+		end := &messages.Call{ID: call, Kind: messages.Model, Tenant: w.tenant}
 		end.Slip.At, end.Slip.Back = -1, true
 		end.Fail(messages.NewFault(messages.OutcomeUnknown, "the call's time is over and its end cannot be read: %v; "+
 			"ask for the result of call %s later", err, call).From("entry"))

@@ -45,6 +45,7 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 		r.Tenant = "default"
 	}
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
+	c.Wire = r.Wire
 	c.Role, c.Session, c.Run, c.User, c.Agent, c.Tool = r.Role, r.Session, r.Run, r.User, r.Agent, r.Tool
 	c.RequestID, c.IdempotencyKey, c.Parent, c.Skip = r.RequestID, r.IdempotencyKey, r.Parent, r.Skip
 	c.Models, c.Cache, c.Explain, c.Stream, c.Trace = r.Models, r.Cache, r.Explain, r.Stream, r.Trace
@@ -56,7 +57,11 @@ func (n *Node) factsOf(r pipeline.Request) *messages.Call {
 	if c.RequestID == "" {
 		c.RequestID = c.ID
 	}
-	if c.Trace.Parent == "" {
+	switch {
+	case c.Trace.Parent != "":
+	case n.opts.Root != nil:
+		c.Trace = n.opts.Root(c.Kind)
+	default:
 		c.Trace.Parent = newTrace()
 	}
 	c.Deadline = c.Accepted.Add(n.maxTime(r))
@@ -126,13 +131,16 @@ func fingerprint(c *messages.Call) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// noParent is the parent of a call that a stage makes and that belongs to no other.
+const noParent = "none"
+
 // Call implements pipeline.Caller for stages and agents that need a whole call of their own: a child of the call whose
 // phase asks for it. It has a slip of its own and is bound to this process; nothing of it is stored, whatever key it
 // has, because its stage remembers what must not be done again. It ends with ctx, its parent's time, at the latest.
 func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
 	parent := c.Parent
 	if parent == "" {
-		parent = "none"
+		parent = noParent
 	}
 	body := c.Request()
 	if text, ok := c.RequestText(); ok {
@@ -143,7 +151,7 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		deadline = until
 	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
+		Wire: c.Wire, Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, Deadline: deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

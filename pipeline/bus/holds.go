@@ -57,6 +57,9 @@ const questionShare = 4
 func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	c, delayed := o.call, next.Where != pipeline.ToHold
 	name, phase := c.Slip.Stage()
+	if name == "" {
+		name = string(c.Kind) // the target itself
+	}
 	if o.run.last > 0 {
 		c.Note(messages.NoteWorks, o.run.last)
 	}

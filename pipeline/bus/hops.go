@@ -36,6 +36,7 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	c := o.call
 	name, phase := c.Slip.Stage()
 	s := h.stage(c, name)
+	o.turn()
 	for try := 0; ; try++ {
 		step := h.ask
 		if h.n.fused(s) {
@@ -45,7 +46,7 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 		switch {
 		case errors.Is(err, errSkipped):
 			h.n.log.Warn("nobody serves the stage; the call skips it", "call", o.id, "stage", name)
-			return pipeline.Skip(c), nil
+			return o.skip(), nil
 		case err != nil:
 			return next, h.unanswered(ctx, c, s, err)
 		case gone == nil:
@@ -53,10 +54,11 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 				c.Unnote(messages.NoteAnswer) // it is for the phase that asked
 			}
 			h.n.report(c, r)
+			o.ran(r)
 			return next, nil
 		case c.Slip.Stops[c.Slip.At].Skippable:
 			h.n.log.Warn("the program of the stage does not run; the call skips it", "call", o.id, "stage", name)
-			return pipeline.Skip(c), nil
+			return o.skip(), nil
 		}
 		switch err := wait(ctx, absentWait(try)); {
 		case errors.Is(err, context.Canceled):

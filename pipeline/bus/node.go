@@ -55,6 +55,7 @@ type Node struct {
 	guard     replyGuard
 	peers     peers
 	control   *jet.Bucket
+	switched  map[*pipeline.Managed]bool // stages that a key switches; only the loop that follows the keys uses it
 
 	subs     subscriptions
 	draining atomic.Bool
@@ -76,7 +77,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
 	n := &Node{opts: o, cfg: o.Config, log: o.Log, subj: messages.Subjects{Root: o.Config.Root}, nc: o.Conn, js: js,
-		clock: newClock()}
+		clock: newClock(), switched: map[*pipeline.Managed]bool{}}
 	n.replyRoot = n.subj.Control("reply", "")
 	n.subs = subscriptions{nc: o.Conn, log: o.Log}
 	objects, err := js.ObjectStore(ctx, jet.BodiesObjects)
@@ -99,8 +100,8 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	return n, err
 }
 
-// newName names a process, new in each life.
-func newName() string {
+// NewName names a process, new in each life.
+func NewName() string {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Map(func(r rune) rune {

@@ -38,11 +38,11 @@ var errStopping = errors.New("the process stops")
 func (x *onion) run(o *owned, told func(end *messages.Call)) outcome {
 	next, err := x.through(o.ctx, o, begin(o.call))
 	if err != nil {
-		if errors.Is(context.Cause(o.ctx), errElsewhere) {
-			return yielded
-		}
 		if gone, ok := errors.AsType[left](err); ok {
 			return gone.outcome
+		}
+		if errors.Is(context.Cause(o.ctx), errElsewhere) {
+			return yielded
 		}
 		if o.ctx.Err() != nil && !o.call.Slip.Back {
 			if known := x.targets.settle(o); known != nil {
@@ -81,7 +81,7 @@ func (x *onion) through(ctx context.Context, o *owned, next pipeline.Next) (pipe
 		var err error
 		switch next.Where {
 		case pipeline.ToTarget:
-			next, err = x.targets.run(ctx, o)
+			next, err = x.target(ctx, o)
 		case pipeline.ToHold:
 			next, err = x.park(o, next)
 		default:

@@ -115,6 +115,9 @@ type Options struct {
 	Entry bool
 	// Targets are the classes of work that this process does.
 	Targets []TargetRole
+	// Agents runs agents. Their work is calls, so it is done by the owner of the call itself, and a suspended run is nobody's.
+	// Nil: calls of kind agent need a member, as others do.
+	Agents pipeline.Target
 	// Classify names the class of a call at its target, or says why there is none; nil means "default".
 	Classify func(c *messages.Call) (string, error)
 	// Once reports whether the call's target must not run twice. Nil means that tools must not.
@@ -128,14 +131,16 @@ type Options struct {
 	// to the request. It runs for one call at a time, for many at once; nil does nothing.
 	Prepare func(c *messages.Call) error
 	// Decide checks an answer to a held call, before anything is decided, and returns it as the stage that asked takes
-	// it; by says who answers. An error refuses the answer, nil says that nothing was decided: the call waits on. Nil
-	// takes every answer as it is.
+	// it; by says who answers. An error refuses the answer, nil says that nothing was decided: the call waits on. The
+	// error *[Partly] says that a part was decided. Nil takes every answer as it is.
 	Decide func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
 	// Doubt is asked about each call that ends in a fault, or whose time was over before its target: it returns the
 	// fault, or another one where it knows that the target was reached all the same. Nil keeps every fault.
 	Doubt func(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault
-	// Observe is told of each phase that ran for a call of this owner; it must be quick. Nil: nobody listens.
-	Observe func(c *messages.Call, r pipeline.Report)
+	// Observer is told of the calls that this process owns. Nil: nobody listens.
+	Observer pipeline.Observer
+	// Root makes a trace for a call whose caller has none; nil: one that nobody records.
+	Root func(kind messages.Kind) messages.Trace
 	// Middleware is put around the handlers of stages and targets, the first outermost.
 	Middleware []message.HandlerMiddleware
 	// Callers are those who ask by plain NATS requests; nil: there are none.
@@ -206,7 +211,7 @@ func (o Options) withDefaults() Options {
 		o.Version = "0.0.0"
 	}
 	if o.Name == "" {
-		o.Name = newName()
+		o.Name = NewName()
 	}
 	return o
 }

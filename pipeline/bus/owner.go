@@ -15,6 +15,7 @@ func (n *Node) makeOwner() {
 	n.owns = protocol.NewOwner(n.opts.Name, n.protocolConfig())
 	n.owner = &machine{clock: n.clock, beat: n.owns.Beat, carry: n.carry}
 	n.replies = newReplies(n)
+	n.calls.observer = n.opts.Observer
 	n.onion = &onion{
 		hops:    &hops{owner: n.owner, asks: &n.owns.Asks, open: map[uint64]*owned{}, n: n, elsewhere: map[string]bool{}},
 		targets: &targets{owner: n.owner, runs: &n.owns.Runs, n: n},

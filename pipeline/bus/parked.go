@@ -31,6 +31,16 @@ type Parked struct {
 	Resumed bool `json:"resumed,omitempty"`
 }
 
+// Partly is the error of an [Options.Decide] that has decided a part of what was asked: the question becomes this one,
+// and the call waits on.
+type Partly struct {
+	Question json.RawMessage
+	Open     string // what is still open, in words
+}
+
+// Error says what is still open.
+func (p *Partly) Error() string { return p.Open }
+
 // Decided says what became of a question: an answer, or a fault where nobody gave one.
 type Decided struct {
 	By     string          `json:"by"`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -226,7 +227,10 @@ func (n *Node) chunk(w protocol.Work, member string, d pipeline.Delta) {
 	shown := false
 	if o := n.calls.get(w.Call); o != nil && o.waiter != nil {
 		_, text := chat.ToolChunkText(d.Chunk)
-		shown = o.waiter.addDelta(d) && (text || chat.Says(d.Chunk))
+		shown = o.waiter.addDelta(d) && (text || events.Says(d.Chunk))
+		if shown {
+			o.seen.shown()
+		}
 	}
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return n.owns.Runs.Chunk(now, w, member, shown, out)
@@ -241,7 +245,7 @@ func (n *Node) outcome(w protocol.Work, member string, st protocol.State, proof 
 		return out
 	})
 	if o := n.calls.get(w.Call); final && o != nil {
-		l.n, l.why, l.record.State = w.N, protocol.Ended, st
+		l.n, l.why, l.record.State, l.member = w.N, protocol.Ended, st, member
 		if st == protocol.Lost {
 			l.why = protocol.Unknown
 		}

@@ -77,14 +77,16 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	if err := h.unshelve(ctx, c); err != nil {
 		return err
 	}
-	switch {
-	case p.Delayed && p.Decided.Fault != nil:
-		turnHere(c, p.Decided.Fault)
+	switch f := p.Decided.Fault; {
+	case p.Delayed && f != nil:
+		turnHere(c, f)
 	case p.Delayed: // it goes on where it is, as if it had waited in its process
-	case p.Decided.Fault != nil:
-		pipeline.FailHold(c, p.Decided.Fault)
-	default:
+	case f == nil:
 		c.Note(messages.NoteAnswer, p.Decided.Answer)
+	case c.Slip.AtTarget() && f.Code != messages.Cancelled: // the target decides what follows from it
+		c.Note(messages.NoteUnanswered, pipeline.Unanswered{Question: p.Question, Fault: f})
+	default:
+		pipeline.FailHold(c, f)
 	}
 	if !p.Delayed {
 		c.Deadline = time.Now().UTC().Add(p.Left)

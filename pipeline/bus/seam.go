@@ -9,8 +9,8 @@ import (
 // owned is a call that this process runs through the onion. The call itself is the running goroutine's alone.
 type owned struct {
 	call *messages.Call
-	// id and tenant are the call's, for those who must not read the call.
-	id, tenant string
+	// id, tenant and parent are the call's, for those who must not read the call.
+	id, tenant, parent string
 	// durable says that the call is stored: its end is stored before anybody hears it.
 	durable bool
 	// fresh says that no other owner can have offered the call's target work.
@@ -24,6 +24,7 @@ type owned struct {
 	mail   mailbox
 	ask    asked
 	run    target
+	seen   sight
 }
 
 // outcome is how a run through the onion came to its end.

@@ -62,13 +62,10 @@ func endpointOf(kind messages.Kind, phase messages.Phase, stage string) string {
 	return string(kind) + "." + string(phase) + "." + stage
 }
 
-// report logs a phase that failed, and tells who observes.
+// report logs a phase that failed.
 func (n *Node) report(c *messages.Call, r pipeline.Report) {
 	if r.Err != nil {
 		n.log.Warn("stage failed", "call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt,
 			"err", r.Err, "stack", r.Stack)
-	}
-	if n.opts.Observe != nil {
-		n.opts.Observe(c, r)
 	}
 }

@@ -70,6 +70,7 @@ func (s *storedCalls) run(e protocol.Effect, r *mine) {
 	c, err := s.open(r.m)
 	if err != nil {
 		s.end(c)
+		s.calls.passed(c)
 		return
 	}
 	c.Generation = e.N
@@ -87,6 +88,7 @@ func (s *storedCalls) run(e protocol.Effect, r *mine) {
 	if out == ended && !told && s.isMine(r) {
 		s.end(o.call)
 	}
+	o.leave(out)
 }
 
 func (s *storedCalls) isMine(r *mine) bool {
@@ -141,7 +143,7 @@ func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, o
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
-	if s.unasked(c.ID) {
+	if s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent) {
 		o.cancel(pipeline.ErrCancelled)
 	}
 	return o, false
@@ -153,6 +155,7 @@ func (s *storedCalls) undeliverable(call string, m *nats.Msg) {
 	c.Fail(messages.NewFault(messages.Undeliverable, "the call was given up: its owners died with it, again and again. "+
 		"It is kept as dead letter of call %s; look at it with: nats stream view SHALLOT_DEAD", call).From("bus"))
 	s.end(c)
+	s.calls.passed(c)
 }
 
 // fromHeaders is a stored call as far as its headers tell.

@@ -31,6 +31,8 @@ type target struct {
 	of      uint64 // the work's number that the payload is of
 	last    uint64 // the number of the last work
 	proved  bool   // the last work proved that it did nothing
+	class   string // of the last work
+	member  string // who did it
 }
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
@@ -87,10 +89,14 @@ const voidLimit = 2 * time.Second
 
 // run has the call's target run, and turns the call round. An error is why it did not.
 func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
+	if o.call.Kind == messages.Agent && t.n.opts.Agents != nil {
+		return t.runHere(ctx, o)
+	}
 	class, err := t.classify(context.WithoutCancel(ctx), o.call)
 	if err != nil {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, messages.TargetOrigin)), nil
 	}
+	o.run.class = class
 	if o.run.last == 0 {
 		o.call.Noted(messages.NoteWorks, &o.run.last) // the call was parked after its target had run
 	}
@@ -211,7 +217,7 @@ func (t *targets) came(ctx context.Context, o *owned, l letter) (pipeline.Next, 
 			return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 		}
 	}
-	o.run.last, o.run.proved = l.n, l.record.State == protocol.NotRun
+	o.run.last, o.run.proved, o.run.member = l.n, l.record.State == protocol.NotRun, l.member
 	return pipeline.RunTarget(context.WithoutCancel(ctx), res, o.call, nil), nil
 }
 

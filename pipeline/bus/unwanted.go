@@ -58,7 +58,7 @@ func (d *durables) unasked(m *nats.Msg) {
 	}
 	d.unwanted.add(id, time.Now())
 	d.held.due(id)
-	if o := d.calls.get(id); o != nil {
+	for _, o := range d.calls.of(id) {
 		o.cancel(pipeline.ErrCancelled)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -216,7 +217,7 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 	var err error
 	if c == nil {
 		if c, err = messages.Unmarshal(j.in.data); err != nil {
-			c = &messages.Call{Wire: messages.WireVersion, ID: j.work.Call, Kind: j.class.role.Kind, Tenant: "default"}
+			c = &messages.Call{ID: j.work.Call, Kind: j.class.role.Kind, Tenant: "default"}
 		}
 	}
 	if err == nil {
@@ -227,6 +228,7 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 		c.Fail(messages.AsFault(err, messages.TargetOrigin))
 	} else {
 		pipeline.RunTarget(ctx, j.class.role.Target, c, m.emitter(j, c))
+		c.NoteTargetTook(time.Since(begin))
 	}
 	var failed error
 	if c.Fault != nil {
@@ -254,7 +256,10 @@ func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
 		owner := j.owner
 		root := m.owners[owner]
 		m.Unlock()
-		for _, piece := range chat.SplitChunk(chunk, m.n.codec.payload-8<<10) {
+		if count == 0 {
+			marks.Dropped = c.Dropped() // the target says it before its first piece
+		}
+		for _, piece := range events.Split(chunk, m.n.codec.payload-8<<10) {
 			count++
 			if _, text := chat.ToolChunkText(piece); text || c.Kind != messages.Tool { // a tool's sign of life shows nothing
 				c.Note(messages.NoteStreamEmitted, count)
@@ -290,7 +295,7 @@ func marksHeader(m pipeline.Marks) (h nats.Header) {
 
 // marksOf reads them.
 func marksOf(h nats.Header) pipeline.Marks {
-	return pipeline.Marks{Degraded: h.Get(hdrDegraded), Edited: h.Get(hdrEdited)}
+	return pipeline.Marks{Degraded: h.Get(hdrDegraded), Edited: h.Get(hdrEdited), Dropped: h.Get(hdrDropped)}
 }
 
 // headerValue keeps a value readable and single-lined.

@@ -22,7 +22,7 @@ type Config struct {
 	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
 	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
 	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
-	Explain   Explain       `yaml:"explain" doc:"Explanations of finished calls."`
+	Explain   Explain       `yaml:"explain" doc:"The stories of calls, by which one can be looked up."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
 }
 
@@ -39,7 +39,7 @@ type Interceptors struct{}
 // ToolLimit is agent.interceptor.tool-limit: how many tools the runs of agents may call. The section has no stage,
 // because the agent loop counts, before it sends a call. A limit that is null does not apply.
 type ToolLimit struct {
-	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit. Unused yet." min:"0"`
+	RunLimit     *int                  `yaml:"run-limit" doc:"Tool calls of one agent run; null: no limit." min:"0"`
 	ThreadLimit  *int                  `yaml:"thread-limit" doc:"Tool calls of one session; null: no limit." min:"0"`
 	ExitBehavior string                `yaml:"exit-behavior" doc:"At the limit: continue gives the model an error as the result, end ends the run, error fails it." enum:"continue,end,error"`
 	Tools        map[string]ToolLimits `yaml:"tools" doc:"Limits by name of the tool, beside those of all together."`
@@ -54,19 +54,26 @@ type ToolLimits struct {
 // AgentSpec is one agent.
 type AgentSpec struct {
 	Name         string      `yaml:"name" doc:"Unique; callers write agent/<name> as the model." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Description  string      `yaml:"description" doc:"What it is good for; other agents and callers read it."`
 	Instructions string      `yaml:"instructions" doc:"System prompt of each run."`
 	Model        string      `yaml:"model" doc:"Model of each run; empty: the first that a provider names."`
-	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text."`
+	Tools        []string    `yaml:"tools" doc:"Names of the tools that the agent may call; * stands for any text, and agent/<name> for another agent."`
 	Stages       []string    `yaml:"stages" doc:"Optional stages of its model calls; empty: the default chain."`
 	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
 	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
+	// State says how values that stages keep in a run are joined.
+	State map[string]string `yaml:"state" doc:"How updates of the run's state by stages are joined, by key: append or replace; a key that is not named is replaced."`
 }
+
+// SetDefaults fills a new entry before the file's keys are read into it.
+func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
 
 // AgentLimits bounds one run; nil and 0 mean the default of the agent loop.
 type AgentLimits struct {
-	ModelCalls *int          `yaml:"model-calls" doc:"Model calls of one run." min:"1"`
-	ToolCalls  *int          `yaml:"tool-calls" doc:"Tool calls of one run." min:"0"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
+	ModelCalls   *int          `yaml:"model-calls" doc:"Model calls of one run, those of its sub-agents included; null: 50." min:"0"`
+	ToolCalls    *int          `yaml:"tool-calls" doc:"Tool calls of one run, those of its sub-agents included; null: 200, or tool-limit.run-limit." min:"0"`
+	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls: end ends the run with a message, error fails it." enum:"end,error"`
+	Timeout      time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
 }
 
 // RemoteStage is a stage that a program elsewhere serves.
@@ -106,12 +113,15 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string            `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
-	BaseURL   URL               `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
-	APIKeyEnv string            `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
-	Models    []string          `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
-	Headers   map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts  ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
+	Name      string   `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	BaseURL   URL      `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
+	APIKeyEnv string   `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
+	Models    []string `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
+	Wires     []string `yaml:"wires" doc:"APIs that it speaks: chat, responses, messages. Callers of another one are translated to the first. Empty: found by the address."`
+	// OutputLimit fills in what the messages wire demands.
+	OutputLimit int64             `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
+	Headers     map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts    ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.
@@ -195,14 +205,18 @@ type Slots struct {
 	Model int `yaml:"model" doc:"Calls of models, for each provider." min:"1" max:"100000"`
 }
 
-// Explain configures the explanations of finished calls.
+// Explain configures the stories of calls, by which one can be looked up.
 type Explain struct {
-	Keep   time.Duration `yaml:"keep" doc:"How long they are kept; 0: not at all." min:"0s"`
-	Bodies bool          `yaml:"bodies" doc:"Keep bodies too."`
+	Keep     time.Duration `yaml:"keep" doc:"How long they are kept; 0: not at all." min:"0s"`
+	MaxBytes Size          `yaml:"max-bytes" doc:"Bytes of all that are kept; above, the oldest go. A story has one to three KiB." min:"1MiB"`
+	Sample   float64       `yaml:"sample" doc:"Share of the calls without a fault whose stories are kept, 0 to 1; those with a fault always are." min:"0" max:"1"`
+	Changes  bool          `yaml:"changes" doc:"Keep what stages changed: where, and how many bytes."`
+	Bodies   bool          `yaml:"bodies" doc:"Keep the texts of what stages changed too; where the stage pii is on, only what it has passed."`
 }
 
-// Telemetry configures traces.
+// Telemetry configures metrics and traces. Where they go to is said by the variables OTEL_* of OpenTelemetry.
 type Telemetry struct {
+	Metrics bool `yaml:"metrics" doc:"Serve /metrics for Prometheus with the control surfaces."`
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
 }
 
@@ -233,7 +247,8 @@ func Default() Config {
 			QueueMaxMsgs: 100_000, QueueMaxBytes: 4 * GiB, ClaimCheck: 64 * KiB, LameDuck: 5 * time.Second,
 			Slots: Slots{Model: 1024}, ResultTTL: 24 * time.Hour,
 		},
-		Texts:   "en",
-		Explain: Explain{Keep: time.Hour},
+		Texts:     "en",
+		Explain:   Explain{Keep: time.Hour, MaxBytes: 256 * MiB, Sample: 1, Changes: true},
+		Telemetry: Telemetry{Metrics: true},
 	}
 }

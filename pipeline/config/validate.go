@@ -34,6 +34,11 @@ func (c *checker) rules(cfg *Config) {
 		at := fmt.Sprintf("agent.agents[%d]", i)
 		names = c.unique(names, a.Name, at+".name")
 		c.object(a.OutputSchema, at+".output-schema")
+		for key, rule := range a.State {
+			if rule != "append" && rule != "replace" {
+				c.fail(at+".state."+key, "%q; known: append, replace", clip(rule))
+			}
+		}
 	}
 }
 
@@ -126,6 +131,11 @@ func (c *checker) models(m Models) {
 		if p.BaseURL != "" {
 			if why := p.BaseURL.web(); why != "" {
 				c.fail(at+".base-url", "%s", why)
+			}
+		}
+		for j, w := range p.Wires {
+			if !slices.Contains([]string{"chat", "responses", "messages"}, w) {
+				c.fail(fmt.Sprintf("%s.wires[%d]", at, j), "%q; known: chat, responses, messages", w)
 			}
 		}
 		for j, name := range p.Models {

@@ -7,8 +7,8 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
@@ -42,6 +42,9 @@ func approvalOf(p bus.Parked) api.Approval {
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
 func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+	if p.Kind == messages.Agent && p.Stage == string(messages.Agent) {
+		return h.takeDecisions(ctx, p, answer, by)
+	}
 	if _, ours := rawjson.Field(p.Question, "hash"); p.Kind != messages.Tool || p.Stage != tool.ApprovalStage || !ours {
 		return answer, nil
 	}

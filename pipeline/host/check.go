@@ -57,6 +57,7 @@ func (h *Host) build(ctx context.Context, o Options, stores map[string]pipeline.
 	if err == nil {
 		err = h.addStageTools(ctx)
 	}
+	err = errors.Join(err, h.makeAgents(o, stores))
 	whole := err == nil
 	err = errors.Join(err, h.checkTools(o, whole))
 	if whole {

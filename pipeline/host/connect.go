@@ -13,10 +13,10 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/model"
-	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -74,7 +74,7 @@ func (h *Host) models(o Options) error {
 			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
 		}
 		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models,
-			Headers: headers, Timeouts: providerTimes(p.Timeouts)}
+			Headers: headers, Timeouts: providerTimes(p.Timeouts), Wires: wires(p.Wires), OutputLimit: p.OutputLimit}
 		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
 			providers[i] = mp // a written provider takes the place of the one that the environment makes
 			continue
@@ -91,6 +91,13 @@ func (h *Host) models(o Options) error {
 		Standbys: h.standbys,
 	})
 	return err
+}
+
+func wires(names []string) (out []messages.Wire) {
+	for _, n := range names {
+		out = append(out, messages.Wire(n))
+	}
+	return out
 }
 
 // filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).

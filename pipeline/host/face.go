@@ -34,7 +34,7 @@ func (h *Host) ListModels(ctx context.Context) []ModelInfo {
 	for _, m := range listed {
 		out = append(out, ModelInfo{ID: m.ID, Created: m.Created, Owner: m.OwnedBy})
 	}
-	return out
+	return append(out, h.agents.models()...)
 }
 
 // Check is one line of readiness.

@@ -22,10 +22,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
-	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/telemetry"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/stages"
@@ -98,6 +99,10 @@ type Host struct {
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail
+	agents    *agents
+	runs      *runs
+	seen      seen
+	telemetry *telemetry.Telemetry
 }
 
 // Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
@@ -151,6 +156,10 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
+	name := bus.NewName()
+	if err := h.startTelemetry(ctx, o, name); err != nil {
+		return h, err
+	}
 	if h.trail, err = newTrail(h.Conn, o.Log); err != nil {
 		return h, err
 	}
@@ -159,6 +168,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.todo = stores["todo"]
+	if err := h.startCalls(ctx, js, name); err != nil {
+		return h, err
+	}
 	if err := h.build(ctx, o, stores); err != nil {
 		return h, err
 	}
@@ -167,13 +179,20 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
-	node.Callers = callers
+	node.Name, node.Callers = name, callers
+	if err := h.wireAgents(&node, o, stores); err != nil {
+		return h, err
+	}
+	h.observe(&node)
 	if h.Node, err = bus.New(ctx, node); err != nil {
 		return h, err
 	}
 	callers.Calls = recorded{h.Node, h}
 	h.caller.set(h.Node)
 	if err := h.Node.Start(ctx); err != nil {
+		return h, err
+	}
+	if err := errors.Join(h.serveCalls(), h.measure()); err != nil {
 		return h, err
 	}
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -208,6 +227,8 @@ func (h *Host) Stop(ctx context.Context) error {
 		h.loops.Wait()
 	}
 	h.release()
+	h.stopCalls()
+	err = errors.Join(err, h.telemetry.Close(ctx))
 	if h.trail != nil {
 		last, cancel := context.WithTimeout(ctx, 2*time.Second)
 		h.trail.close(last)
@@ -242,7 +263,7 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 			own = append(own, s)
 		}
 		if err == nil {
-			err = h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), on)
+			err = h.register(pipeline.GuardTools(s, h.tools.find.serves), on)
 		}
 		faults = append(faults, err)
 	}
@@ -250,13 +271,13 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 		if slices.ContainsFunc(own, func(r pipeline.Stage) bool { return r.Kind == s.Kind && r.Name == s.Name }) {
 			continue
 		}
-		faults = append(faults, h.Manager.Register(pipeline.GuardTools(s, h.tools.find.serves), true))
+		faults = append(faults, h.register(pipeline.GuardTools(s, h.tools.find.serves), true))
 	}
 	for _, s := range h.Config.Stages {
-		faults = append(faults, h.Manager.Register(h.remoteStage(s), s.Enabled))
+		faults = append(faults, h.register(h.remoteStage(s), s.Enabled))
 	}
 	for _, s := range o.ToolStages {
-		faults = append(faults, h.Manager.Register(s, false))
+		faults = append(faults, h.register(s, false))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err

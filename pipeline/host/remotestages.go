@@ -5,9 +5,9 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/remotestage"
-	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // remoteStage makes the stage of an entry of the key stages. Its program is asked by the process that hosts the stage.

@@ -55,6 +55,9 @@ func (h *Host) rights(id api.Identity) embed.Rights {
 			r.Publish = append(r.Publish, verbOf(s, t, "result", "*"))
 		}
 		for _, v := range h.verbs() {
+			if v.Operators {
+				continue
+			}
 			r.Publish = append(r.Publish, verbOf(s, t, strings.Split(v.Name, ".")...))
 		}
 	}

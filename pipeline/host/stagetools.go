@@ -100,6 +100,8 @@ func runStageTool(tool pipeline.Tool) toolbox.ExecutorFunc {
 // route, and a tool that belongs to a stage is there for agent runs alone.
 func (h *Host) prepare(c *messages.Call) error {
 	switch {
+	case c.Kind == messages.Agent:
+		return h.prepareRun(c)
 	case c.Kind == messages.Tool && c.Run == "":
 		base, _, _ := strings.Cut(c.Tool, "@") // a version is no way round it
 		if stage := h.tools.find.owners[base]; stage != "" {

@@ -84,7 +84,7 @@ func strict(raw []byte, v any) error {
 // verbs are the subjects of the todo lists (contracts T3). The session stands in the body or in Shallot-Session; a
 // bare session name is a body for get.
 func (h *Host) verbs() []natsapi.Verb {
-	return []natsapi.Verb{
+	return append(h.callVerbs(), []natsapi.Verb{
 		{Name: "todo.get", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
 			ask := struct {
 				Session string `json:"session"`
@@ -106,5 +106,5 @@ func (h *Host) verbs() []natsapi.Verb {
 			}
 			return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
 		}},
-	}
+	}...)
 }

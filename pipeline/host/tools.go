@@ -186,6 +186,9 @@ const (
 
 // longest is how long a call may take because its tool may.
 func (h *Host) longest(r pipeline.Request) time.Duration {
+	if r.Kind == messages.Agent {
+		return h.agents.time(r.Agent)
+	}
 	if r.Kind != messages.Tool {
 		return 0
 	}

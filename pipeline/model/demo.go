@@ -38,7 +38,7 @@ const demoCreated = 1700000000
 func Demo() Provider {
 	return Provider{
 		Name: DemoName, BaseURL: "http://demo.invalid/v1", Client: demo{}, KeyEnv: "none",
-		Models: []string{DemoEcho, DemoSlow, DemoTools, DemoFail, DemoLong},
+		Models: []string{DemoEcho, DemoSlow, DemoTools, DemoFail, DemoLong}, Wires: demoWires,
 	}
 }
 
@@ -56,8 +56,16 @@ func (demo) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w := demoWire(req.URL.Path); w != messages.ChatWire {
+		return demoIn(w, req, body)
+	}
+	return demoChat(req, body)
+}
+
+// demoChat answers on the chat wire.
+func demoChat(req *http.Request, body []byte) (*http.Response, error) {
 	a := demoAnswer{model: chat.ModelName(body), n: 1, finish: "stop"}
-	a.id = "chatcmpl-demo-" + messages.Token(a.model+strconv.Itoa(len(body)))
+	a.id = "chatcmpl-" + demoID(a.model, body)
 	if raw, ok := rawjson.Field(body, "n"); ok {
 		if n, ok := rawjson.Int(raw); ok && n > 0 && n <= 16 {
 			a.n = int(n)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/translate"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -95,9 +96,10 @@ func (e *Endpoint) Close() {
 func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	c.Unnote(messages.NoteStreamTail) // of an earlier attempt
 	c.Unnote(messages.NoteUpstreamHeaders)
+	c.Unnote(messages.NoteUpstreamError)
 	body := c.Request()
 	if _, text := c.RequestText(); text || len(body) == 0 || body[0] != '{' {
-		return messages.NewFault(messages.InvalidRequest, "a chat request is a JSON object")
+		return messages.NewFault(messages.InvalidRequest, "a model request is a JSON object")
 	}
 	asked := chat.ModelName(body)
 	if !c.MayModel(asked) { // also where a stage has chosen it, or a call is made for the caller's
@@ -108,6 +110,7 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 		return err
 	}
 	if f := e.patience.refuses(p, name); f != nil {
+		c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: p.Name, Model: name})
 		e.report(ctx, c, name, f, 0)
 		return f
 	}
@@ -126,9 +129,11 @@ func (e *Endpoint) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit)
 
 // run runs the model once within the times of its provider.
 func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *messages.Call, emit pipeline.Emit) error {
-	body, stream := prepare(c.Request(), model, c.Stream)
-	r := &run{Endpoint: e, provider: p, call: c, emit: emit, stream: stream, body: body,
+	r := &run{Endpoint: e, provider: p, call: c, emit: emit, pair: pairOf(p, model, c),
 		times: p.Timeouts.or(e.Timeouts)}
+	if err := r.speak(model); err != nil {
+		return err
+	}
 	limit, key := r.times.Attempt, "attempt"
 	if r.times.Total < limit {
 		limit, key = r.times.Total, "total"
@@ -137,6 +142,7 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key)())
 	defer cancel()
 	err := r.do(ctx)
+	c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: p.Name, Model: model, FirstMicros: r.first.Microseconds()})
 	if perr := parent.Err(); err != nil && perr != nil {
 		return perr // the caller's reason counts, whatever error the connection gave
 	}
@@ -171,14 +177,19 @@ type run struct {
 	provider Provider
 	call     *messages.Call
 	emit     pipeline.Emit
+	pair     translate.Pair
+	standby  bool // on the caller's wire, but not the model that the caller named
 	stream   bool
 	body     []byte
 	times    Timeouts
 	share    *clock // runs until something was shown
+	began    time.Time
+	first    time.Duration // from began to the first token of a stream
 }
 
 func (r *run) do(ctx context.Context) error {
 	begin := time.Now()
+	r.began = begin
 	ctx, r.share = r.hurry(ctx)
 	defer r.share.end()
 	ctx, clock := newClock(ctx)
@@ -189,7 +200,7 @@ func (r *run) do(ctx context.Context) error {
 	}
 	clock.set(wait, r.timeout(what, wait, "models.timeouts."+key))
 	x := &exchange{clients: r.clients[r.provider.Name], body: r.body, header: r.header()}
-	res, err := x.chat(ctx, r.provider, r.stream)
+	res, err := x.send(ctx, r.provider, r.pair.Provider, r.stream)
 	if err != nil {
 		if why := ended(ctx); why != nil {
 			return unsent(why, !x.sent.Load() && r.provider.Client == nil)
@@ -204,7 +215,7 @@ func (r *run) do(ctx context.Context) error {
 		clock.set(min(r.times.Idle, errorPatience), r.idle())
 		// the status says enough, even if the body cannot be read
 		b, _ := io.ReadAll(io.LimitReader(decoded(res), maxError))
-		return errorFault(r.provider, res.StatusCode, res.Header, b)
+		return r.refused(res, b)
 	}
 	if isEventStream(res.Header, r.stream) {
 		left := r.times.FirstToken - time.Since(begin)
@@ -264,8 +275,8 @@ func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader)
 	if e, ok := rawjson.Field(b, "error"); ok && !rawjson.IsNull(e) {
 		return errorFault(r.provider, res.StatusCode, res.Header, b)
 	}
-	if len(chat.Choices(b)) == 0 {
-		return r.badReply("its reply has no choices")
+	if b, err = r.whole(b); err != nil {
+		return err
 	}
 	r.call.SetReply(b)
 	return nil
@@ -295,6 +306,7 @@ func (r *run) header() http.Header {
 		set("Tracestate", r.call.Trace.State)
 	}
 	set("Idempotency-Key", r.idempotencyKey())
+	r.forwarded(set)
 	for key, value := range r.provider.Headers {
 		set(key, value.Reveal())
 	}

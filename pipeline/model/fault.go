@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -77,6 +78,24 @@ func errorFault(p Provider, status int, header http.Header, body []byte) *messag
 	f.RetryAfter = retryAfter(header, time.Now())
 	f.Headers = p.keptHeaders(header)
 	return f
+}
+
+// refused makes the fault of an answer with an error status. Where the provider judged a request that it got in the
+// caller's own wire, its words are kept as they are too: clients of the messages wire go by them.
+func (r *run) refused(res *http.Response, body []byte) *messages.Fault {
+	f := errorFault(r.provider, res.StatusCode, res.Header, body)
+	if r.pair.Client == r.pair.Provider && slices.Contains(ofTheRequest, res.StatusCode) && r.own(body) {
+		r.call.Note(messages.NoteUpstreamError, json.RawMessage(r.provider.public(string(body))))
+	}
+	return f
+}
+
+// own reports whether an error body has the shape of the caller's wire.
+func (r *run) own(body []byte) bool {
+	e, _ := rawjson.Field(body, "error")
+	kind, _ := rawjson.FieldString(body, "type")
+	return json.Valid(body) && len(e) > 0 && e[0] == '{' &&
+		(r.pair.Client != messages.MessagesWire || kind == "error")
 }
 
 // statusOfType returns a status for an error that came without one.

@@ -34,6 +34,10 @@ type Provider struct {
 	Headers map[string]Secret
 	// Timeouts are the provider's own; a zero field means the endpoint's.
 	Timeouts Timeouts
+	// Wires are those that it speaks; the first is used for callers of others. Empty: found by its address.
+	Wires []messages.Wire
+	// OutputLimit is the limit of the answer that the messages wire demands, where a request has none; 0 means 8192.
+	OutputLimit int64
 	// Client sends the requests; nil means the endpoint's own.
 	Client Doer
 }
@@ -88,6 +92,14 @@ func NewTable(providers ...Provider) (*Table, error) {
 		p.BaseURL = strings.TrimRight(p.BaseURL, "/")
 		if len(p.Models) == 0 {
 			p.Models = []string{"*"}
+		}
+		for _, w := range p.Wires {
+			if w == "" || !w.Valid() {
+				return nil, fmt.Errorf("models.providers[%d].wires: %q; known: chat, responses, messages", i, w)
+			}
+		}
+		if len(p.Wires) == 0 {
+			p.Wires = wiresOf(p.BaseURL)
 		}
 		t.providers = append(t.providers, p)
 	}

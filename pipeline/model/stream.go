@@ -9,7 +9,6 @@ import (
 	"io"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -21,11 +20,11 @@ import (
 //
 // An error after the last finish reason is ignored: nothing of the reply is missing.
 func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) error {
-	s := newRelay(r)
+	s := r.sink()
 	defer s.end()
 	idle := r.idle()
 	events := chat.NewEventReader(body, maxEvent, func() {
-		if s.sawToken && !s.complete {
+		if at := s.state(); at.token && !at.complete {
 			clock.set(r.times.Idle, idle)
 		}
 	})
@@ -39,14 +38,14 @@ func (r *run) readStream(ctx context.Context, clock *clock, body io.Reader) erro
 				return r.endStream(ctx, s, io.EOF)
 			}
 			if err := s.add(data, ev.Name); err != nil {
-				if _, theirs := errors.AsType[*messages.Fault](err); theirs && s.complete {
+				if _, theirs := errors.AsType[*messages.Fault](err); theirs && s.state().complete {
 					return s.settle()
 				}
 				return r.broken(s, err)
 			}
-			if s.complete {
+			if at := s.state(); at.complete {
 				clock.set(min(r.times.Idle, doneGrace), idle)
-			} else if s.sawToken {
+			} else if at.token {
 				clock.set(r.times.Idle, idle)
 			}
 		}
@@ -71,7 +70,7 @@ func pieces(data []byte) [][]byte {
 	return out
 }
 
-func (r *run) endStream(ctx context.Context, s *relay, err error) error {
+func (r *run) endStream(ctx context.Context, s sink, err error) error {
 	clean := errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
 	if s.whole(clean) {
 		return s.settle()
@@ -81,23 +80,23 @@ func (r *run) endStream(ctx context.Context, s *relay, err error) error {
 		return r.broken(s, why)
 	case errors.Is(err, chat.ErrTooLong), errors.Is(err, errCoding):
 		return r.broken(s, r.badReply("its stream cannot be read (%s)", err))
-	case clean && len(s.open) == 0:
+	case clean && !s.state().choices:
 		return r.badReply("its stream held no choice")
 	case clean:
 		f := messages.NewFault(messages.ProviderError, "provider %s ended the stream without a finish reason",
 			r.provider.Name)
 		return r.broken(s, r.provider.explain(f, "ended the stream after %d chunks without a finish reason",
-			len(s.chunks)))
+			s.state().pieces))
 	}
 	f := messages.NewFault(messages.ProviderError, "provider %s broke the stream", r.provider.Name)
-	return r.broken(s, r.provider.explain(f, "broke the stream after %d chunks: %s", len(s.chunks), err))
+	return r.broken(s, r.provider.explain(f, "broke the stream after %d chunks: %s", s.state().pieces, err))
 }
 
 // broken is the fault of a stream that broke: once something was released it is stream_cut, on which no stage acts;
 // before, it is the provider's own fault, so that a standby can take over.
-func (r *run) broken(s *relay, err error) error {
+func (r *run) broken(s sink, err error) error {
 	f, ok := errors.AsType[*messages.Fault](err)
-	if !ok || !s.released {
+	if !ok || !s.state().released {
 		return err
 	}
 	cut := messages.NewFault(messages.StreamCut, "the stream broke after a part of the reply had been sent: %s",
@@ -148,19 +147,13 @@ func (s *relay) add(data []byte, eventName string) error {
 	if s.lost != nil {
 		return s.lost
 	}
-	if !utf8.Valid(data) {
-		data, s.mended = bytes.ToValidUTF8(data, []byte("\uFFFD")), true
+	data, mended, err := s.run.checked(data, eventName)
+	if err != nil {
+		return err
 	}
-	if !messages.IsJSON(data) || data[0] != '{' {
-		return s.run.badReply("a malformed chunk in its stream (%d bytes)", len(data))
-	}
-	if e, ok := rawjson.Field(data, "error"); ok && !rawjson.IsNull(e) || eventName == "error" {
-		return errorFault(s.run.provider, 0, nil, data)
-	}
-	if bytes.ContainsAny(data, "\r\n") {
-		var b bytes.Buffer
-		_ = json.Compact(&b, data) // valid, see above; a chunk must be one line when it is sent to the caller
-		data = b.Bytes()
+	s.mended = s.mended || mended
+	if s.run.standby {
+		data = s.run.pair.Seal(data)
 	}
 	if s.size += len(data); s.size > maxReply {
 		return s.run.badReply("its stream is longer than %d bytes", maxReply)
@@ -212,7 +205,9 @@ func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
 		}
 		delta, _ := rawjson.Field(c, "delta")
 		full := substance(delta)
-		s.sawToken = s.sawToken || full
+		if full && !s.sawToken {
+			s.sawToken, s.run.first = true, time.Since(s.run.began)
+		}
 		switch {
 		case !finishes(c):
 			now = append(now, c)
@@ -320,6 +315,11 @@ func (s *relay) flush(index int64) error {
 	return nil
 }
 
+func (s *relay) state() sinkState {
+	return sinkState{token: s.sawToken, complete: s.complete, released: s.released, choices: len(s.open) > 0,
+		pieces: len(s.chunks)}
+}
+
 // whole reports whether nothing of the reply is missing. If the stream broke, it is complete only if all requested
 // choices are finished.
 func (s *relay) whole(clean bool) bool {
@@ -332,15 +332,7 @@ func (s *relay) settle() error {
 	if err != nil {
 		return s.run.badReply("%s", err)
 	}
-	s.run.call.SetReply(reply)
-	if s.mended {
-		s.run.call.Note(messages.NoteDegraded, "invalid_utf8")
-		s.run.Log.Warn("a stream had bytes that are not UTF-8; they were replaced", "call", s.run.call.ID,
-			"provider", s.run.provider.Name)
-	}
-	if len(s.tail) > 0 {
-		s.run.call.Note(messages.NoteStreamTail, s.tail)
-	}
+	s.run.settled(reply, s.tail, s.mended)
 	return nil
 }
 

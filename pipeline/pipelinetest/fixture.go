@@ -41,7 +41,7 @@ type Outcome struct {
 // Fixtures returns the chains of the Runner suite by name. Each call makes new values, and two processes get the same.
 func Fixtures() map[string]Fixture {
 	out := map[string]Fixture{}
-	for _, f := range [][]Fixture{chainFixtures(), scopeFixtures(), bodyFixtures()} {
+	for _, f := range [][]Fixture{chainFixtures(), scopeFixtures(), bodyFixtures(), wrapFixtures()} {
 		for _, f := range f {
 			out[f.Name] = f
 		}

@@ -197,15 +197,21 @@ func bodyOf(path string) (string, error) {
 		"reply.choices.0.message.content", clip([]byte(path)))
 }
 
-// spoken maps the names that stages use for parts of chat bodies to their paths.
-var spoken = map[string]string{
-	"request.system": "request.messages", "reply.text": "reply.choices", "reply.tool_calls": "reply.choices",
+// spoken maps the names that stages use for parts of bodies to their paths on the three wires.
+var spoken = map[string][]string{
+	"request.messages": {"request.input", "request.instructions", "request.system"},
+	"request.system":   {"request.messages", "request.instructions", "request.input"},
+	"reply.choices":    {"reply.output", "reply.content"},
+	"reply.text":       {"reply.choices", "reply.output", "reply.content"},
+	"reply.tool_calls": {"reply.choices", "reply.output", "reply.content"},
 }
 
 // declared refuses an edit of a field that the stage does not declare in writes.
 func (r *stage) declared(path string) error {
 	for _, w := range r.Writes {
-		if within(path, w) || r.Kind == messages.Model && spoken[w] != "" && within(path, spoken[w]) {
+		if within(path, w) || r.Kind == messages.Model && slices.ContainsFunc(spoken[w], func(whole string) bool {
+			return within(path, whole)
+		}) {
 			return nil
 		}
 	}

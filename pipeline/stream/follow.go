@@ -128,12 +128,12 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	case c.Fault != nil && (!f.released || c.Fault.Code == messages.StreamCut):
 		return nil, c.Fault
 	case c.Fault != nil:
-		return nil, f.cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)
+		return nil, cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)
 	case len(choices) == 0:
 		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no choices, so it cannot be "+
 			"streamed; ask without stream")
 		if f.released {
-			fault = f.cut(fault.Code, "%s", fault.Message)
+			fault = cut(fault.Code, "%s", fault.Message)
 		}
 		return nil, fault.From(messages.TargetOrigin)
 	case !f.released && len(f.shown) == 0:
@@ -153,25 +153,19 @@ func (f *Follower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 		known[index] = true
 		rest, ok := f.rest(index, ch.Message())
 		if !ok {
-			return nil, f.cut("", "the final reply differs from what had been sent of choice %d; ask again", index)
+			return nil, cut("", "the final reply differs from what had been sent of choice %d; ask again", index)
 		}
 		out = append(out, rest...)
 	}
 	for index := range f.shown {
 		if !known[index] {
-			return nil, f.cut("", "the final reply has no choice %d, of which a part had been sent; ask again", index)
+			return nil, cut("", "the final reply has no choice %d, of which a part had been sent; ask again", index)
 		}
 	}
 	for i, ch := range choices {
 		out = append(out, f.finish(indexOf(ch.Raw, int64(i)), ch, tail))
 	}
 	return append(out, f.usageChunk(reply, tail)...), nil
-}
-
-func (f *Follower) cut(last messages.Code, format string, args ...any) *messages.Fault {
-	fault := messages.NewFault(messages.StreamCut, format, args...).From(messages.TargetOrigin)
-	fault.Last = last
-	return fault
 }
 
 // rest returns chunks with the part of a choice that was not yet shown; ok is false if what was shown is not a prefix

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"testing"
 
@@ -35,7 +36,7 @@ func (d *Entry) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending,
 		}
 	}
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
-	c.Stream, c.Session, c.Deadline = r.Stream, r.Session, r.Deadline
+	c.Wire, c.Stream, c.Session, c.Deadline, c.Notes = r.Wire, r.Stream, r.Session, r.Deadline, maps.Clone(r.Notes)
 	if d.tenants == nil {
 		d.tenants, d.ended = map[string]string{}, map[string]*messages.Call{}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
@@ -44,7 +45,16 @@ func asOperator(r *http.Request) (string, *messages.Fault) {
 
 // mayDecide reports whether an operator's key may decide about the call: some keys are limited to some tools.
 func mayDecide(id api.Identity, a api.Approval) bool {
-	return a.Kind != messages.Tool || id.MayTool(a.Tool)
+	if a.Kind != messages.Agent || len(id.Tools) == 0 {
+		return a.Kind != messages.Tool || id.MayTool(a.Tool)
+	}
+	calls, _ := rawjson.Field(a.Question, "calls") // of a run: a batch of tool calls
+	for _, c := range rawjson.Elements(calls) {
+		if name, _ := rawjson.FieldString(c, "tool"); !id.MayTool(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // approval is a waiting call that the operator may decide about; any other is not found.
@@ -122,7 +132,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 	}
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		accepted(w, call, "approval_pending")
+		stillWaits(w, call, err)
 	case err != nil:
 		s.failed(w, r, err)
 	default:
@@ -150,4 +160,20 @@ func decider(r *http.Request, id api.Identity) (string, *messages.Fault) {
 		return id.Who() + "/" + user, fault
 	}
 	return id.Who(), fault
+}
+
+// stillWaits answers a decision that did not end the wait. err says what is still open, if it is a batch.
+func stillWaits(w http.ResponseWriter, call string, err error) {
+	if err == pipeline.ErrHeld {
+		accepted(w, call, "approval_pending")
+		return
+	}
+	w.Header().Set("Location", api.ResultPath(call))
+	writeValue(w, http.StatusAccepted, struct {
+		Call     string `json:"call"`
+		Object   string `json:"object"`
+		Status   string `json:"status"`
+		Location string `json:"location"`
+		Message  string `json:"message"`
+	}{call, "shallot.call", "approval_pending", api.ResultPath(call), strings.TrimSuffix(err.Error(), ": "+pipeline.ErrHeld.Error())})
 }

@@ -58,6 +58,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 		a.identity = id
 	}
 	r.Header.Del("Authorization") // the key must not reach a stage, a tool or a provider
+	r.Header.Del(apiKeyHeader)
 	next(w, r.WithContext(api.WithOrigin(r.Context(), "http "+r.RemoteAddr)), id)
 }
 
@@ -70,9 +71,11 @@ func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *me
 		}
 		return id, nil
 	}
-	if key, ok := bearer(r.Header); ok {
-		if id, ok := s.Keys.Find(key); ok {
-			return id, nil
+	for _, read := range []func(http.Header) (string, bool){bearer, apiKey} {
+		if key, ok := read(r.Header); ok {
+			if id, ok := s.Keys.Find(key); ok {
+				return id, nil
+			}
 		}
 	}
 	return api.Identity{}, messages.NewFault(messages.Unauthenticated,
@@ -94,6 +97,17 @@ func bearer(h http.Header) (key string, ok bool) {
 		return "", false
 	}
 	return key, true
+}
+
+// apiKeyHeader is where clients of the Messages API send their key, alone or beside Authorization.
+const apiKeyHeader = "X-Api-Key"
+
+func apiKey(h http.Header) (key string, ok bool) {
+	values := h.Values(apiKeyHeader)
+	if len(values) != 1 || values[0] == "" || len(values[0]) > maxKey || !api.Visible(values[0]) {
+		return "", false
+	}
+	return values[0], true
 }
 
 // localCaller refuses, on a loopback port without keys, requests that a browser can be tricked into: with a Host that

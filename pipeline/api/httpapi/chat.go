@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -27,7 +28,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 		writeFault(w, fault)
 		return
 	}
-	req, fault := request(r, id, body)
+	req, fault := request(r, id, messages.ChatWire, body)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -68,12 +69,15 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 		s.notEnded(w, r, pending.ID(), err)
 		return
 	}
+	if _, text := c.ReplyText(); req.Wire == messages.ResponsesWire && c.HasReply() && !text {
+		c.SetReply(view.Echo(req.Body, c.Reply()))
+	}
 	s.finish(w, r, c)
 }
 
-// request makes a request for the entry of a chat body and its headers.
-func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *messages.Fault) {
-	c, fault := api.ParseChat(body)
+// request makes a request for the entry of a model body and its headers.
+func request(r *http.Request, id api.Identity, wire messages.Wire, body []byte) (pipeline.Request, *messages.Fault) {
+	c, fault := api.ParseModel(wire, body)
 	if fault != nil {
 		return pipeline.Request{}, fault
 	}
@@ -82,6 +86,9 @@ func request(r *http.Request, id api.Identity, body []byte) (pipeline.Request, *
 		return req, fault
 	}
 	req.Body = body
+	if wire != messages.ChatWire {
+		req.Wire = wire
+	}
 	name, isAgent := strings.CutPrefix(c.Model, agentPrefix)
 	if inPath := r.PathValue("agent"); inPath != "" {
 		name, isAgent = inPath, true
@@ -146,7 +153,7 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
 	switch text, isText := c.ReplyText(); {
 	case c.Fault != nil:
-		writeFault(w, c.Fault)
+		writeEnd(w, c)
 	case isText:
 		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
@@ -226,7 +233,7 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
-	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Model && !mayRead(id, c): // another key's call
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Agent && !id.MayAgent(c.Agent), c.Kind == messages.Model && !mayRead(id, c): // another key's call
 		writeFault(w, api.Refused(messages.NotFound, "no call %s", call))
 	default:
 		s.finish(w, r, c)
@@ -264,8 +271,12 @@ func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow 
 	return rows
 }
 
-// listModels is GET /v1/models.
+// listModels is GET /v1/models, in the shape of the API that the caller speaks.
 func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	if r.Header.Get(anthropicVersion) != "" {
+		s.listAnthropicModels(w, r, id)
+		return
+	}
 	writeValue(w, http.StatusOK, struct {
 		Object string     `json:"object"`
 		Data   []modelRow `json:"data"`
@@ -279,6 +290,10 @@ func (s *Server) getModel(w http.ResponseWriter, r *http.Request, id api.Identit
 	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })
 	if i < 0 {
 		writeFault(w, api.Refused(messages.ModelNotFound, "no model %q; GET /v1/models lists all models", name).At("model"))
+		return
+	}
+	if r.Header.Get(anthropicVersion) != "" {
+		writeValue(w, http.StatusOK, anthropicRow(rows[i]))
 		return
 	}
 	writeValue(w, http.StatusOK, rows[i])

@@ -15,7 +15,8 @@ const (
 		"Shallot-Fault, Shallot-Stage, Location, Retry-After, Retry-After-Ms, X-Should-Retry, " +
 		"Mcp-Session-Id, Mcp-Protocol-Version"
 	allowedHeaders = "Authorization, Content-Type, Prefer, Idempotency-Key, X-Request-Id, Traceparent, Tracestate, " +
-		"OpenAI-Organization, OpenAI-Project, OpenAI-Beta, Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, " +
+		"OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Api-Key, Anthropic-Version, Anthropic-Beta, " +
+		"Shallot-Session, Shallot-Run, Shallot-User, Shallot-Agent, " +
 		"Shallot-Timeout, Shallot-Deadline, Shallot-Cache, " +
 		"Accept, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Last-Event-Id"
 )

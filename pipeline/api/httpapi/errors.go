@@ -21,7 +21,20 @@ func writeFault(w http.ResponseWriter, f *messages.Fault) {
 	if f.Code == messages.Unauthenticated {
 		h.Set("WWW-Authenticate", `Bearer realm="shallot"`)
 	}
-	api.WriteJSON(w, faultStatus(f), f.Body())
+	api.WriteJSON(w, faultStatus(f), shapeOf(w)(f, h.Get("X-Request-Id")))
+}
+
+// shape writes the body of an error as the API of a wire has it.
+type shape func(f *messages.Fault, request string) []byte
+
+func openAIError(f *messages.Fault, _ string) []byte { return f.Body() }
+
+// shapeOf returns the shape that the route has chosen, or that of OpenAI.
+func shapeOf(w http.ResponseWriter) shape {
+	if a, ok := w.(*recorder); ok && a.shape != nil {
+		return a.shape
+	}
+	return openAIError
 }
 
 // faultStatus is the fault's status if it is an error status: an upstream may have sent anything.

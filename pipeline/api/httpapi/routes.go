@@ -36,7 +36,7 @@ func newRouter(s *Server) *router {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/messages, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
 func (t *router) mount(pattern string, h http.HandlerFunc) {
@@ -82,6 +82,8 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 type recorder struct {
 	http.ResponseWriter
 	identity api.Identity
+	shape    shape  // of errors; nil: OpenAI's
+	idHeader string // a further header of the request id
 
 	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
 	status int
@@ -114,8 +116,12 @@ func (a *recorder) FlushError() error {
 }
 
 func (a *recorder) begin(status int) {
-	if a.status == 0 {
-		a.status, a.whole = status, true
+	if a.status != 0 {
+		return
+	}
+	a.status, a.whole = status, true
+	if a.idHeader != "" {
+		a.Header().Set(a.idHeader, a.Header().Get("X-Request-Id"))
 	}
 }
 
@@ -133,6 +139,12 @@ func (s *Server) wrap(t *router) http.Handler {
 		if len(r.TransferEncoding) > 0 || s.stopping.Load() {
 			w.Header().Set("Connection", "close")
 		}
+		done := func(string, int) {}
+		if s.Observer != nil {
+			var ctx context.Context
+			ctx, done = s.Observer.Request(r)
+			r = r.WithContext(ctx)
+		}
 		defer func() {
 			p := recover()
 			if p != nil {
@@ -141,6 +153,7 @@ func (s *Server) wrap(t *router) http.Handler {
 			if a.status == 0 && r.Context().Err() != nil {
 				a.status = messages.Cancelled.Info().Status // for the log; the caller does not read it
 			}
+			done(r.Pattern, a.status)
 			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
@@ -177,6 +190,12 @@ func levelOf(path string, status int) slog.Level {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo
+}
+
+// RequestObserver measures requests. Request is told of one before anything is done for it, and may change its trace
+// headers; done is called at its end with the pattern of its route, empty if there is none, and the status.
+type RequestObserver interface {
+	Request(r *http.Request) (ctx context.Context, done func(route string, status int))
 }
 
 type beginKey struct{}

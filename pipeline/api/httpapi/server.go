@@ -94,6 +94,9 @@ type Deps struct {
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
+	Agents      api.AgentService // nil: this gateway runs none
+	Calls       CallLookup       // nil: calls cannot be looked up
+	Observer    RequestObserver  // nil: nobody measures requests
 	Extra       []Surface
 	Log         *slog.Logger
 }
@@ -187,7 +190,10 @@ func (s *Server) mainRoutes() *router {
 		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
+	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
+	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addAgents(t)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)

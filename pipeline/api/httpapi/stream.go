@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	wires "github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/stream"
@@ -23,10 +24,14 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool, wire: req.Wire.Or()}
 	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
 	var f Follower = &stream.ToolFollower{}
-	if !e.tool {
+	switch {
+	case e.tool:
+	case e.wire != messages.ChatWire:
+		f = stream.NewEventFollower(e.wire, req.Body)
+	default:
 		f = s.NewFollower(req.Body)
 	}
 	type end struct {
@@ -88,7 +93,11 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 		if fault == nil && len(chunks) == 0 && !e.tool {
 			fault = api.Refused(messages.Internal, "the reply of call %s could not be shown as a stream", c.ID)
 		}
-		if fault != nil {
+		switch {
+		case fault != nil && fault == c.Fault:
+			writeEnd(e.w, c)
+			return
+		case fault != nil:
 			writeFault(e.w, fault)
 			return
 		}
@@ -106,7 +115,9 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 		e.event("result", resultEvent(c))
 		return
 	}
-	e.send([]byte("[DONE]"))
+	if e.wire == messages.ChatWire {
+		e.send([]byte("[DONE]"))
+	}
 }
 
 // lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
@@ -139,6 +150,7 @@ type events struct {
 	rc      *http.ResponseController
 	timeout time.Duration
 	tool    bool // events have names
+	wire    messages.Wire
 	started bool
 	// marks are sent with the headers, because those of the finished call would come too late.
 	marks pipeline.Marks
@@ -163,7 +175,7 @@ func (e *events) write(chunks [][]byte) {
 			e.event(toolEvent(c))
 			continue
 		}
-		e.send(oneLine(c))
+		e.event(wires.Name(c), oneLine(c))
 	}
 }
 
@@ -188,10 +200,10 @@ func (e *events) ping() {
 
 func (e *events) fail(f *messages.Fault) {
 	name := ""
-	if e.tool {
+	if e.tool || e.wire != messages.ChatWire {
 		name = "error"
 	}
-	e.event(name, oneLine(f.Body()))
+	e.event(name, oneLine(shapeOf(e.w)(f, e.w.Header().Get("X-Request-Id"))))
 }
 
 // raw writes and flushes one event in one write, within the time that the reader has for it.

@@ -66,6 +66,7 @@ type Options struct {
 	Alone           bool         // the only caller is on stdin; when the process ends, nobody asks for results
 	NoTasks         bool         // do not offer the Tasks extension: a task would not outlive this process
 	Version         string       // of the product
+	Measure         Measure      // nil: nobody measures
 	Log             *slog.Logger
 }
 
@@ -93,7 +94,7 @@ func New(o Options) (*Server, error) {
 	}
 	f.offerTasks(so.Capabilities)
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: o.Version}, so)
-	f.server.AddReceivingMiddleware(f.gate, f.withTasks)
+	f.server.AddReceivingMiddleware(f.measured, f.gate, f.withTasks)
 	if err := f.serveTasks(); err != nil {
 		return nil, err
 	}

@@ -16,6 +16,8 @@ import (
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
 type Verb struct {
 	Name string // tokens with dots: todo.get
+	// Operators says that callers may not use it where the server that we run ourselves knows them.
+	Operators bool
 	// Serve returns a value, which is sent as JSON, or an error, which should be a *messages.Fault.
 	Serve func(ctx context.Context, q Query) (any, error)
 }

@@ -215,9 +215,11 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 			return pipeline.Request{}, f
 		}
 	case messages.Agent:
-		if f := api.WellFormed(body); f != nil {
+		run, f := api.ParseRun(agentOf(m), body)
+		if f != nil {
 			return pipeline.Request{}, f
 		}
+		chat, body = run.Chat, run.Body
 	case messages.Tool:
 		if f := api.ReadArguments(body); f != nil {
 			return pipeline.Request{}, f
@@ -246,9 +248,24 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 			return r, f
 		}
 	}
+	if in.Kind == messages.Agent {
+		if r.Agent = agentOf(m); r.Agent == "" {
+			return r, api.Invalid("model", "name the agent: the model agent/<name>, or the header Shallot-Agent")
+		}
+	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
 	r.Stream = r.Stream && !r.Submit // a submitted call has no reader, so it may be retried like any other
 	return r, nil
+}
+
+// agentOf is the agent that a request names, in its header or as the model.
+func agentOf(m *nats.Msg) string {
+	if v := anyCase(m.Header, "Shallot-Agent"); len(v) == 1 {
+		return v[0]
+	}
+	model, _ := rawjson.FieldString(m.Data, "model")
+	name, _ := strings.CutPrefix(model, "agent/")
+	return name
 }
 
 // anyCase returns a header's values in whatever case its name is spelled: NATS keeps the case of names as sent, and an

@@ -160,7 +160,6 @@ var otherRows = []row{
 	one("page", "GET /\n\n"),
 	one("path-unknown", "GET /v1/nothing\n\n"), one("path-dots", "GET /v1/../v1/models\n\n"),
 	one("path-slashes", "GET //v1/models\n\n"), one("path-encoded", "GET /v1%2Fmodels\n\n"),
-	one("metrics-off", "GET /metrics\n\n"),
 	one("switch-unknown", post("/api/debug/interceptor/nobody/disable", "")),
 	one("switch-mandatory", post("/api/debug/interceptor/audit/disable", "")),
 	one("switch-get", "GET /api/debug/interceptor/audit/disable\n\n"),

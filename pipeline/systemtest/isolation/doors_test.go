@@ -61,9 +61,12 @@ type door struct {
 
 func doors() []door {
 	const chat = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"x":%s}`
+	messages := strings.Replace(chat, "{", `{"max_tokens":9,`, 1)
 	edit := `{"items":[{"title":"a"}],"replace":%s}`
 	return []door{
 		{name: "chat", http: "POST /v1/chat/completions", key: acme, in: chat},
+		{name: "messages", http: "POST /v1/messages", key: acme, in: messages},
+		{name: "count tokens", http: "POST /v1/messages/count_tokens", key: acme, in: messages},
 		{name: "agent", http: "POST /v1/agents/a/chat/completions", key: acme, in: chat},
 		{name: "tool", http: "POST /v1/tools/echo/call", key: acme, in: `{"message":%s}`, tool: true},
 		{name: "todo", http: "PUT /v1/todo/s", key: acme, in: edit},

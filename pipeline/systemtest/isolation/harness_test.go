@@ -189,8 +189,9 @@ func (i *installation) serve(log *slog.Logger) {
 	require.NoError(t, err)
 	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
-		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h,
+		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(),
 		Models: func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
+		Calls:  i.host.Calls(),
 		Todo: &httpapi.TodoLists{
 			Load: func(ctx context.Context, tenant, session string) (any, error) {
 				return h.LoadTodo(ctx, tenant, session)
@@ -208,6 +209,7 @@ func (i *installation) serve(log *slog.Logger) {
 	i.http.Extra = append(
 		httpapi.NewPage("shallot", "1", "").Surfaces(),
 		httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)},
+		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Metrics()},
 	)
 	i.base, i.admin = i.listen(i.http.Handler()), i.listen(i.http.AdminHandler())
 	t.Cleanup(func() {

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -29,8 +30,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			}
 		}
 	}
-	chat := func(path string) func(t *testing.T) {
-		return func(t *testing.T) { i.tryCalls(t, path, promptBody, v.chat, "key-1") }
+	chat := func(path, body, key string) func(t *testing.T) {
+		return func(t *testing.T) { i.tryCalls(t, path, body, v.chat, key) }
 	}
 	agent := func(t *testing.T) {
 		r := post(
@@ -62,8 +63,32 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		nothing(t, r, 200)
 		nothing(t, ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[],"tenant":"acme"}`), 400)
 	}
-	return map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions"), "POST /chat/completions": chat("/chat/completions"),
+	run := func(t *testing.T, method, rest, body string) {
+		for _, headers := range [][]string{nil, {"Shallot-Tenant: acme"}, {"Shallot-Session: s1"}, {"Last-Event-Id: 0.1"}} {
+			nothing(t, ask(t, i.base, "globex", method, "/v1/agents/helper/runs/"+v.run+rest, body, headers...), 404)
+		}
+	}
+	runs := map[string]func(t *testing.T){
+		"GET /v1/agents": func(t *testing.T) { nothing(t, get(t, "/v1/agents", "Shallot-Tenant: acme"), 200) },
+		"POST /v1/agents/{agent}/runs": func(t *testing.T) {
+			nothing(t, post(t, "/v1/agents/helper/runs", `{"input":"x"}`, "Shallot-Tenant: acme"), 403)
+			for _, header := range []string{"Shallot-Session: s1", "Shallot-Run: " + v.run} {
+				r := post(t, "/v1/agents/helper/runs", `{"input":"x"}`, header)
+				nothing(t, r, 200)
+				nothing(t, get(t, gjson.Get(r.body, "location").Str+"/messages"), 200)
+			}
+		},
+		"GET /v1/agents/{agent}/runs/{run}":          func(t *testing.T) { run(t, "GET", "", "") },
+		"GET /v1/agents/{agent}/runs/{run}/messages": func(t *testing.T) { run(t, "GET", "/messages", "") },
+		"GET /v1/agents/{agent}/runs/{run}/events":   func(t *testing.T) { run(t, "GET", "/events", "") },
+		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
+	}
+	all := map[string]func(t *testing.T){
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, "key-1"),
+		"POST /v1/messages": chat("/v1/messages", messagesBody, "key-messages"),
+		"POST /v1/messages/count_tokens": func(t *testing.T) {
+			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
+		},
 		"POST /v1/agents/{agent}/chat/completions": agent,
 		"GET /v1/models": models, "GET /models": models, "GET /v1/models/{id...}": model, "GET /models/{id...}": model,
 		"GET /v1/results/{call}": func(t *testing.T) {
@@ -104,6 +129,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"GET /v1/approvals":                         forbidden("GET", "/v1/approvals", ""),
 		"GET /v1/approvals/{call}":                  forbidden("GET", "/v1/approvals/"+v.held, ""),
 		"POST /v1/approvals/{call}":                 forbidden("POST", "/v1/approvals/"+v.held, `{"decision":"approve"}`),
+		"GET /api/calls":                            forbidden("GET", "/api/calls?tenant=globex", ""),
+		"GET /api/calls/{call}":                     forbidden("GET", "/api/calls/"+v.chat, ""),
+		"GET /api/events":                           forbidden("GET", "/api/events?tenant=globex", ""),
+		"* /metrics":                                forbidden("GET", "/metrics", ""),
 		"GET /api/debug/interceptor-stats":          forbidden("GET", "/api/debug/interceptor-stats", ""),
 		"GET /api/debug/interceptor/diagnostics":    forbidden("GET", "/api/debug/interceptor/diagnostics", ""),
 		"POST /api/debug/interceptor/{name}/enable": forbidden("POST", "/api/debug/interceptor/logging/enable", ""),
@@ -116,6 +145,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"* /ui/": page, "* /{$}": page,
 		"* /mcp": func(t *testing.T) { i.tryMCP(t, v) },
 	}
+	maps.Copy(all, runs)
+	return all
 }
 
 // tryCalls tries to get another tenant's answer by asking the same: with its idempotency key, its session and run, and
@@ -164,6 +195,12 @@ func (i *installation) tryMCP(t *testing.T, v victim) {
 			require.True(t, a.Get("error").Exists(), "%s %s", method, a.Raw)
 			require.NotContains(t, a.Raw, canary)
 		}
+	}
+	bearer := apitest.TaskClient{URL: i.base, Key: "key-globex", Without: true, Caps: apitest.WithForms}
+	for _, more := range []string{"", `,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
+		a := bearer.Do(t, "tools/call", `{"name":"add","arguments":`+bigBody+`,"requestState":"`+v.state+`"`+more+`}`)
+		require.NotContains(t, a.Raw, "1001", "the other tenant's call was decided, or its result read")
+		require.NotEqual(t, v.state, a.Get("result.requestState").Str)
 	}
 	r := c.Do(t, "tools/call", `{"name":"readEvictedResult","arguments":{"path":"`+v.evicted+`"}}`)
 	require.NotContains(t, r.Raw, canary)

@@ -121,6 +121,7 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 			}
 		},
 		"todo.get": todo, "todo.put": todo,
+		"calls.list": operatorOnly("calls.list", `{}`), "calls.get": operatorOnly("calls.get", v.chat),
 		"approval.list": operatorOnly(
 			"approval.list",
 			"",

@@ -129,6 +129,10 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Contains(t, operator.ask(t, "shallot.v1.control.disable", "logging").body, "logging")
 	require.Contains(t, operator.ask(t, "shallot.v1.control.enable", "logging").body, "logging")
 	require.Equal(t, 200, operator.ask(t, "shallot.v1.control.diagnostics", "").status)
+	of := func(name string) string { return operator.ask(t, "shallot.v1.tenant."+name+".calls.list", "").body }
+	require.Eventually(t, func() bool { return strings.Contains(of(acme), keyed.header("Shallot-Call")) }, 10*time.Second, 20*time.Millisecond)
+	require.NotContains(t, of("globex"), keyed.header("Shallot-Call"))
+	require.Contains(t, operator.ask(t, "shallot.v1.tenant.acme.calls.get", keyed.header("Shallot-Call")).body, `"steps"`)
 
 	js, err := jetstream.New(observer.Conn)
 	require.NoError(t, err)
@@ -186,7 +190,7 @@ var roles = map[string]role{
 		publish: slices.Concat(
 			internal,
 			store,
-			[]string{ours + "control.report", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
+			[]string{ours + "control.report", ours + "control.calls", ours + "control.watch", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
 				"$JS.ACK._.x.SHALLOT_CALLS.", "$JS.API.CONSUMER.MSG.NEXT.SHALLOT_CALLS.", "$JS.API.STREAM.MSG.GET.",
 				"$SRV.INFO", "_INBOX"},
 		),
@@ -200,13 +204,14 @@ var roles = map[string]role{
 				"$KV.shallot_cache.", "$KV.shallot_limits.", "$KV.shallot_retry.", "$KV.shallot_todo.", "$KV.shallot_tools.",
 				"$JS.API.STREAM.MSG.GET.KV_shallot_begun", "$SRV.INFO", "_INBOX.", "tools.", ours + "stage."},
 		),
-		listen: slices.Concat(internal, []string{ours + "control.report", "_INBOX.", "$SRV."}),
+		listen: slices.Concat(internal, []string{ours + "control.report", ours + "control.calls", ours + "control.watch",
+			"_INBOX.", "$SRV."}),
 	},
 	"operator": {
 		publish: slices.Concat(
 			looks,
 			[]string{ours + "control.stats", ours + "control.diagnostics", ours + "control.enable", ours + "control.disable",
-				ours + "approval.", ours + "tenant.acme.approval.", ours + "cancel."},
+				ours + "calls.", ours + "tenant.acme.calls.", ours + "approval.", ours + "tenant.acme.approval.", ours + "cancel."},
 		),
 		listen: []string{ours + "event.", "_INBOX_operator."},
 	},

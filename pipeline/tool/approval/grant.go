@@ -28,7 +28,7 @@ func Grant(tenant, run, call, tool string, args []byte) (string, error) {
 
 // Give notes the grant of the call with the arguments that it has now, which Granted will ask for.
 func Give(c *messages.Call, d *tool.Definition) error {
-	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, tool.Arguments(c))
+	g, err := Grant(c.Tenant, c.Run, granted(c), d.Name, tool.Arguments(c))
 	if err == nil {
 		c.Note(messages.NoteGrant, g)
 	}
@@ -38,6 +38,15 @@ func Give(c *messages.Call, d *tool.Definition) error {
 // Granted reports whether the call has a grant for exactly the arguments that it has now.
 func Granted(c *messages.Call, d *tool.Definition) bool {
 	var has string
-	g, err := Grant(c.Tenant, c.Run, c.ID, d.Name, tool.Arguments(c))
+	g, err := Grant(c.Tenant, c.Run, granted(c), d.Name, tool.Arguments(c))
 	return err == nil && c.Noted(messages.NoteGrant, &has) && has == g
+}
+
+// granted is the call that a grant is bound to: in a run the model's tool call, which is known before it is made.
+func granted(c *messages.Call) string {
+	var id string
+	if c.Run != "" && c.Noted(messages.NoteToolCall, &id) {
+		return id
+	}
+	return c.ID
 }

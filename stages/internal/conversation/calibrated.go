@@ -5,8 +5,9 @@ import (
 	"sync"
 	"unicode"
 
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // The features of a request that tokens are estimated from: how many runes of each class it has, and how many parts
@@ -58,7 +59,7 @@ type fit struct {
 }
 
 // Count estimates the tokens of the messages; tools are not part of them.
-func (k *Calibrated) Count(model string, msgs []chat.Msg) int {
+func (k *Calibrated) Count(model string, msgs []view.Msg) int {
 	var x vector
 	for _, m := range msgs {
 		measure(&x, m)
@@ -81,9 +82,9 @@ func (k *Calibrated) get(model string) *fit {
 
 // Learn takes a request as the model got it and the reply with its usage. Replies without usage, and requests with
 // parts that are no text, teach nothing.
-func (k *Calibrated) Learn(request, reply []byte) {
-	n, ok := tokensOf(reply)
-	msgs, chats := Messages(request)
+func (k *Calibrated) Learn(w messages.Wire, request, reply []byte) {
+	n, ok := tokensOf(w, reply)
+	msgs, chats := Messages(w, request)
 	if !ok || !chats || !textOnly(msgs) {
 		return
 	}
@@ -97,7 +98,7 @@ func (k *Calibrated) Learn(request, reply []byte) {
 	if r := float64(n) / guess; r < 0.1 || r > 10 {
 		return // not the charge of this request: a proxy's own counting, or a reply of something else
 	}
-	model := chat.ModelName(request)
+	model := view.ModelName(request)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f, ok := k.fits[model]
@@ -165,7 +166,7 @@ func dot(a, b vector) float64 {
 }
 
 // measure adds a message's features.
-func measure(x *vector, m chat.Msg) {
+func measure(x *vector, m view.Msg) {
 	x[fMessages]++
 	x[fCalls] += float64(len(m.ToolCalls()))
 	texts(m, func(s string) {
@@ -201,13 +202,10 @@ func SpacelessScript(r rune) bool {
 }
 
 // textOnly reports whether no message has a part that is no text.
-func textOnly(msgs []chat.Msg) bool {
+func textOnly(msgs []view.Msg) bool {
 	for _, m := range msgs {
-		raw, _ := rawjson.Field(m.Raw, "content")
-		for _, p := range rawjson.Elements(raw) {
-			if kind, _ := rawjson.FieldString(p, "type"); kind != "text" {
-				return false
-			}
+		if len(m.Kinds()) > 0 {
+			return false
 		}
 	}
 	return true

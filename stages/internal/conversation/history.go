@@ -3,8 +3,8 @@
 package conversation
 
 import (
-	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // NotCompleted is the text of a tool message that stands in for a result that never came. It claims nothing about
@@ -12,10 +12,10 @@ import (
 const NotCompleted = "The tool call was not completed: it was cancelled or interrupted before a result was recorded. " +
 	"It may or may not have been carried out."
 
-// Messages returns the messages of a chat request. ok is false where there is nothing to work on: no messages, an empty
+// Messages returns the messages of a request. ok is false where there is nothing to work on: no messages, an empty
 // list, or a field that is no array. Stages leave such a request alone; the entry or the upstream says what is wrong.
-func Messages(request []byte) (msgs []chat.Msg, ok bool) {
-	msgs = chat.Messages(request)
+func Messages(w messages.Wire, request []byte) (msgs []view.Msg, ok bool) {
+	msgs = view.Of(w).Messages(request)
 	return msgs, len(msgs) > 0
 }
 
@@ -45,7 +45,7 @@ type openID struct {
 }
 
 // Pair matches results with calls in time linear in the history.
-func Pair(msgs []chat.Msg) *Pairing {
+func Pair(msgs []view.Msg) *Pairing {
 	p := &Pairing{
 		Roles: make([]string, len(msgs)), Calls: map[int][]Slot{},
 		Owner: make([]int, len(msgs)), Slot: make([]int, len(msgs)),
@@ -89,7 +89,7 @@ func Pair(msgs []chat.Msg) *Pairing {
 }
 
 // read takes the calls of an assistant message in. A later call of an id hides the earlier ones.
-func (p *Pairing) read(i int, m chat.Msg, open map[string]*openID) []Slot {
+func (p *Pairing) read(i int, m view.Msg, open map[string]*openID) []Slot {
 	calls := m.ToolCalls()
 	if len(calls) == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (p *Pairing) adopt(nameless []int, group map[int]int) {
 
 // repeat notes a further result of a call. The first stays, because the model has seen it; only a stand-in gives way
 // to the real one that came after it.
-func (p *Pairing) repeat(i int, o *openID, msgs []chat.Msg) {
+func (p *Pairing) repeat(i int, o *openID, msgs []view.Msg) {
 	p.Owner[i] = o.msg
 	if first := p.Calls[o.msg][o.last].Result; msgs[first].Text() == NotCompleted {
 		p.Slot[first] = -1
@@ -139,7 +139,7 @@ func (p *Pairing) repeat(i int, o *openID, msgs []chat.Msg) {
 }
 
 // early finds the calls of results that came before them.
-func (p *Pairing) early(msgs []chat.Msg, orphans []int) {
+func (p *Pairing) early(msgs []view.Msg, orphans []int) {
 	if len(orphans) == 0 {
 		return
 	}
@@ -167,12 +167,11 @@ func (p *Pairing) early(msgs []chat.Msg, orphans []int) {
 }
 
 // Tool returns the name of the tool that a result came from, as its call has it, or else as the result has it.
-func (p *Pairing) Tool(i int, m chat.Msg) string {
+func (p *Pairing) Tool(i int, m view.Msg) string {
 	if p.Owner[i] >= 0 && p.Slot[i] >= 0 {
 		return p.Calls[p.Owner[i]][p.Slot[i]].name
 	}
-	name, _ := rawjson.FieldString(m.Raw, "name")
-	return name
+	return m.Name()
 }
 
 // Atom is what is kept or dropped as one: a message, or an assistant message with tool calls and all its results
@@ -186,7 +185,7 @@ type Atom struct {
 
 // History is a list of messages read for editing.
 type History struct {
-	Msgs   []chat.Msg
+	Msgs   []view.Msg
 	pair   *Pairing
 	Atoms  []Atom
 	Rounds int // a round starts at a user message; what stands before the first one belongs to the first round
@@ -194,7 +193,7 @@ type History struct {
 }
 
 // ReadHistory groups messages to atoms and rounds. Time is linear in the history.
-func ReadHistory(msgs []chat.Msg) *History {
+func ReadHistory(msgs []view.Msg) *History {
 	h := &History{Msgs: msgs, pair: Pair(msgs)}
 	newest := -1
 	for i, r := range h.pair.Roles {
@@ -245,7 +244,7 @@ func (h *History) Tokens(a Atom) int {
 
 // Split returns the messages of the atoms that are pinned or that keep wants, in their order, those of the others,
 // and where among the kept ones the first stands that is no system message.
-func (h *History) Split(keep func(i int, a Atom) bool) (kept, dropped []chat.Msg, first int) {
+func (h *History) Split(keep func(i int, a Atom) bool) (kept, dropped []view.Msg, first int) {
 	stay := make([]bool, len(h.Msgs))
 	for i, a := range h.Atoms {
 		if a.Pinned || keep(i, a) {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // tokenizer counts with the byte-pair vocabulary of a file, in the format of tiktoken: one line for each token, its
@@ -63,7 +63,7 @@ func newTokenizer(path string) (TokenCounter, error) {
 }
 
 // Count counts the tokens of the messages.
-func (t *tokenizer) Count(_ string, msgs []chat.Msg) int {
+func (t *tokenizer) Count(_ string, msgs []view.Msg) int {
 	n := 0
 	for _, m := range msgs {
 		n += perMessage + perCall*len(m.ToolCalls())

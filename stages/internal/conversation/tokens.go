@@ -4,26 +4,27 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // TokenCounter estimates how many tokens messages cost a model (S3-CLEAR-8). It is safe for concurrent use. The
 // estimate covers text, the arguments of tool calls, and tool results; images and the like count nothing.
 type TokenCounter interface {
-	Count(model string, msgs []chat.Msg) int
+	Count(model string, msgs []view.Msg) int
 }
 
 // TokenCounterFunc is a function as a TokenCounter.
-type TokenCounterFunc func(model string, msgs []chat.Msg) int
+type TokenCounterFunc func(model string, msgs []view.Msg) int
 
 // Count calls f.
-func (f TokenCounterFunc) Count(model string, msgs []chat.Msg) int { return f(model, msgs) }
+func (f TokenCounterFunc) Count(model string, msgs []view.Msg) int { return f(model, msgs) }
 
 // Learner is a TokenCounter that learns from what a model charged for a request.
 type Learner interface {
 	TokenCounter
-	Learn(request, reply []byte)
+	Learn(w messages.Wire, request, reply []byte)
 }
 
 // NewTokenCounter makes the counter that the key token-counter names (contracts 23).
@@ -44,7 +45,7 @@ func NewTokenCounter(name, vocabulary string) (TokenCounter, error) {
 type Chars struct{}
 
 // Count returns the estimate; the model does not matter.
-func (Chars) Count(_ string, msgs []chat.Msg) int {
+func (Chars) Count(_ string, msgs []view.Msg) int {
 	n := 0
 	for _, m := range msgs {
 		texts(m, func(s string) { n += utf8.RuneCountInString(s) })
@@ -54,7 +55,7 @@ func (Chars) Count(_ string, msgs []chat.Msg) int {
 
 // texts hands out what a message costs: its text, and the argument text of its tool calls. Role, ids and names are
 // not counted, so that "a result of 400 characters" is 100 tokens.
-func texts(m chat.Msg, f func(string)) {
+func texts(m view.Msg, f func(string)) {
 	if s := m.Text(); s != "" {
 		f(s)
 	}
@@ -67,13 +68,8 @@ func texts(m chat.Msg, f func(string)) {
 	}
 }
 
-// tokensOf reads usage.prompt_tokens of a reply.
-func tokensOf(reply []byte) (int64, bool) {
-	usage, ok := rawjson.Field(reply, "usage")
-	if !ok {
-		return 0, false
-	}
-	raw, _ := rawjson.Field(usage, "prompt_tokens")
-	n, ok := rawjson.Int(raw)
-	return n, ok && n > 0
+// tokensOf reads what a reply charges for its request.
+func tokensOf(w messages.Wire, reply []byte) (int64, bool) {
+	n := view.Of(w).Usage(reply).Input
+	return n, n > 0
 }

@@ -28,6 +28,7 @@ type Editor struct {
 	// Message and field say where the text at hand stands, for the fault of a BLOCK.
 	Message int
 	field   string
+	list    string // the field that the messages stand in
 
 	Counts  Counts
 	Blocked *messages.Fault // the first one
@@ -147,7 +148,7 @@ func (e *Editor) fault(r compiledRule, from, to int) *messages.Fault {
 	case e.Message < 0:
 		where, param = e.field, e.field
 	default:
-		where, param = fmt.Sprintf("message %d", e.Message), fmt.Sprintf("messages[%d].%s", e.Message, e.field)
+		where, param = fmt.Sprintf("message %d", e.Message), fmt.Sprintf("%s[%d].%s", e.list, e.Message, e.field)
 	}
 	return messages.NewFault(messages.Blocked, "%s holds a value of type %s at characters %d..%d, which rule BLOCK of pii forbids; take it out and send the call again",
 		where, r.kind, from, to).At(param)

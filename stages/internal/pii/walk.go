@@ -11,10 +11,20 @@ import (
 var notText = set("type", "role", "id", "object", "model", "tool_call_id", "call_id", "finish_reason", "system_fingerprint",
 	"service_tier", "format", "voice", "detail", "effort", "reasoning_effort", "verbosity", "modalities", "mime_type",
 	"media_type", "file_id", "file_data", "data", "b64_json", "signature", "thought_signature", "encrypted_content",
-	"tool_choice", "image_url", "video_url", "include", "truncation", "prompt_cache_retention", "search_context_size")
+	"tool_choice", "image_url", "video_url", "file_url", "tool_use_id", "item_id", "namespace", "logprobs", "include", "truncation", "prompt_cache_retention", "search_context_size")
 
 // named are the objects whose name says which function is meant; elsewhere a name is that of a person.
 var named = set("function", "custom", "function_call", "functions", "json_schema", "grammar", "tools")
+
+// calls are the types of objects that call a tool, whose name is that of the tool.
+var calls = set("function_call", "custom_tool_call", "mcp_call", "tool_use", "server_tool_use")
+
+// signed are the types of pieces that a signature covers: a client must give them back as they are, so nobody edits them.
+// In a reply the summaries of reasoning items are none.
+var signed = set("thinking", "redacted_thinking")
+
+// sources are the types of a source whose strings are bytes and addresses.
+var sources = set("base64", "url", "file")
 
 // arguments are the fields that hold JSON as a text; schemas those that hold a JSON Schema.
 var (
@@ -43,7 +53,13 @@ func set(names ...string) map[string]bool {
 type texts struct {
 	text func(string) string // a text
 	args func(string) string // arguments of a call: JSON as a text
+	// result edits what a tool returned; nil: as everything else.
+	result func(raw []byte) []byte
+	// reply says that the texts are those of a reply.
+	reply bool
 }
+
+var results = set("tool_result", "function_call_output", "custom_tool_call_output")
 
 // value edits what stands under a key; in is the key of the object around it.
 func (w texts) value(raw []byte, key, in string) []byte {
@@ -63,12 +79,57 @@ func (w texts) value(raw []byte, key, in string) []byte {
 	case '[':
 		return mapElements(raw, func(e []byte) []byte { return w.value(e, key, in) })
 	case '{':
+		return w.object(raw, key)
+	}
+	return raw
+}
+
+// object edits an object that stands under a key.
+func (w texts) object(raw []byte, key string) []byte {
+	kind, _ := rawjson.FieldString(raw, "type")
+	switch {
+	case signed[kind], kind == "reasoning" && !w.reply:
+		return raw
+	case results[kind] && w.result != nil:
+		return w.result(raw)
+	case key == "source" && kind == "text": // a document that is a text
 		return mapFields(raw, func(k string, v []byte) []byte {
-			if schemas[k] {
-				return w.schema(v)
+			if k != "data" {
+				return v
 			}
-			return w.value(v, k, key)
+			return w.value(v, "text", key)
 		})
+	case key == "source" && sources[kind]:
+		return raw
+	}
+	out := mapFields(raw, func(k string, v []byte) []byte {
+		switch {
+		case calls[kind] && k == "name":
+			return v
+		case calls[kind] && k == "input":
+			return w.input(v)
+		case schemas[k]:
+			return w.schema(v)
+		}
+		return w.value(v, k, key)
+	})
+	if logs, ok := rawjson.Field(out, "logprobs"); ok && kind == "output_text" && string(out) != string(raw) &&
+		len(rawjson.Elements(logs)) > 0 {
+		out = rawjson.SetField(out, "logprobs", []byte("[]")) // they spell the text as it was
+	}
+	return out
+}
+
+// input edits the input of a call: free text, or the object that chat has as a text.
+func (w texts) input(raw []byte) []byte {
+	if s, ok := rawjson.IsString(raw); ok {
+		if t := w.args(s); t != s {
+			return rawjson.Encode(t)
+		}
+		return raw
+	}
+	if t := w.args(string(raw)); json.Valid([]byte(t)) {
+		return []byte(t)
 	}
 	return raw
 }
@@ -130,11 +191,18 @@ func (e *Editor) editArguments(args string) string {
 	return string(MapStrings([]byte(args), e.Edit))
 }
 
-// EditRequest edits every text of a chat request. Tool results are edited if results says so, the rest if input does.
+// EditRequest edits every text of a request. Tool results are edited if results says so, the rest if input does.
 func (e *Editor) EditRequest(request []byte, input, results bool) []byte {
 	w := texts{text: e.Edit, args: e.editArguments}
+	all := w
+	w.result = func(raw []byte) []byte {
+		if results {
+			return all.fields(raw)
+		}
+		return raw
+	}
 	return mapFields(request, func(key string, v []byte) []byte {
-		if key != "messages" {
+		if key != "messages" && (key != "input" || len(v) == 0 || v[0] != '[') {
 			e.field, e.Message = key, -1
 			switch {
 			case !input:
@@ -144,12 +212,24 @@ func (e *Editor) EditRequest(request []byte, input, results bool) []byte {
 			}
 			return w.value(v, key, "")
 		}
-		e.Message = -1
+		e.Message, e.list = -1, key
 		return mapElements(v, func(m []byte) []byte {
 			e.Message++
+			if len(m) > 0 && m[0] == '"' && input {
+				e.field = "text"
+				return w.value(m, key, "")
+			}
 			role, _ := rawjson.FieldString(m, "role")
-			if result := role == "tool" || role == "function"; result && !results || !result && !input {
+			switch result := role == "tool" || role == "function"; {
+			case result && !results:
 				return m
+			case !result && !input:
+				return w.onlyResults(m)
+			}
+			kind, _ := rawjson.FieldString(m, "type")
+			if kind != "" && kind != "message" { // an item of the responses wire
+				e.field = "item"
+				return w.object(m, key)
 			}
 			return mapFields(m, func(k string, v []byte) []byte {
 				if e.field = k; role == "function" && k == "name" {
@@ -161,9 +241,32 @@ func (e *Editor) EditRequest(request []byte, input, results bool) []byte {
 	})
 }
 
+// fields edits all fields of an object.
+func (w texts) fields(raw []byte) []byte {
+	return mapFields(raw, func(k string, v []byte) []byte { return w.value(v, k, "") })
+}
+
+// onlyResults edits the results of tools in a message or item, and nothing else.
+func (w texts) onlyResults(m []byte) []byte {
+	if kind, _ := rawjson.FieldString(m, "type"); results[kind] {
+		return w.result(m)
+	}
+	content, _ := rawjson.Field(m, "content")
+	edited := mapElements(content, func(b []byte) []byte {
+		if kind, _ := rawjson.FieldString(b, "type"); results[kind] {
+			return w.result(b)
+		}
+		return b
+	})
+	if len(content) == 0 || content[0] != '[' || string(edited) == string(content) {
+		return m
+	}
+	return rawjson.SetField(m, "content", edited)
+}
+
 // EditReply edits every text of a reply but its tool calls, which are passed on as the model made them.
 func (e *Editor) EditReply(reply []byte) []byte {
-	return eachMessage(reply, func(i int) { e.Message = i }, texts{text: e.Edit, args: func(s string) string { return s }}, e.logprobs)
+	return eachMessage(reply, func(i int) { e.Message = i }, texts{text: e.Edit, args: func(s string) string { return s }, reply: true}, e.logprobs)
 }
 
 // Reply puts the values back in every text of a reply and in its tool calls.
@@ -177,7 +280,7 @@ func (b Back) Reply(reply []byte) []byte {
 			return p.text(s) + p.flush()
 		}
 	}
-	return eachMessage(reply, func(int) {}, texts{text: put(b.texts, false), args: put(b.args, true)}, nil)
+	return eachMessage(reply, func(int) {}, texts{text: put(b.texts, false), args: put(b.args, true), reply: true}, nil)
 }
 
 // eachMessage edits the texts of each choice, and those beside the choices. logprobs may be nil: they stay.

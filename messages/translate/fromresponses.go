@@ -1,0 +1,199 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
+
+func (r *request) fromResponses(body []byte) {
+	known := r.readSettings(messages.ResponsesWire, body)
+	for k := range names("model", "input", "instructions", "stream", "stream_options", "tools", "tool_choice", "text",
+		"parallel_tool_calls", "max_output_tokens", "reasoning", "include", "user", "prompt", "previous_response_id",
+		"conversation") {
+		known[k] = true
+	}
+	rawjson.EachField(body, func(key string, raw []byte) {
+		if !known[key] && !rawjson.IsNull(raw) && unsaid[key] != string(raw) {
+			r.drop(key)
+		}
+	})
+	p := &r.params
+	p.stream, p.user = flag(body, "stream"), str(body, "user")
+	p.limit = int64(integer(body, "max_output_tokens"))
+	p.format = formatOf(field(body, "text", "format"))
+	if v := field(body, "text", "verbosity"); len(v) > 0 && !rawjson.IsNull(v) {
+		p.plain["verbosity"] = v
+	}
+	p.effort = str(field(body, "reasoning"), "effort")
+	rawjson.EachField(field(body, "reasoning"), func(key string, raw []byte) {
+		if key != "effort" && !rawjson.IsNull(raw) {
+			r.drop("reasoning." + key)
+		}
+	})
+	for _, e := range rawjson.Elements(field(body, "include")) {
+		switch s, _ := rawjson.IsString(e); s {
+		case "reasoning.encrypted_content": // it always comes
+		case "message.output_text.logprobs":
+			p.logs = true
+		default:
+			r.drop("include " + s)
+		}
+	}
+	for _, key := range []string{"prompt", "previous_response_id", "conversation"} {
+		if raw, ok := rawjson.Field(body, key); ok && !rawjson.IsNull(raw) {
+			r.refuse(key, "what it stands for is not known to the provider")
+		}
+	}
+	r.responsesTools(body)
+	if s := str(body, "instructions"); s != "" {
+		r.system = append(r.system, part{kind: text, text: s})
+	}
+	if s, ok := rawjson.FieldString(body, "input"); ok {
+		r.turns = append(r.turns, turn{"user", []part{{kind: text, text: s}}})
+	}
+	for i, item := range rawjson.Elements(field(body, "input")) {
+		r.item(i, item)
+	}
+}
+
+// item reads one item of the input. Items that tell of what another provider's own tools did are dropped and said.
+func (r *request) item(i int, item []byte) {
+	say := func(role string, parts ...part) { r.turns = append(r.turns, turn{role, parts}) }
+	switch kind := str(item, "type"); kind {
+	case "message", "":
+		role := str(item, "role")
+		if role == "" {
+			r.refuse(fmt.Sprintf("input[%d]", i), "an item without a type that nobody has looked up")
+			return
+		}
+		if str(item, "phase") != "" {
+			r.drop("input.phase")
+		}
+		parts := r.inputParts(field(item, "content"))
+		switch {
+		case role != "system" && role != "developer":
+			say(role, parts...)
+		case len(r.turns) == 0:
+			r.system = append(r.system, parts...)
+		default:
+			say("system", parts...)
+		}
+	case "function_call", "custom_tool_call":
+		p := part{kind: call, id: str(item, "call_id"), name: flatName(str(item, "namespace"), str(item, "name")),
+			args: str(item, "arguments")}
+		if kind == "custom_tool_call" {
+			p.custom, p.args = true, str(item, "input")
+		}
+		say("assistant", p)
+	case "function_call_output", "custom_tool_call_output":
+		say("user", part{kind: result, id: str(item, "call_id"), inner: r.inputParts(field(item, "output"))})
+	case "reasoning":
+		if raw := r.pair.mine(str(item, "encrypted_content")); raw != nil {
+			say("assistant", part{kind: thought, raw: raw})
+		}
+	case "item_reference":
+		r.refuse(fmt.Sprintf("input[%d]", i), "an item_reference that nobody has looked up")
+	case "additional_tools":
+		r.readTools(field(item, "tools"))
+	default:
+		r.drop("input " + kind)
+	}
+}
+
+func (r *request) inputParts(content []byte) (out []part) {
+	if s, ok := rawjson.IsString(content); ok {
+		return []part{{kind: text, text: s}}
+	}
+	for _, p := range rawjson.Elements(content) {
+		c := part{cache: cacheOf(p)}
+		switch kind := str(p, "type"); kind {
+		case "input_text", "output_text", "text", "summary_text":
+			c.text = str(p, "text")
+		case "refusal":
+			c.kind, c.text = refusal, str(p, "refusal")
+		case "input_image":
+			c.kind, c.media = image, mediaOf(str(p, "image_url"))
+			c.media.id, c.media.detail = str(p, "file_id"), str(p, "detail")
+		case "input_file":
+			c.kind, c.media = file, fileMedia(str(p, "file_data"), str(p, "file_id"), str(p, "filename"))
+			if u := str(p, "file_url"); u != "" {
+				c.media.url = u
+			}
+		case "input_audio":
+			c.kind, c.raw = audio, field(p, "input_audio")
+		default:
+			r.refuse("input", "a content part of type %q", kind)
+			continue
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// Tools that clients offer whether or not they are needed: without them the model works on.
+var optionalTools = []string{"web_search", "web_fetch", "tool_search", "programmatic_tool_calling"}
+
+func (r *request) responsesTools(body []byte) {
+	r.choice = openAIChoice(field(body, "tool_choice"))
+	if r.choice.mode == "tool" {
+		r.choice.name = flatName(str(field(body, "tool_choice"), "namespace"), r.choice.name)
+	}
+	r.choice.serial = string(field(body, "parallel_tool_calls")) == "false"
+	r.choice.parallel = flag(body, "parallel_tool_calls")
+	r.readTools(field(body, "tools"))
+}
+
+func (r *request) readTools(list []byte) {
+	eachTool(list, "", func(space string, t []byte) {
+		switch kind := str(t, "type"); kind {
+		case "function", "custom":
+			r.tools = append(r.tools, tool{name: flatName(space, str(t, "name")), description: str(t, "description"),
+				schema: field(t, "parameters"), strict: field(t, "strict"), custom: kind == "custom",
+				format: field(t, "format")})
+			for _, key := range []string{"defer_loading", "async", "output_schema", "allowed_callers"} {
+				if v, ok := rawjson.Field(t, key); ok && !rawjson.IsNull(v) && string(v) != "false" {
+					r.drop("tools." + key)
+				}
+			}
+		default:
+			r.hosted(kind)
+		}
+	})
+}
+
+// hosted handles a tool that only the maker of its wire runs: it is refused by name, but for those that clients always
+// send along.
+func (r *request) hosted(kind string) {
+	for _, o := range optionalTools {
+		if strings.HasPrefix(kind, o) {
+			if r.choice.mode == "hosted" && strings.HasPrefix(r.choice.name, o) || r.choice.name == o {
+				r.refuse("tool_choice", "the tool %s is chosen, and nobody runs it here", kind)
+			}
+			r.drop("tool " + kind)
+			return
+		}
+	}
+	r.refuse("tools", "nobody runs the tool %s here", kind)
+}
+
+// eachTool visits the tools of a list, those in a namespace too.
+func eachTool(list []byte, space string, visit func(space string, t []byte)) {
+	for _, t := range rawjson.Elements(list) {
+		if str(t, "type") == "namespace" {
+			eachTool(field(t, "tools"), str(t, "name"), visit)
+			continue
+		}
+		visit(space, t)
+	}
+}
+
+// flatName is the name of a tool in a namespace for a provider that has none.
+func flatName(space, name string) string {
+	if space == "" {
+		return name
+	}
+	return callID(space + "__" + name)
+}

@@ -1,0 +1,180 @@
+package calls
+
+import (
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// Options say what a recorder records.
+type Options struct {
+	// Send sends an event and does not wait for it. It is called by one goroutine.
+	Send func(subject string, data []byte) error
+	Root string // of all subjects
+	Name string // of this process on the bus
+	// Sample is the share of calls without a fault whose stories are told at their end, 0 to 1. Those with a fault always
+	// are.
+	Sample float64
+	// Texts keeps what stages changed with its text; else only calls that ask to be explained have it.
+	Texts bool
+	// Changes keeps what stages changed at all.
+	Changes bool
+	Log     *slog.Logger
+}
+
+// Recorder tells what happens to the calls that this process owns, as events, and knows those that run. A call never
+// waits for it: events that cannot be sent are counted and lost. Make it with New, end it with Close. It is safe for
+// concurrent use.
+type Recorder struct {
+	opts     Options
+	subjects messages.Subjects
+	events   chan event
+	watched  atomic.Int64 // until when single steps are told, in Unix nanoseconds
+	lost     atomic.Int64
+	sent     atomic.Int64
+
+	mu      sync.Mutex
+	running map[string]*watch
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// event is a value that waits to be sent.
+type event struct {
+	subject string
+	value   any
+}
+
+// waiting is how many events may wait to be sent.
+const waiting = 4096
+
+// New makes a recorder that sends events from now on.
+func New(o Options) *Recorder {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Recorder{opts: o, subjects: messages.Subjects{Root: o.Root}, events: make(chan event, waiting),
+		running: map[string]*watch{}, stop: stop, done: make(chan struct{})}
+	go r.send(ctx)
+	return r
+}
+
+// Close sends what waits and takes nothing more.
+func (r *Recorder) Close() {
+	r.stop()
+	<-r.done
+}
+
+// Name is that of this process.
+func (r *Recorder) Name() string { return r.opts.Name }
+
+// Lost returns how many events were lost since the start.
+func (r *Recorder) Lost() int64 { return r.lost.Load() }
+
+func (r *Recorder) send(ctx context.Context) {
+	defer close(r.done)
+	for {
+		select {
+		case e := <-r.events:
+			r.publish(e)
+		case <-ctx.Done():
+			for {
+				select {
+				case e := <-r.events:
+					r.publish(e)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (r *Recorder) publish(e event) {
+	if err := r.opts.Send(e.subject, rawjson.Encode(e.value)); err != nil {
+		r.lose(err)
+		return
+	}
+	r.sent.Add(1)
+}
+
+// lose counts a lost event, and says so now and then.
+func (r *Recorder) lose(why any) {
+	if n := r.lost.Add(1); n == 1 || n%10_000 == 0 {
+		r.opts.Log.Warn("events of calls are lost; the calls themselves are not", "lost", n, "why", why)
+	}
+}
+
+func (r *Recorder) tell(subject string, value any) {
+	select {
+	case r.events <- event{subject, value}:
+	default:
+		r.lose("too many wait to be sent")
+	}
+}
+
+// Interest is for how long [Recorder.Watched] has single steps told.
+const Interest = 15 * time.Second
+
+// Watched says that somebody looks on.
+func (r *Recorder) Watched() { r.watched.Store(time.Now().Add(Interest).UnixNano()) }
+
+// isWatched reports whether somebody does.
+func (r *Recorder) isWatched() bool {
+	until := r.watched.Load()
+	return until != 0 && time.Now().UnixNano() < until
+}
+
+// sampled reports whether the call is one of those that are told; it depends on its id alone.
+func (r *Recorder) sampled(call string) bool {
+	if r.opts.Sample >= 1 {
+		return true
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(call))
+	return float64(h.Sum64()>>11)/(1<<53) < r.opts.Sample
+}
+
+var _ pipeline.Observer = (*Recorder)(nil)
+
+// Owns implements pipeline.Observer.
+func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
+	w := &watch{r: r, sampled: r.sampled(c.ID), explain: r.opts.Changes || c.Explain, texts: r.opts.Texts || c.Explain}
+	w.story = Story{Call: c.ID, State: Running, Kind: c.Kind, Tenant: c.Tenant, Request: c.RequestID, Session: c.Session,
+		Run: c.Run, Agent: c.Agent, Parent: c.Parent, Tool: c.Tool, Stream: c.Stream, Durable: o.Durable, Again: o.Again,
+		Owner: r.opts.Name, Accepted: c.Accepted, Began: time.Now().UTC(), Trace: traceID(c.Trace.Parent)}
+	if c.Kind == messages.Model {
+		w.story.Model = chat.ModelName(c.Request())
+	}
+	w.where = placeOf(c)
+	w.story.Steps = make([]Step, 0, 2*len(c.Slip.Stops)+2)
+	w.request, w.reply = c.Request(), c.Reply()
+	if w.explain = w.explain && (w.sampled || c.Explain); w.texts {
+		w.redactor = redactorOf(c)
+	}
+	r.mu.Lock()
+	r.running[c.ID] = w
+	r.mu.Unlock()
+	if !o.Again && r.isWatched() {
+		r.tell(r.subjects.Event("accepted", string(c.Kind)), w.story)
+	}
+	return w
+}
+
+// traceID is the id in a traceparent.
+func traceID(parent string) string {
+	if len(parent) < 36 {
+		return ""
+	}
+	return parent[3:35]
+}

@@ -1,0 +1,212 @@
+package calls
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/pipeline"
+)
+
+// watch writes the story of one call.
+type watch struct {
+	r              *Recorder
+	sampled        bool
+	explain, texts bool
+	redactor       int // the place of the stage that takes personal data out; -1: there is none
+
+	mu     sync.Mutex // the story is read while the call runs
+	story  Story
+	where  place
+	values int // bytes of texts so far
+
+	request, reply []byte // as the last step left them
+}
+
+// happened is an event of one step.
+type happened struct {
+	Call   string        `json:"call"`
+	Tenant string        `json:"tenant"`
+	Kind   messages.Kind `json:"kind"`
+	Owner  string        `json:"owner"`
+	Step
+}
+
+func (w *watch) happened(s Step) happened {
+	return happened{w.story.Call, w.story.Tenant, w.story.Kind, w.story.Owner, s}
+}
+
+// Ran implements pipeline.Watch.
+func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
+	s := Step{At: p.Began.Sub(w.story.Began).Microseconds(), Stage: p.Stage, Phase: p.Phase, Attempt: p.Attempt,
+		Verdict: p.Verdict.String(), Micros: p.Took.Microseconds(), Waited: max(0, p.Elapsed-p.Took).Microseconds()}
+	if p.Verdict.String() == "Again" {
+		s.Delay = p.Verdict.Delay().Microseconds()
+	}
+	if p.Member != w.r.opts.Name {
+		s.Member = p.Member
+	}
+	if p.Skipped {
+		s.Verdict = "skipped"
+	}
+	if p.Err != nil {
+		s.Error = cut(reason(p.Err))
+	}
+	s.Changes = w.changes(c, p.Stage, p.Phase)
+	w.add(s, placeOf(c))
+	if w.r.isWatched() {
+		w.r.tell(w.r.subjects.Event("hop", string(c.Kind), string(p.Phase), messages.Token(p.Stage)), w.happened(s))
+	}
+}
+
+// reason is why something failed, as operators may know it.
+func reason(err error) string {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		return string(f.Code) + ": " + f.Reason()
+	}
+	return err.Error()
+}
+
+// Target implements pipeline.Watch.
+func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
+	took := t.Facts.Micros
+	s := Step{At: t.Began.Sub(w.story.Began).Microseconds(), Class: t.Class, Attempt: c.Slip.Tries, Micros: took,
+		Waited: max(0, t.Elapsed.Microseconds()-took), Provider: t.Facts.Provider, Model: t.Facts.Model,
+		First: t.Facts.FirstMicros, Shown: t.First.Microseconds(), Outcome: OK}
+	if t.Member != w.r.opts.Name {
+		s.Member = t.Member
+	}
+	switch {
+	case t.Err != nil:
+		s.Outcome, s.Error = codeOf(t.Err), cut(reason(t.Err))
+	case c.Fault != nil:
+		s.Outcome, s.Error = string(c.Fault.Code), cut(c.Fault.Reason())
+	default:
+		if u := chat.UsageOf(c.Reply()); u != (chat.Usage{}) {
+			s.Usage = &u
+		}
+	}
+	w.request, w.reply = c.Request(), c.Reply()
+	w.add(s, placeOf(c))
+	if s.Outcome == OK {
+		w.answered(s, t.Member)
+	}
+	if w.r.isWatched() {
+		class := cmp.Or(messages.Token(t.Class), "none")
+		w.r.tell(w.r.subjects.Event("target", string(c.Kind), class), w.happened(s))
+	}
+}
+
+func codeOf(err error) string {
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		return string(f.Code)
+	}
+	if errors.Is(err, pipeline.ErrCancelled) {
+		return string(messages.Cancelled)
+	}
+	return string(messages.DeadlineExceeded)
+}
+
+func (w *watch) answered(s Step, member string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story.By = &Answerer{Provider: s.Provider, Model: s.Model, Member: member}
+	w.story.Usage = s.Usage
+}
+
+func (w *watch) add(s Step, where place) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.where = where
+	if len(w.story.Steps) >= mostSteps {
+		w.story.Left++
+		return
+	}
+	w.story.Steps = append(w.story.Steps, s)
+}
+
+// Left implements pipeline.Watch.
+func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
+	w.r.mu.Lock()
+	if w.r.running[c.ID] == w {
+		delete(w.r.running, c.ID)
+	}
+	w.r.mu.Unlock()
+	story := w.finished(c, how)
+	subject := w.r.subjects.EndEvent(c.Kind, c.Tenant, story.Outcome, c.ID)
+	if how != pipeline.Ended {
+		subject = w.r.subjects.PartEvent(c.Kind, c.Tenant, story.State, c.ID)
+	}
+	if w.sampled || c.Explain || how != pipeline.Ended || c.Fault != nil {
+		w.r.tell(subject, story)
+	}
+}
+
+// finished is the story when the call has left.
+func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := &w.story
+	s.State = [...]string{pipeline.Ended: Ended, pipeline.Parked: Held, pipeline.Moved: Moved}[how]
+	s.Ended = time.Now().UTC()
+	s.Micros = s.Ended.Sub(s.Accepted).Microseconds()
+	s.Attempts = c.Slip.Tries
+	c.Noted(messages.NoteStopper, &s.StoppedBy)
+	c.Noted(messages.NoteDegraded, &s.Degraded)
+	c.Noted(messages.NoteModelCache, &s.Cache)
+	if c.Flag(messages.NoteCacheHit) {
+		s.Cache = "hit"
+	}
+	if how != pipeline.Ended {
+		s.At = w.where.String()
+		return *s
+	}
+	s.Outcome = OK
+	if f := c.Fault; f != nil {
+		s.Outcome, s.Origin, s.Message = string(f.Code), f.Origin, cut(f.Message)
+		if f.Detail != "" {
+			s.Reason = cut(f.Detail)
+		}
+	}
+	return *s
+}
+
+// now is the story of a call that runs.
+func (w *watch) now() Story {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.story
+	s.At, s.Micros = w.where.String(), time.Since(s.Accepted).Microseconds()
+	s.Steps = slices.Clip(s.Steps)
+	return s
+}
+
+// place is where a call is, kept as it is read: most are never shown.
+type place struct {
+	stage string
+	phase messages.Phase
+	back  bool
+	entry bool
+}
+
+func placeOf(c *messages.Call) place {
+	stage, phase := c.Slip.Stage()
+	return place{stage, phase, c.Slip.Back, c.Slip.At < 0 && !c.Slip.Back}
+}
+
+// String says where, as faults do.
+func (p place) String() string {
+	switch {
+	case p.stage != "":
+		return string(p.phase) + " of stage " + p.stage
+	case p.back:
+		return "the reply"
+	case p.entry:
+		return "the entry"
+	}
+	return "the target"
+}

@@ -1,0 +1,166 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/agent"
+	"github.com/shallot-nats/shallot/pipeline/config"
+)
+
+// agentPrefix stands before the name of an agent where a model or a tool is named.
+const agentPrefix = "agent/"
+
+// agentSpecs are the agents of a configuration, with the limits of all runs. first is the model of those that name none.
+func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*agent.Spec, error) {
+	var out []*agent.Spec
+	for i, a := range c.Agent.Agents {
+		s := &agent.Spec{
+			Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: a.Model, Tools: a.Tools, Stages: a.Stages,
+			OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
+		}
+		if s.Model == "" {
+			s.Model = first
+		}
+		for key, rule := range a.State {
+			if s.Rules == nil {
+				s.Rules = map[string]agent.Rule{}
+			}
+			s.Rules[key] = agent.Rule(rule)
+		}
+		if err := s.Validate(); err != nil {
+			return nil, fmt.Errorf("agent.agents[%d]: %w", i, err)
+		}
+		if s.Model == "" {
+			return nil, fmt.Errorf("agent.agents[%d] (%s): name a model; no provider names one", i, a.Name)
+		}
+		out = append(out, s)
+	}
+	for i, s := range out {
+		for _, t := range s.Tools {
+			name, is := strings.CutPrefix(t, agentPrefix)
+			if is && !slices.ContainsFunc(out, func(o *agent.Spec) bool { return o.Name == name }) {
+				return nil, fmt.Errorf("agent.agents[%d].tools: there is no agent %q", i, name)
+			}
+		}
+	}
+	return out, nil
+}
+
+func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
+	out := agent.Limits{ModelCalls: agent.DefaultModelCalls, Exit: l.ExitBehavior}
+	if l.ModelCalls != nil {
+		out.ModelCalls = *l.ModelCalls
+	}
+	if all != nil {
+		out.Tools = agent.ToolLimits{Limit: agent.Limit{Run: all.RunLimit, Thread: all.ThreadLimit}, Exit: all.ExitBehavior}
+		for name, t := range all.Tools {
+			if out.Tools.ByTool == nil {
+				out.Tools.ByTool = map[string]agent.Limit{}
+			}
+			out.Tools.ByTool[name] = agent.Limit{Run: t.RunLimit, Thread: t.ThreadLimit}
+		}
+	}
+	if l.ToolCalls != nil {
+		out.Tools.Run = l.ToolCalls
+	}
+	if out.Tools.Run == nil {
+		most := agent.DefaultToolCalls
+		out.Tools.Run = &most
+	}
+	return out
+}
+
+// agents is what this process knows of agents.
+type agents struct {
+	h     *Host
+	specs []*agent.Spec
+	log   agent.Log
+	// show publishes what a model says in a run.
+	show func(tenant, run string, e agent.Event)
+}
+
+func (a *agents) get(name string) *agent.Spec {
+	if i := slices.IndexFunc(a.specs, func(s *agent.Spec) bool { return s.Name == name }); i >= 0 {
+		return a.specs[i]
+	}
+	return nil
+}
+
+// options are those of the loop.
+func (a *agents) options() agent.Options {
+	t := a.h.tools
+	return agent.Options{
+		Log: a.log, Judge: t.desk, Show: a.show, Out: a.h.log, Tools: a.tools,
+		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
+			if s := a.get(name); s != nil {
+				return s, nil
+			}
+			return nil, noAgent(name)
+		},
+		Fits: func(schema json.RawMessage, text string) string {
+			if !json.Valid([]byte(text)) {
+				return "it is not JSON"
+			}
+			return t.parser.Check(schema, []byte(text))
+		},
+	}
+}
+
+func noAgent(name string) *messages.Fault {
+	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
+}
+
+// tools are those that an agent's patterns name: of the registry without those that are held, and other agents.
+func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
+	var plain []string
+	for _, pattern := range s.Tools {
+		name, is := strings.CutPrefix(pattern, agentPrefix)
+		if !is {
+			plain = append(plain, pattern)
+			continue
+		}
+		sub := a.get(name)
+		if sub == nil {
+			return nil, noAgent(name)
+		}
+		out = append(out, agent.NewTool(pattern, sub.Description, nil))
+	}
+	if len(plain) == 0 {
+		return out, nil
+	}
+	all, err := a.h.tools.registry.List(ctx)
+	if err != nil {
+		return nil, messages.AsFault(err, "registry")
+	}
+	for _, d := range all {
+		if d.Quarantined != "" || !messages.AnyGlob(plain, d.Name) {
+			continue
+		}
+		out = append(out, agent.NewTool(d.Name, d.Description, json.RawMessage(d.InputSchema)))
+	}
+	return out, nil
+}
+
+// time is how long a run of the agent may take; 0: as long as any.
+func (a *agents) time(name string) time.Duration {
+	for _, s := range a.h.Config.Agent.Agents {
+		if s.Name == name {
+			return s.Limits.Timeout
+		}
+	}
+	return 0
+}
+
+// models lists the agents as models, for clients that know nothing else.
+func (a *agents) models() (out []ModelInfo) {
+	for _, s := range a.specs {
+		out = append(out, ModelInfo{ID: agentPrefix + s.Name, Owner: "shallot"})
+	}
+	return out
+}

@@ -1,0 +1,133 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/calls"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
+)
+
+// seen is what this process tells of its calls, and how calls are found.
+type seen struct {
+	recorder *calls.Recorder
+	lookup   *natscalls.Lookup
+	stop     func() // nil: nobody asks the recorder
+}
+
+// startCalls begins to tell of calls. Where stories are kept, it makes their stream.
+func (h *Host) startCalls(ctx context.Context, js jetstream.JetStream, name string) error {
+	e, root := h.Config.Explain, h.Config.Bus.Root
+	if e.Keep > 0 {
+		limit, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		_, err := natscalls.Provision(limit, js, root, natscalls.Limits{Age: e.Keep, Bytes: int64(e.MaxBytes),
+			Replicas: h.Config.NATS.Replicas, Verify: h.Config.NATS.Provision == "verify"})
+		if err != nil {
+			return fmt.Errorf("provision: %w", err)
+		}
+	}
+	h.saidKept(ctx, js)
+	h.seen.recorder = calls.New(calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample, Texts: e.Bodies,
+		Changes: e.Changes, Log: h.log})
+	h.seen.lookup = natscalls.NewLookup(h.Conn, root, e.Keep > 0)
+	return nil
+}
+
+// saidKept says how long records are really kept: until they are so old or so many, whichever is first.
+func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
+	for name, what := range map[string]string{jet.AuditStream: "audit records", jet.DeadStream: "dead letters", natscalls.Stream: "stories of calls"} {
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			continue
+		}
+		c := s.CachedInfo()
+		said := []any{"what", what, "stream", name, "for", c.Config.MaxAge.String(), "or_until_they_have_bytes", c.Config.MaxBytes,
+			"now", c.State.Msgs}
+		if c.State.Msgs > 0 && c.Config.MaxBytes > 0 {
+			said = append(said, "room_for_about", c.Config.MaxBytes/max(1, int64(c.State.Bytes/c.State.Msgs)))
+		}
+		h.log.Info("kept", said...)
+	}
+}
+
+// serveCalls answers those who ask for running calls.
+func (h *Host) serveCalls() (err error) {
+	h.seen.stop, err = natscalls.Serve(h.Conn, h.Config.Bus.Root, h.seen.recorder, h.Node.Answering)
+	return err
+}
+
+// stopCalls sends what is left to be told.
+func (h *Host) stopCalls() {
+	if h.seen.stop != nil {
+		h.seen.stop()
+	}
+	if h.seen.recorder != nil {
+		h.seen.recorder.Close()
+	}
+}
+
+// Calls is the look-up of calls.
+func (h *Host) Calls() *natscalls.Lookup { return h.seen.lookup }
+
+// callVerbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for operators
+// only.
+func (h *Host) callVerbs() []natsapi.Verb {
+	return []natsapi.Verb{
+		{Name: "calls.list", Operators: true, Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
+			fields, err := filters(a.Body)
+			if err != nil {
+				return nil, err
+			}
+			q, err := calls.ParseQuery(fields)
+			if err != nil {
+				return nil, err
+			}
+			q.Tenant = a.Tenant
+			return h.seen.lookup.List(ctx, q)
+		}},
+		{Name: "calls.get", Operators: true, Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
+			id := string(bytes.TrimSpace(a.Body))
+			if call, ok := rawjson.FieldString(a.Body, "call"); ok {
+				id = call
+			}
+			if id == "" {
+				return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).At("call").From("entry")
+			}
+			parts, err := h.seen.lookup.Get(ctx, a.Tenant, id)
+			if err != nil {
+				return nil, err
+			}
+			return calls.Whole(parts), nil
+		}},
+	}
+}
+
+// filters reads the filters of a list: a JSON object of texts and numbers, or nothing.
+func filters(body []byte) (map[string]string, error) {
+	out := map[string]string{}
+	if body = bytes.TrimSpace(body); len(body) == 0 {
+		return out, nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, messages.NewFault(messages.InvalidRequest, `the filters are a JSON object, like {"outcome":"fault","limit":20}: %v`, err).From("entry")
+	}
+	for name, v := range raw {
+		text, ok := rawjson.IsString(v)
+		if !ok {
+			text = string(v) // a number stands as it is written; anything else is refused by its value
+		}
+		out[name] = text
+	}
+	return out, nil
+}

@@ -1,0 +1,209 @@
+//go:build long
+
+package agents
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/bus"
+)
+
+// server is a nats-server process that can be killed and started again on its port and directory.
+type server struct {
+	t    *testing.T
+	path string
+	dir  string
+	port int
+	cmd  *exec.Cmd
+}
+
+func launchServer(t *testing.T) *server {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "nats-server")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/nats-io/nats-server/v2").CombinedOutput()
+	require.NoError(t, err, string(out))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{t: t, path: path, dir: dir, port: l.Addr().(*net.TCPAddr).Port}
+	require.NoError(t, l.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("jetstream { store_dir: \""+dir+"\", sync_interval: always }\n"), 0o600))
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *server) url() string { return "nats://127.0.0.1:" + strconv.Itoa(s.port) }
+
+func (s *server) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.path, "-c", filepath.Join(s.dir, "conf"), "-a", "127.0.0.1", "-p", strconv.Itoa(s.port))
+	require.NoError(s.t, s.cmd.Start())
+	require.Eventually(s.t, func() bool {
+		nc, err := nats.Connect(s.url())
+		if err != nil {
+			return false
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		_, err = js.AccountInfo(ctx)
+		return err == nil
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
+func (s *server) kill() {
+	_ = s.cmd.Process.Signal(syscall.SIGKILL)
+	_ = s.cmd.Wait()
+}
+
+func newSystemOn(t *testing.T, url string) *system {
+	t.Helper()
+	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
+	js, err := jetstream.New(s.conn())
+	require.NoError(t, err)
+	require.NoError(t, bus.Provision(t.Context(), js, config()))
+	s.up = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.up.Close)
+	return s
+}
+
+// A run of 30 steps with parallel tools, while every process dies in turn, the nats-server too.
+func TestLongARunSurvivesTheDeathOfEveryProcessAndTheServer(t *testing.T) {
+	srv := launchServer(t)
+	s := newSystemOn(t, srv.url())
+	const turns = 30
+	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
+		if turn == turns {
+			return nil, "done"
+		}
+		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)), call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
+	}
+	specs := []partSpec{s.part("door", true, false), s.part("owner", true, false), s.part("worker1", false, true), s.part("worker2", false, true)}
+	procs := make([]*proc, len(specs))
+	for i, p := range specs {
+		procs[i] = launch(t, p)
+	}
+	door := s.node(false, false)
+	r := request()
+	r.Submit, r.Deadline = true, time.Now().Add(20*time.Minute)
+	p, err := door.Accept(t.Context(), r)
+	require.NoError(t, err)
+	killed := 0
+	for last := -1; ; {
+		s.mu.Lock()
+		turn := len(s.turns)
+		s.mu.Unlock()
+		c, _, err := door.Peek(t.Context(), "acme", p.ID())
+		if err == nil && c != nil {
+			s.judge(c, turns, killed)
+			return
+		}
+		if turn != last && turn < turns && turn%3 == 0 {
+			last = turn
+			if i := killed % (len(procs) + 1); i < len(procs) {
+				procs[i].kill()
+				procs[i] = launch(t, specs[i])
+			} else {
+				srv.kill()
+				srv.start()
+			}
+			killed++
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // simulated: the kills come at any time, not at an event
+		case <-t.Context().Done():
+			t.Fatal("the test's time is over")
+		}
+	}
+}
+
+// Many runs wait for a person: they cost a process next to nothing, and it is ready soon after it has started.
+func TestLongSuspendedRunsCostNoMemory(t *testing.T) {
+	s := newSystem(t)
+	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
+		if turn == 0 {
+			return []map[string]any{call("a", "pay", `{"amount":50}`)}, ""
+		}
+		return nil, "done"
+	}
+	const count = 10_000
+	first := s.node(true, true)
+	var all sync.WaitGroup
+	room := make(chan struct{}, 64)
+	for range count {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			p, err := first.Accept(t.Context(), request())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, err = p.Wait(t.Context(), nil)
+			if err == nil || !strings.Contains(err.Error(), "held") {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	held, err := first.HeldCalls(t.Context(), "acme")
+	require.NoError(t, err)
+	require.Len(t, held, count)
+	s.stop(first)
+	none := newSystem(t)
+	without := memory(t, launch(t, none.part("none", true, true)))
+	with := memory(t, launch(t, s.part("many", true, true)))
+	t.Logf("%d suspended runs: %d KiB without, %d KiB with", count, without>>10, with>>10)
+	require.Less(t, with-without, 20<<20)
+	begin := time.Now()
+	second := s.node(true, true)
+	t.Logf("ready after %s", time.Since(begin))
+	require.Less(t, time.Since(begin), 2*time.Second)
+	_, err = second.Decide(t.Context(), "acme", held[count/2].Call, []byte(`{"decision":"approve"}`), "ann")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		c, _, err := second.Peek(t.Context(), "acme", held[count/2].Call)
+		return err == nil && c != nil && strings.Contains(text(t, c), "done")
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
+// memory is what a process has of it when it has settled.
+func memory(t *testing.T, p *proc) (bytes int) {
+	t.Helper()
+	same := 0
+	require.Eventually(t, func() bool {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+		require.NoError(t, err)
+		pages, err := strconv.Atoi(strings.Fields(string(raw))[1])
+		require.NoError(t, err)
+		if now := pages * os.Getpagesize(); now != bytes {
+			bytes, same = now, 0
+		} else {
+			same++
+		}
+		return same > 20
+	}, 30*time.Second, 100*time.Millisecond)
+	return bytes
+}
