@@ -14,6 +14,8 @@ type Agent struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 	Model       string `json:"model,omitempty"`
+	// OutputSchema is the JSON Schema of the answer of its runs, if it has one.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 }
 
 // The states of a run.

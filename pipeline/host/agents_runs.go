@@ -38,7 +38,8 @@ var _ api.AgentService = (*runs)(nil)
 func (r *runs) Agents() []api.Agent {
 	out := make([]api.Agent, 0, len(r.specs))
 	for _, s := range r.specs {
-		out = append(out, api.Agent{Name: s.Name, Description: s.Description, Model: s.Model})
+		out = append(out, api.Agent{Name: s.Name, Description: s.Description, Model: s.Model,
+			OutputSchema: s.OutputSchema})
 	}
 	return out
 }
