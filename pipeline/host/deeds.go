@@ -18,7 +18,7 @@ import (
 type deed struct {
 	Event   string    `json:"event"` // control
 	Time    time.Time `json:"time"`
-	Action  string    `json:"action"` // switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved
+	Action  string    `json:"action"` // switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved, agent-put, agent-removed
 	What    string    `json:"what"`   // the stage, the call, the tool
 	By      string    `json:"by"`
 	From    string    `json:"from,omitempty"` // http <address>, nats <subject>, mcp
