@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,24 +21,9 @@ const agentPrefix = "agent/"
 func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*agent.Spec, error) {
 	var out []*agent.Spec
 	for i, a := range c.Agent.Agents {
-		s := &agent.Spec{
-			Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: a.Model, Tools: a.Tools, Stages: a.Stages,
-			OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
-		}
-		if s.Model == "" {
-			s.Model = first
-		}
-		for key, rule := range a.State {
-			if s.Rules == nil {
-				s.Rules = map[string]agent.Rule{}
-			}
-			s.Rules[key] = agent.Rule(rule)
-		}
-		if err := s.Validate(); err != nil {
+		s, err := specOf(a, limits, first)
+		if err != nil {
 			return nil, fmt.Errorf("agent.agents[%d]: %w", i, err)
-		}
-		if s.Model == "" {
-			return nil, fmt.Errorf("agent.agents[%d] (%s): name a model; no provider names one", i, a.Name)
 		}
 		out = append(out, s)
 	}
@@ -50,6 +36,27 @@ func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*ag
 		}
 	}
 	return out, nil
+}
+
+// specOf is one agent as a definition has it.
+func specOf(a config.AgentSpec, limits *config.ToolLimit, first string) (*agent.Spec, error) {
+	s := &agent.Spec{
+		Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: cmp.Or(a.Model, first), Tools: a.Tools,
+		Stages: a.Stages, OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
+	}
+	for key, rule := range a.State {
+		if s.Rules == nil {
+			s.Rules = map[string]agent.Rule{}
+		}
+		s.Rules[key] = agent.Rule(rule)
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if s.Model == "" {
+		return nil, fmt.Errorf("agent %s: name a model; no provider names one", a.Name)
+	}
+	return s, nil
 }
 
 func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
@@ -78,14 +85,28 @@ func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
 
 // agents is what this process knows of agents.
 type agents struct {
-	h     *Host
-	specs []*agent.Spec
-	log   agent.Log
+	h      *Host
+	specs  []*agent.Spec // of the configuration
+	stored shelf
+	limits *config.ToolLimit // of all runs
+	first  string            // the model of agents that name none
+	log    agent.Log
 	// show publishes what a model says in a run.
 	show func(tenant, run string, e agent.Event)
 }
 
+// get is an agent by name; nil: none that is known here.
 func (a *agents) get(name string) *agent.Spec {
+	if s := a.configured(name); s != nil {
+		return s
+	}
+	if s := a.stored.get(name); s != nil {
+		return s.spec
+	}
+	return nil
+}
+
+func (a *agents) configured(name string) *agent.Spec {
 	if i := slices.IndexFunc(a.specs, func(s *agent.Spec) bool { return s.Name == name }); i >= 0 {
 		return a.specs[i]
 	}
@@ -97,8 +118,8 @@ func (a *agents) options() agent.Options {
 	t := a.h.tools
 	return agent.Options{
 		Log: a.log, Judge: t.desk, Show: a.show, Out: a.h.log, Tools: a.tools,
-		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			if s := a.get(name); s != nil {
+		Agent: func(ctx context.Context, name string) (*agent.Spec, error) {
+			if s := a.find(ctx, name); s != nil {
 				return s, nil
 			}
 			return nil, noAgent(name)
@@ -125,7 +146,7 @@ func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agen
 			plain = append(plain, pattern)
 			continue
 		}
-		sub := a.get(name)
+		sub := a.find(ctx, name)
 		if sub == nil {
 			return nil, noAgent(name)
 		}
@@ -154,12 +175,15 @@ func (a *agents) time(name string) time.Duration {
 			return s.Limits.Timeout
 		}
 	}
+	if s := a.stored.get(name); s != nil {
+		return s.timeout
+	}
 	return 0
 }
 
 // models lists the agents as models, for clients that know nothing else.
 func (a *agents) models() (out []ModelInfo) {
-	for _, s := range a.specs {
+	for _, s := range a.all() {
 		out = append(out, ModelInfo{ID: agentPrefix + s.Name, Owner: "shallot"})
 	}
 	return out

@@ -195,6 +195,7 @@ func (s *Server) mainRoutes() *router {
 	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
 	s.addAgents(t)
+	s.addAgentAdmin(t, s.Addr, true)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
@@ -218,6 +219,7 @@ func (s *Server) adminRoutes() *router {
 	if s.Tools != nil {
 		s.addTools(t, s.Admin, false)
 	}
+	s.addAgentAdmin(t, s.Admin, false)
 	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
 	return t
