@@ -99,6 +99,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), modelsOf(h), readyOf(h)
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
 	srv.Todo = todoOf(h)
+	srv.Responses, srv.Cancel = h.Responses(), h.CancelCall
 	srv.Tools, srv.Approvals = h, h
 	mcp, err := mcpapi.New(mcpapi.Options{
 		Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),

@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -94,6 +95,8 @@ type Deps struct {
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
+	Responses   *responses.Kept   // nil: no Responses API
+	Cancel      func(call string) // ends a call, wherever it runs
 	Extra       []Surface
 	Log         *slog.Logger
 }
@@ -111,6 +114,7 @@ type Server struct {
 	stop     sync.Once
 	https    []*http.Server
 	mu       sync.Mutex
+	tended   sync.WaitGroup // responses in the background whose events and ends are kept here
 }
 
 // New checks that the configuration is safe to serve: a listener beyond loopback needs keys, or InsecureOpen.
@@ -190,6 +194,7 @@ func (s *Server) mainRoutes() *router {
 	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
 	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	s.addResponses(t)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
@@ -279,6 +284,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			})
 		}
 		wait.Wait()
+		s.halt()
+		s.tended.Wait()
 		err = errors.Join(errs...)
 	})
 	return err
