@@ -34,10 +34,10 @@ func (r *Record) Shape(response []byte, kept bool) []byte {
 	return response
 }
 
-// fill adds the fields of from that obj lacks.
+// fill adds the fields of from that obj lacks, or says nothing of.
 func fill(obj, from []byte) []byte {
 	rawjson.EachField(from, func(key string, raw []byte) {
-		if _, ok := rawjson.Field(obj, key); !ok {
+		if have, ok := rawjson.Field(obj, key); !ok || rawjson.IsNull(have) && !rawjson.IsNull(raw) {
 			obj = rawjson.SetField(obj, key, raw)
 		}
 	})
