@@ -194,6 +194,7 @@ func (s *Server) mainRoutes() *router {
 	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
 	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
 	s.addResponses(t)
 	s.addTodo(t)
 	if s.Tools != nil {

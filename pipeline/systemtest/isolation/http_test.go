@@ -30,8 +30,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			}
 		}
 	}
-	chat := func(path, body, key string) func(t *testing.T) {
-		return func(t *testing.T) { i.tryCalls(t, path, body, v.chat, key) }
+	chat := func(path, body, theirs, key string) func(t *testing.T) {
+		return func(t *testing.T) { i.tryCalls(t, path, body, theirs, key) }
 	}
 	agent := func(t *testing.T) {
 		r := post(
@@ -79,8 +79,9 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		nothing(t, ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[],"tenant":"acme"}`), 400)
 	}
 	return map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, "key-1"),
-		"POST /v1/messages": chat("/v1/messages", messagesBody, "key-messages"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /v1/messages":   chat("/v1/messages", messagesBody, v.chat, "key-messages"),
+		"POST /v1/embeddings": chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
 			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
 		},

@@ -49,6 +49,7 @@ type victim struct {
 	task       string // of MCP
 	state      string // of a request over MCP whose call waits for a person
 	list       string // the todo list
+	vectors    string // the call of embeddings
 	answer     string // the call of a response
 	response   string // that has ended
 	background string // a response too, streamed in the background
@@ -108,6 +109,7 @@ func (i *installation) newVictim(t *testing.T) victim {
 	r = ask(t, i.base, acme, "PUT", "/v1/todo/s1", `{"items":[{"title":"`+canary+`"}]}`)
 	require.Equal(t, 200, r.status, r)
 	v.list = r.body
+	v.vectors = id(call("/v1/embeddings", embedBody, "Idempotency-Key: key-embed"))
 	v.answer = id(call("/v1/responses", responsesBody, "Idempotency-Key: key-responses"))
 	r = call("/v1/responses", strings.Replace(responsesBody, "}", `,"instructions":"nobody else says this"}`, 1))
 	v.response, v.item = gjson.Get(r.body, "id").Str, gjson.Get(r.body, "output.0.id").Str
