@@ -244,6 +244,23 @@ func TestAnAnswerThatCannotBeKeptIsGivenAndSaysSo(t *testing.T) {
 	require.Equal(t, 503, res.StatusCode, "what runs in the background must be found again")
 }
 
+func TestAStreamThatBreaksEndsWithAnEventThatClientsKnow(t *testing.T) {
+	t.Parallel()
+	cut := messages.NewFault(messages.StreamCut, "broken").From(messages.TargetOrigin)
+	one, two := gateways(t, func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
+		err := saying("Hello")(ctx, c, emit)
+		return errors.Join(err, cut)
+	}, &pipeline.Memory{})
+	res := one.Do(t, "POST", "/v1/responses", strings.Replace(askResponse, `"x":1.50`, `"stream":true`, 1), asA1)
+	list := eventsOf(res.Body)
+	inOrder(t, list, 0)
+	last := list[len(list)-1]
+	require.Equal(t, "response.failed", gjson.Get(last, "type").Str)
+	require.Equal(t, "broken", gjson.Get(last, "response.error.message").Str)
+	require.Equal(t, gjson.Get(last, "response").Raw,
+		two.Do(t, "GET", "/v1/responses/"+gjson.Get(last, "response.id").Str, "", asA1).Body)
+}
+
 func TestSocketsAreRefusedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	one, _ := gateways(t, saying("Hello"), &pipeline.Memory{})

@@ -110,6 +110,9 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 		}
 	}
 	e.write(chunks)
+	if n := len(chunks); n > 0 && wires.Name(chunks[n-1]) == "response.failed" {
+		return // it has said so
+	}
 	switch {
 	case fault != nil && e.tool:
 		e.event("error", errorEvent(c, fault))
