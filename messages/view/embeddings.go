@@ -69,8 +69,6 @@ func (v embeddings) Choices(reply []byte) []Choice {
 
 func (embeddings) WithChoices(reply []byte, _ []Choice) []byte { return reply }
 
-func (embeddings) finish([]byte) string { return FinishStop }
-
 func (embeddings) Usage(reply []byte) Usage { return chat{}.Usage(reply) }
 
 func (embeddings) TextReply(_, model, _ string, _ int64) []byte {
