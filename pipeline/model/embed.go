@@ -23,7 +23,8 @@ func (r *run) embed(ctx context.Context) error {
 	switch form {
 	case "", "float", "base64":
 	default:
-		return messages.NewFault(messages.InvalidRequest, "encoding_format is %q; known: float, base64", form).At("encoding_format")
+		return messages.NewFault(messages.InvalidRequest, "encoding_format is %q; known: float, base64", form).
+			At("encoding_format")
 	}
 	whole = rawjson.DropField(whole, "encoding_format")
 	var reply []byte

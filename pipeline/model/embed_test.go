@@ -63,7 +63,8 @@ func TestEmbeddingsAreSplitAndComeInTheFormAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, packed := range []bool{false, true} {
 		e, seen := embedder(t, packed)
-		c, err := embed(t, e, `{"model":"e","input":["a","bb","ccc","dddd","eeeee"],"encoding_format":"float","user":"u"}`)
+		c, err := embed(t, e, `{"model":"e","input":["a","bb","ccc","dddd","eeeee"],"encoding_format":"float",`+
+			`"user":"u"}`)
 		require.NoError(t, err)
 		reply := gjson.ParseBytes(c.Reply())
 		require.Equal(t, `[1,2,3,4,5]`, reply.Get("data.#.embedding.0").Raw)
@@ -89,7 +90,8 @@ func TestEmbeddingsAreSplitAndComeInTheFormAskedFor(t *testing.T) {
 func TestDemoEmbedPutsLikeTextsNearEachOther(t *testing.T) {
 	t.Parallel()
 	e, _ := embedder(t, false)
-	c, err := embed(t, e, `{"model":"demo/embed","input":["red onions","red onions grow","a far planet"],"dimensions":256}`)
+	c, err := embed(t, e, `{"model":"demo/embed","input":["red onions","red onions grow","a far planet"],`+
+		`"dimensions":256}`)
 	require.NoError(t, err)
 	rows := gjson.GetBytes(c.Reply(), "data.#.embedding").Array()
 	near := func(a, b gjson.Result) (sum float64) {

@@ -65,7 +65,8 @@ const (
 )
 
 // required are the keys that clients want in every response.
-var required = strings.Fields("id object created_at completed_at status incomplete_details model previous_response_id " +
+var required = strings.Fields("id object created_at completed_at status incomplete_details model " +
+	"previous_response_id " +
 	"instructions output error tools tool_choice truncation parallel_tool_calls text top_p presence_penalty " +
 	"frequency_penalty top_logprobs temperature reasoning user usage max_output_tokens max_tool_calls store " +
 	"background service_tier metadata safety_identifier prompt_cache_key")
@@ -99,7 +100,8 @@ func TestOnlyTheKeyThatMadeAResponseSeesIt(t *testing.T) {
 	t.Parallel()
 	one, two := gateways(t, saying("Hello"), &pipeline.Memory{})
 	id := gjson.Get(one.Do(t, "POST", "/v1/responses", askResponse, asA1).Body, "id").Str
-	talk := gjson.Get(one.Do(t, "POST", "/v1/conversations", `{"items":[{"role":"user","content":"x"}]}`, asA1).Body, "id").Str
+	made := one.Do(t, "POST", "/v1/conversations", `{"items":[{"role":"user","content":"x"}]}`, asA1)
+	talk := gjson.Get(made.Body, "id").Str
 	for _, who := range []string{asA2, asB} {
 		for _, try := range []string{"GET /v1/responses/", "DELETE /v1/responses/", "POST /v1/responses/%s/cancel",
 			"GET /v1/responses/%s/input_items", "GET /v1/conversations/", "DELETE /v1/conversations/",
@@ -152,7 +154,8 @@ func TestATurnGoesOnFromTheOneBefore(t *testing.T) {
 func TestAConversationGrowsWithEachResponse(t *testing.T) {
 	t.Parallel()
 	one, two := gateways(t, saying("Hello"), &pipeline.Memory{})
-	made := one.Do(t, "POST", "/v1/conversations", `{"items":[{"role":"user","content":"first"}],"metadata":{"k":"v"}}`, asA1)
+	begin := `{"items":[{"role":"user","content":"first"}],"metadata":{"k":"v"}}`
+	made := one.Do(t, "POST", "/v1/conversations", begin, asA1)
 	talk := gjson.Get(made.Body, "id").Str
 	require.Equal(t, "v", gjson.Get(two.Do(t, "GET", "/v1/conversations/"+talk, "", asA1).Body, "metadata.k").Str)
 	ask := `{"model":"m1","input":"next","conversation":{"id":"` + talk + `"}}`
@@ -205,7 +208,8 @@ func TestAStreamIsKeptAsItWasSent(t *testing.T) {
 	require.Equal(t, id, gjson.Get(last, "response.id").Str)
 	require.Equal(t, gjson.Get(last, "response").Raw, two.Do(t, "GET", "/v1/responses/"+id, "", asA1).Body)
 	require.Equal(t, list, eventsOf(two.Do(t, "GET", "/v1/responses/"+id+"?stream=true", "", asA1).Body))
-	require.Equal(t, list[4:], eventsOf(two.Do(t, "GET", "/v1/responses/"+id+"?stream=true&starting_after=3", "", asA1).Body))
+	rest := two.Do(t, "GET", "/v1/responses/"+id+"?stream=true&starting_after=3", "", asA1)
+	require.Equal(t, list[4:], eventsOf(rest.Body))
 }
 
 func TestStoreFalseKeepsNothing(t *testing.T) {

@@ -120,7 +120,8 @@ func (s *Server) stopFollowing(ctx context.Context, e *events, rec *responses.Re
 }
 
 // nextEvents are the events of a batch. A response that was not streamed has one, when it has ended.
-func (s *Server) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) ([][]byte, bool, error) {
+func (s *Server) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) (list [][]byte,
+	last bool, err error) {
 	if rec.Stream {
 		return s.Responses.Events(ctx, o, rec.ID, n)
 	}

@@ -91,7 +91,8 @@ func (k *Kept) loadConversation(ctx context.Context, o Owner, id string) (*Conve
 }
 
 // change edits a conversation until no other writer came between; edit may run several times.
-func (k *Kept) change(ctx context.Context, o Owner, id string, edit func(c *Conversation) error) (*Conversation, error) {
+func (k *Kept) change(ctx context.Context, o Owner, id string, edit func(c *Conversation) error) (*Conversation,
+	error) {
 	for {
 		c, rev, err := k.loadConversation(ctx, o, id)
 		if err != nil {

@@ -22,8 +22,8 @@ type Kept struct {
 	entry pipeline.Entry
 }
 
-// New returns what the store keeps, which also decides how long; the entry knows the ends of calls. What is written must
-// be there for every reader at once.
+// New returns what the store keeps, which also decides how long; the entry knows the ends of calls. What is written to
+// the store must be there for every reader at once.
 func New(store pipeline.Store, entry pipeline.Entry) *Kept {
 	return &Kept{docs: docs{store}, entry: entry}
 }

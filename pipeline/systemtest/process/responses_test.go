@@ -28,7 +28,8 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 		said = append(said, fmt.Sprintf("w%d", i))
 	}
 	text := strings.Join(said, " ")
-	body := fmt.Sprintf(`{"model":"demo/slow","input":%q,"background":true,"stream":true,"previous_response_id":%q}`, text, before)
+	body := fmt.Sprintf(`{"model":"demo/slow","input":%q,"background":true,"stream":true,"previous_response_id":%q}`,
+		text, before)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/responses", strings.NewReader(body))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
