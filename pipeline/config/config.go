@@ -117,9 +117,11 @@ type Provider struct {
 	Models    []string `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Wires     []string `yaml:"wires" doc:"APIs that it speaks: chat, responses, messages. Callers of another one are translated to the first. Empty: found by the address."`
 	// OutputLimit fills in what the messages wire demands.
-	OutputLimit int64             `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
-	Headers     map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts    ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
+	OutputLimit int64 `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
+	// EmbedBatch splits requests for embeddings.
+	EmbedBatch int               `yaml:"embed-batch" doc:"Inputs in one request for embeddings; larger requests are split. 0: 2048." min:"0"`
+	Headers    map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts   ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.

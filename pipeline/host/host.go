@@ -93,6 +93,7 @@ type Host struct {
 	caller    *lateCaller
 	tools     *tools
 	todo      pipeline.Store
+	responses pipeline.Store
 	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
@@ -168,7 +169,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err != nil {
 		return h, err
 	}
-	h.todo = stores["todo"]
+	h.todo, h.responses = stores["todo"], stores["responses"]
 	if err := h.startCalls(ctx, js, name); err != nil {
 		return h, err
 	}

@@ -190,8 +190,9 @@ func (i *installation) serve(log *slog.Logger) {
 	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
 		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(), Dead: h.Dead(),
-		Models: func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
-		Calls:  i.host.Calls(),
+		Models:    func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
+		Calls:     i.host.Calls(),
+		Responses: h.Responses(), Cancel: h.CancelCall,
 		Todo: &httpapi.TodoLists{
 			Load: func(ctx context.Context, tenant, session string) (any, error) {
 				return h.LoadTodo(ctx, tenant, session)

@@ -1,0 +1,26 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// embeddings is POST /v1/embeddings.
+func (s *Server) embeddings(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies().Read(w, r)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	req, fault := request(r, id, messages.EmbeddingsWire, body)
+	if fault == nil && (req.Stream || req.Kind != messages.Model) {
+		fault = api.Invalid("model", "embeddings come from a model, and never as a stream")
+	}
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	s.run(w, r, req)
+}
