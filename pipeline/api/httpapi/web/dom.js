@@ -51,7 +51,7 @@ export function time(us) {
   if (us < 6e7) return (us / 1e6).toFixed(us < 1e7 ? 2 : 1) + " s";
   return Math.floor(us / 6e7) + " min " + Math.round(us % 6e7 / 1e6) + " s";
 }
-export const clock = t => new Date(t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit"});
+export const clock = t => new Date(t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false});
 export const size = n => n < 1000 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : (n / 1e6).toFixed(1) + " MB";
 export const short = id => id.length > 14 ? id.slice(-12) : id;
 

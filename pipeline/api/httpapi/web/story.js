@@ -4,7 +4,6 @@ import {ask} from "./api.js";
 import {on} from "./live.js";
 
 let shown = ""; // the id of the call in the dialog
-const moments = s => s.At ?? s.at ?? 0;
 
 export function start() {
   $("story").addEventListener("close", () => {
@@ -58,19 +57,19 @@ function fault(s) {
 function part(p, title) {
   const steps = p.steps || [];
   if (!steps.length) return empty("No steps are told", p.state === "queued" ? "The call is stored and waits for a process." : "Stories keep their steps for calls that are sampled.");
-  const length = Math.max(...steps.map(s => moments(s) + (s.waitedUs || 0) + s.us), 1);
+  const length = Math.max(...steps.map(s => s.at + (s.waitedUs || 0) + s.us), 1);
   const pct = n => (100 * n / length).toFixed(3) + "%";
   const bar = s => {
     const track = el("div", {class: "track", "aria-hidden": "true"}), waited = s.waitedUs || 0;
-    const put = (cls, from, width) => {
+    const block = (cls, from, width) => {
       const b = el("i", {class: cls});
       b.style.left = pct(from);
       b.style.width = `max(${pct(width)}, 2px)`;
       track.append(b);
     };
-    if (waited) put("wait", s.at, waited + s.us);
-    put(s.error || s.outcome && s.outcome !== "ok" ? "run bad" : s.class ? "run target" : "run " + s.phase, s.at + waited / 2, s.us);
-    if (s.firstTokenUs) put("first", s.at + waited / 2 + s.firstTokenUs, 0);
+    if (waited) block("wait", s.at, waited + s.us);
+    block(s.error || s.outcome && s.outcome !== "ok" ? "run bad" : s.class ? "run target" : "run " + s.phase, s.at + waited / 2, s.us);
+    if (s.firstTokenUs) block("first", s.at + waited / 2 + s.firstTokenUs, 0);
     return track;
   };
   const name = s => s.stage ? [s.stage, " ", el("small", {}, s.phase)] : [el("b", {}, s.model || s.class || "target"), " ", el("small", {}, s.provider || "target")];

@@ -7,7 +7,7 @@ import {open} from "./story.js";
 
 export const path = "/v1/models";
 let abort = null, mine = null; // mine is the call that was sent last, with its steps
-const early = new Map(); // steps of calls whose answer has not come yet
+const early = new Map(); // what was told of calls before their answer came
 
 export async function start() {
   $("chat").addEventListener("submit", e => { e.preventDefault(); chat(); });
@@ -17,7 +17,7 @@ export async function start() {
   });
   $("chat").addEventListener("input", showShell);
   on("hop target", step);
-  on("end part", s => { if (s.call === mine?.id) { mine.steps = s.steps || mine.steps; ended(s); } });
+  on("end part", step);
   await models();
 }
 
@@ -39,32 +39,36 @@ function showShell() {
 
 // step notes a step of a call: the feed may be faster than the answer that says which call is ours.
 function step(s) {
-  if (s.call === mine?.id) { mine.steps.push(s); drawWay(); return; }
+  if (s.call === mine?.id) { passed(s); return; }
   if (!abort) return;
   early.set(s.call, [...(early.get(s.call) || []), s]);
   if (early.size > 50) early.delete(early.keys().next().value);
 }
 
+// passed takes a step of our call, or its story at the end.
+function passed(s) {
+  if (s.state) {
+    mine.steps = s.steps || mine.steps;
+    put($("way-note"), `${s.outcome === "ok" ? "answered" : s.outcome || s.state} after ${time(s.us)}`);
+  } else mine.steps.push(s);
+  drawWay();
+}
+
 function sent(r) {
   const id = r.headers.get("Shallot-Call");
-  mine = {id, steps: early.get(id) || []};
-  early.clear();
+  mine = {id, steps: []};
   $("way-open").hidden = !id;
   $("way-open").onclick = () => open(id).catch(e => put($("way-note"), e.message));
   const skip = new Set(["shallot-path"]);
   $("facts").replaceChildren(...facts([["status", r.status], ...[...r.headers].filter(([k]) => /^(shallot-|x-request-id|x-should-retry|retry-after|location)/i.test(k) && !skip.has(k.toLowerCase()))]).childNodes);
-  drawWay();
+  for (const s of early.get(id) || []) passed(s);
+  early.clear();
 }
 
 function drawWay() {
   const chip = s => el("li", {class: s.stage ? s.phase : "target", title: time(s.us)}, s.stage ? [s.stage, el("small", {}, s.phase === "before" ? " ↓" : " ↑")] : s.model || s.class || "target");
   $("way").replaceChildren(...mine.steps.map(chip));
   mark("model", mine.steps);
-}
-
-function ended(s) {
-  drawWay();
-  put($("way-note"), `${s.outcome === "ok" ? "answered" : s.outcome || s.state} after ${time(s.us)}`);
 }
 
 async function chat() {
