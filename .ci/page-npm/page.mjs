@@ -10,19 +10,41 @@ import { bury } from "./nats.mjs";
 
 const url = process.env.SHALLOT_URL;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"];
-const wide = { width: 1280, height: 860 }, phone = { width: 390, height: 844 };
+const flags = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-dev-shm-usage",
+];
+const wide = { width: 1280, height: 860 },
+  phone = { width: 390, height: 844 };
 
 // A user-data-dir of its own, given as such: nothing of the person who runs this is read or left behind.
 const context = await chromium.launchPersistentContext(process.env.PROFILE, {
-  executablePath: process.env.CHROME, headless: true, args: flags, viewport: wide, colorScheme: "light", reducedMotion: "reduce",
+  executablePath: process.env.CHROME,
+  headless: true,
+  args: flags,
+  viewport: wide,
+  colorScheme: "light",
+  reducedMotion: "reduce",
 });
-const page = context.pages()[0] ?? await context.newPage();
-const wrong = [], asked = new Set(), paths = [];
+const page = context.pages()[0] ?? (await context.newPage());
+const wrong = [],
+  asked = new Set(),
+  paths = [];
 page.on("pageerror", e => wrong.push(`script: ${e.message}`));
-page.on("console", m => { if (m.type() === "error") wrong.push(`console: ${m.text()}`); });
-page.on("request", r => { const u = new URL(r.url()); asked.add(u.origin); paths.push(u.pathname); });
+page.on("console", m => {
+  if (m.type() === "error") wrong.push(`console: ${m.text()}`);
+});
+page.on("request", r => {
+  const u = new URL(r.url());
+  asked.add(u.origin);
+  paths.push(u.pathname);
+});
 
 const $ = (css, options) => page.locator(css, options);
 const tab = name => page.click(`#tab-${name}`);
@@ -39,10 +61,20 @@ let checks = 0;
 async function clean(what) {
   await page.evaluate(() => Promise.all(document.getAnimations().map(a => a.finished.catch(() => {}))));
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
-  const said = found.violations.map(v => `${v.id}: ${v.help}\n  ${v.nodes.slice(0, 4).map(n => n.html.slice(0, 160) + "\n    " + (n.any[0]?.message || "")).join("\n  ")}`);
+  const said = found.violations.map(
+    v =>
+      `${v.id}: ${v.help}\n  ${v.nodes
+        .slice(0, 4)
+        .map(n => n.html.slice(0, 160) + "\n    " + (n.any[0]?.message || ""))
+        .join("\n  ")}`,
+  );
   assert.deepEqual(said, [], `axe, ${what}`);
   const sideways = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   assert.ok(sideways <= 0, `${what}: ${sideways} pixels can be scrolled sideways`);
+  const cut = await $(".panel:visible").evaluateAll(all =>
+    all.filter(p => p.scrollWidth > p.clientWidth + 1).map(p => p.id),
+  );
+  assert.deepEqual(cut, [], `${what}: cut off at the side`);
   checks++;
 }
 
@@ -53,6 +85,9 @@ async function loads() {
   await $("html[data-ready]").waitFor();
   await stage("audit").waitFor();
   const stages = await $("#flow tr[data-stage]").evaluateAll(rows => rows.map(r => r.dataset.stage));
+  const tabs = await $("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab));
+  for (const name of ["flow", "calls", "playground", "approvals", "tools", "agents", "todo", "system"])
+    assert.ok(tabs.includes(name), `the tab ${name} is missing`);
   assert.equal(stages[0], "audit", "the outermost stage comes first");
   assert.equal(stages.at(-1), "logging", "the innermost stage comes last");
   await page.evaluate(axe);
@@ -71,13 +106,18 @@ async function chats() {
   await $("#way-note", { hasText: "answered after" }).waitFor();
   const way = await $("#way li").allInnerTexts();
   assert.match(way[0], /^audit/);
-  assert.ok(way.some(w => w === "demo/echo"), "the target is on the way");
+  assert.ok(
+    way.some(w => w === "demo/echo"),
+    "the target is on the way",
+  );
   assert.match(way.at(-1), /^audit/, "a call comes back through the outermost stage");
   await clean("playground");
   await shot("playground");
   await tab("flow");
   await stage("audit").locator(".hop.mine").first().waitFor();
-  await stage("audit").locator(".rate small", { hasText: /^[1-9]/ }).waitFor();
+  await stage("audit")
+    .locator(".rate small", { hasText: /^[1-9]/ })
+    .waitFor();
   // It stands in the list without a reload, and its waterfall opens by keyboard.
   await tab("calls");
   const row = $("#calls-list tr", { hasText: "demo/echo" }).first();
@@ -85,14 +125,17 @@ async function chats() {
   await row.locator("button").focus();
   await page.keyboard.press("Enter");
   await $("#story[open] .waterfall").waitFor();
-  assert.ok(await $("#story .waterfall .at-target").count() === 1, "one run of the target");
+  assert.ok((await $("#story .waterfall .at-target").count()) === 1, "one run of the target");
   assert.match(await $("#story-body").innerText(), /todo-list before[\s\S]*\/messages\/0/, "what a stage changed");
   await clean("waterfall");
   await shot("waterfall");
   await page.keyboard.press("Escape");
   await $("#story[open]").waitFor({ state: "detached" });
   // A fault, with the provider's own words, found by its filter and by its id.
-  const bad = JSON.parse((await send("/v1/chat/completions", '{"model":"demo/fail","messages":[{"role":"user","content":"fail 500"}]}')).text);
+  const bad = JSON.parse(
+    (await send("/v1/chat/completions", '{"model":"demo/fail","messages":[{"role":"user","content":"fail 500"}]}'))
+      .text,
+  );
   assert.equal(bad.error.code, "provider_error");
   await $("#calls-list .tag.bad", { hasText: "provider_error" }).waitFor();
   await page.selectOption("#filter-outcome", "fault");
@@ -115,7 +158,10 @@ async function switches() {
   await $("#switch-model-logging").focus();
   await page.keyboard.press("Enter");
   await attr("#switch-model-logging", "aria-checked", "false");
-  assert.match(await $("#switch-shell").innerText() + await $("#switch-shell pre").first().textContent(), /interceptor\/logging\/disable/);
+  assert.match(
+    (await $("#switch-shell").innerText()) + (await $("#switch-shell pre").first().textContent()),
+    /interceptor\/logging\/disable/,
+  );
   await send("/v1/chat/completions", '{"model":"demo/echo","messages":[{"role":"user","content":"off"}]}');
   await tab("calls");
   await $("#calls-list [data-call]").first().click();
@@ -159,8 +205,20 @@ async function tools() {
 }
 
 async function decides() {
-  assert.equal((await send("/v1/tools", '{"name":"careful_echo","description":"Says <i>it</i> again.","executor":"go:echo","effect":"read","approval":"always","cache":"off"}')).status, 201);
-  const call = async args => { const r = await send("/v1/tools/careful_echo/call", args); assert.equal(r.status, 202, r.text); return r.place; };
+  assert.equal(
+    (
+      await send(
+        "/v1/tools",
+        '{"name":"careful_echo","description":"Says <i>it</i> again.","executor":"go:echo","effect":"read","approval":"always","cache":"off"}',
+      )
+    ).status,
+    201,
+  );
+  const call = async args => {
+    const r = await send("/v1/tools/careful_echo/call", args);
+    assert.equal(r.status, 202, r.text);
+    return r.place;
+  };
   const ended = async (place, status) => {
     const r = await fetch(url + place, { headers: { Prefer: "wait=10" } });
     const text = await r.text();
@@ -225,7 +283,12 @@ async function lists() {
 async function redrives() {
   await tab("dead");
   await $("#dead-list .empty").waitFor();
-  await bury(Number(process.env.NATS_PORT), "model.submit", '{"model":"demo/echo","messages":[{"role":"user","content":"again"}]}', crypto.randomUUID());
+  await bury(
+    Number(process.env.NATS_PORT),
+    "model.submit",
+    '{"model":"demo/echo","messages":[{"role":"user","content":"again"}]}',
+    crypto.randomUUID(),
+  );
   await send("/v1/tools/echo/call", '{"message":"news"}'); // something happens, so the statistics are read
   await $("#dead-list [data-redrive]").waitFor();
   await clean("dead letters");
@@ -270,7 +333,9 @@ async function keyed() {
     await other.press("#key", "Enter");
     await other.locator("#state.ok").waitFor();
     await other.locator('#flow tr[data-stage="audit"]').waitFor();
-  } finally { await other.close(); }
+  } finally {
+    await other.close();
+  }
 }
 
 const begun = Date.now();
@@ -282,9 +347,16 @@ try {
   await tools();
   await decides();
   await lists();
-  if (await $("#tab-agents").isVisible()) await runs();
-  await redrives();
-  for (const [size, scheme] of [[wide, "dark"], [phone, "dark"], [phone, "light"], [wide, "light"]]) await looks(size, scheme);
+  await runs();
+  if (await $("#tab-dead").isVisible()) await redrives();
+  else console.error("page: NOT RUN: redrive, because this gateway serves no dead letters");
+  for (const [size, scheme] of [
+    [wide, "dark"],
+    [phone, "dark"],
+    [phone, "light"],
+    [wide, "light"],
+  ])
+    await looks(size, scheme);
   if (process.env.KEYED_URL) await keyed();
   // Nothing is asked in intervals: for four seconds in which nothing happens, only signs of life lead to a question.
   paths.length = 0;
@@ -295,7 +367,13 @@ try {
   console.log(`page: ${checks} views without a finding of axe, ${Math.round((Date.now() - begun) / 1000)} s`);
 } catch (e) {
   await shot("failed").catch(() => {});
-  console.error(wrong.join("\n"), await page.locator("body").innerText().catch(() => ""));
+  console.error(
+    wrong.join("\n"),
+    await page
+      .locator("body")
+      .innerText()
+      .catch(() => ""),
+  );
   throw e;
 } finally {
   await context.close();

@@ -2,16 +2,17 @@
 import {$, put} from "./dom.js";
 
 const meta = name => document.querySelector(`meta[name="shallot-${name}"]`).content;
-export const version = meta("version"), root = meta("root") + ".v1";
+export const version = meta("version"),
+  root = meta("root") + ".v1";
 export const nats = rest => `nats -s ${meta("nats")} ${rest}`;
-export const keyFlag = () => key() ? ` -H "Authorization: Bearer $SHALLOT_KEY"` : "";
+export const keyFlag = () => (key() ? ` -H "Authorization: Bearer $SHALLOT_KEY"` : "");
 
 const key = () => sessionStorage.getItem("shallot-key") || "";
 let asking = null;
 
 // askKey opens the dialog for the key, once however many requests want one. It resolves to whether there is a new one.
 export function askKey(why = "") {
-  return asking ??= new Promise(done => {
+  return (asking ??= new Promise(done => {
     const d = $("key-dialog");
     put($("key-why"), why);
     $("key").value = key();
@@ -23,12 +24,16 @@ export function askKey(why = "") {
       if (given) sessionStorage.setItem("shallot-key", $("key").value.trim());
       done(given);
     };
-  });
+  }));
 }
 
 // Failed is an answer that is an error, with the words of the gateway.
 export class Failed extends Error {
-  constructor(status, message, code) { super(message); this.status = status; this.code = code; }
+  constructor(status, message, code) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
 }
 
 async function failed(r) {
@@ -36,18 +41,24 @@ async function failed(r) {
   try {
     const e = JSON.parse(text).error;
     return new Failed(r.status, e.message, e.code);
-  } catch { return new Failed(r.status, text.slice(0, 300) || r.statusText); } // not ours: shown as it is
+  } catch {
+    return new Failed(r.status, text.slice(0, 300) || r.statusText);
+  } // not ours: shown as it is
 }
 
 // send makes a request and returns its answer, whatever that is. Without a valid key it asks for one and tries again.
 export async function send(path, {method = "GET", body, headers = {}, signal} = {}) {
   for (;;) {
     const used = key();
-    const h = {...headers, ...(used ? {Authorization: "Bearer " + used} : {}), ...(body ? {"Content-Type": "application/json"} : {})};
+    const h = {
+      ...headers,
+      ...(used ? {Authorization: "Bearer " + used} : {}),
+      ...(body ? {"Content-Type": "application/json"} : {}),
+    };
     const r = await fetch(path, {method, body, headers: h, signal, cache: "no-store"});
     if (r.status !== 401) return r;
     if (used !== key()) continue; // another request has asked meanwhile
-    if (!await askKey(used ? "The gateway does not know this key." : "")) throw await failed(r);
+    if (!(await askKey(used ? "The gateway does not know this key." : ""))) throw await failed(r);
   }
 }
 
@@ -55,13 +66,17 @@ export async function send(path, {method = "GET", body, headers = {}, signal} = 
 export async function ask(path, how) {
   const r = await send(path, how);
   if (!r.ok) throw await failed(r);
-  return exact(await r.text() || "null");
+  return exact((await r.text()) || "null");
 }
 export {failed};
 
 // exact reads JSON without turning a long number into another one: what is approved must be what is shown.
 export function exact(text) {
-  return JSON.parse(text, (_, v, c) => typeof v === "number" && c?.source && !Number.isSafeInteger(v) && /^-?\d+$/.test(c.source) && JSON.rawJSON ? JSON.rawJSON(c.source) : v);
+  return JSON.parse(text, (_, v, c) =>
+    typeof v === "number" && c?.source && !Number.isSafeInteger(v) && /^-?\d+$/.test(c.source) && JSON.rawJSON
+      ? JSON.rawJSON(c.source)
+      : v,
+  );
 }
 
 // there reports whether the gateway has a path and lets this key use it.
@@ -70,7 +85,9 @@ export async function there(path) {
     const r = await send(path);
     await r.body?.cancel();
     return r.status !== 404 && r.status !== 403 && r.status !== 405;
-  } catch { return false; }
+  } catch {
+    return false;
+  }
 }
 
 // events reads server-sent events from an answer and tells of each, and of comments with the name "".
@@ -86,8 +103,10 @@ export async function events(response, tell) {
       let comment = true;
       for (const line of buffer.slice(0, at).split("\n")) {
         const [, field, value] = /^([a-z]*): ?(.*)$/.exec(line) || [];
-        if (field === "data") { event.data += (event.data ? "\n" : "") + value; comment = false; }
-        else if (field === "event") event.name = value;
+        if (field === "data") {
+          event.data += (event.data ? "\n" : "") + value;
+          comment = false;
+        } else if (field === "event") event.name = value;
         else if (field === "id") event.id = value;
       }
       tell(comment ? {name: "", data: ""} : event);

@@ -32,22 +32,46 @@ async function address() {
 }
 
 async function find(id) {
-  try { await calls.find(decodeURIComponent(id)); } catch (e) { tell(e.message, true); }
+  try {
+    await calls.find(decodeURIComponent(id));
+  } catch (e) {
+    tell(e.message, true);
+  }
 }
 
-for (const b of document.querySelectorAll("dialog .close")) b.addEventListener("click", () => b.closest("dialog").close());
-for (const d of document.querySelectorAll("dialog")) d.addEventListener("click", e => { if (e.target === d) d.close(); }); // beside it
+for (const b of document.querySelectorAll("dialog .close"))
+  b.addEventListener("click", () => b.closest("dialog").close());
+for (const d of document.querySelectorAll("dialog"))
+  d.addEventListener("click", e => {
+    if (e.target === d) d.close();
+  }); // beside it
 $("search").addEventListener("submit", e => {
   e.preventDefault();
-  if ($("search-id").value.trim()) find($("search-id").value.trim());
+  const id = $("search-id").value.trim();
+  $("search-id").value = "";
+  if (id) find(id);
 });
 document.addEventListener("keydown", e => {
-  if (e.key !== "/" || e.ctrlKey || e.metaKey || e.altKey || e.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
+  if (
+    e.key !== "/" ||
+    e.ctrlKey ||
+    e.metaKey ||
+    e.altKey ||
+    e.target.matches("input, textarea, select") ||
+    document.querySelector("dialog[open]")
+  )
+    return;
   e.preventDefault();
   $("search-id").focus();
 });
-$("key-button").addEventListener("click", () => askKey().then(given => { if (given) location.reload(); }));
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+$("key-button").addEventListener("click", () =>
+  askKey().then(given => {
+    if (given) location.reload();
+  }),
+);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) refresh();
+});
 put($("version"), version);
 tabs($("tabs"), go);
 on("go", go);
@@ -55,13 +79,19 @@ on("trouble", e => tell(e.message, true));
 addEventListener("hashchange", address);
 
 // A part whose API is not served here, or is not for this key, has no tab.
-const served = await Promise.all(Object.entries(parts).map(async ([name, p]) => !p.path || await there(p.path) ? name : ""));
+const served = await Promise.all(
+  Object.entries(parts).map(async ([name, p]) => (!p.path || (await there(p.path)) ? name : "")),
+);
 story.start();
 for (const [name, part] of Object.entries(parts)) {
   const is = served.includes(name);
   $("tab-" + name).hidden = !is;
   if (!is) continue;
-  try { await part.start(); } catch (e) { $("panel-" + name).append(el("p", {class: "bad"}, e.message)); }
+  try {
+    await part.start();
+  } catch (e) {
+    $("panel-" + name).append(el("p", {class: "bad"}, e.message));
+  }
 }
 $("search").hidden = !served.includes("calls");
 document.documentElement.dataset.ready = "yes";

@@ -10,7 +10,12 @@ export function el(tag, attrs = {}, ...children) {
     else if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
     else if (v !== false && v != null) e.setAttribute(k, v === true ? "" : v);
   }
-  e.append(...children.flat().filter(c => c != null && c !== false).map(c => c instanceof Node ? c : String(c)));
+  e.append(
+    ...children
+      .flat()
+      .filter(c => c != null && c !== false)
+      .map(c => (c instanceof Node ? c : String(c))),
+  );
   return e;
 }
 
@@ -34,14 +39,43 @@ export const empty = (title, ...what) => el("div", {class: "empty"}, el("strong"
 
 // table makes a table. A head that begins with "#" is over numbers, one with "-" is left out on narrow windows.
 export function table(label, heads, rows) {
-  const cols = heads.map(h => ({text: h.replace(/^[#-]+/, ""), cls: (h.includes("#") ? "num " : "") + (h.startsWith("-") ? "wide" : "")}));
-  const row = cells => cells instanceof Node ? cells : el("tr", {}, cells.map((c, i) => c instanceof HTMLTableCellElement ? c : el("td", {class: cols[i].cls}, c)));
-  return el("table", {"aria-label": label}, el("thead", {}, el("tr", {}, cols.map(c => el("th", {scope: "col", class: c.cls}, c.text || el("span", {class: "hidden"}, "actions"))))),
-    el("tbody", {}, rows.map(row)));
+  const cols = heads.map(h => ({
+    text: h.replace(/^[#-]+/, ""),
+    cls: (h.includes("#") ? "num " : "") + (h.startsWith("-") ? "wide" : ""),
+  }));
+  const row = cells =>
+    cells instanceof Node
+      ? cells
+      : el(
+          "tr",
+          {},
+          cells.map((c, i) => (c instanceof HTMLTableCellElement ? c : el("td", {class: cols[i].cls}, c))),
+        );
+  return el(
+    "table",
+    {"aria-label": label},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        cols.map(c => el("th", {scope: "col", class: c.cls}, c.text || el("span", {class: "hidden"}, "actions"))),
+      ),
+    ),
+    el("tbody", {}, rows.map(row)),
+  );
 }
 
 // facts is a list of names and values, without those that are empty.
-export const facts = pairs => el("dl", {class: "facts"}, pairs.filter(([, v]) => v !== "" && v != null && v !== false).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
+export const facts = pairs =>
+  el(
+    "dl",
+    {class: "facts"},
+    pairs
+      .filter(([, v]) => v !== "" && v != null && v !== false)
+      .flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]),
+  );
 
 // time is a number of microseconds as people read it.
 export function time(us) {
@@ -49,11 +83,12 @@ export function time(us) {
   if (us < 1000) return us + " µs";
   if (us < 1e6) return (us / 1e3).toFixed(us < 1e4 ? 2 : us < 1e5 ? 1 : 0) + " ms";
   if (us < 6e7) return (us / 1e6).toFixed(us < 1e7 ? 2 : 1) + " s";
-  return Math.floor(us / 6e7) + " min " + Math.round(us % 6e7 / 1e6) + " s";
+  return Math.floor(us / 6e7) + " min " + Math.round((us % 6e7) / 1e6) + " s";
 }
-export const clock = t => new Date(t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false});
-export const size = n => n < 1000 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : (n / 1e6).toFixed(1) + " MB";
-export const short = id => id.length > 14 ? id.slice(-12) : id;
+export const clock = t =>
+  new Date(t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false});
+export const size = n => (n < 1000 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : (n / 1e6).toFixed(1) + " MB");
+export const short = id => (id.length > 14 ? id.slice(-12) : id);
 
 const quoted = s => "'" + String(s).replaceAll("'", `'\\''`) + "'";
 
@@ -63,25 +98,49 @@ export function shell(where, lines) {
   if (where.dataset.lines === key) return;
   where.dataset.lines = key;
   const open = where.querySelector("details")?.open;
-  const copy = line => e => navigator.clipboard?.writeText(line).then(() => put(e.target, "Copied"), () => put(e.target, "Not allowed"));
-  where.replaceChildren(el("details", {class: "shell", open}, el("summary", {}, "The same from a shell"),
-    lines.map(line => el("div", {class: "cmd"}, el("pre", {}, line), el("button", {type: "button", class: "small", "aria-label": "Copy: " + line, onclick: copy(line)}, "Copy")))));
+  const copy = line => e =>
+    navigator.clipboard?.writeText(line).then(
+      () => put(e.target, "Copied"),
+      () => put(e.target, "Not allowed"),
+    );
+  where.replaceChildren(
+    el(
+      "details",
+      {class: "shell", open},
+      el("summary", {}, "The same from a shell"),
+      lines.map(line =>
+        el(
+          "div",
+          {class: "cmd"},
+          el("pre", {}, line),
+          el("button", {type: "button", class: "small", "aria-label": "Copy: " + line, onclick: copy(line)}, "Copy"),
+        ),
+      ),
+    ),
+  );
 }
 export {quoted as quote};
 
 // confirm asks before something that cannot be taken back. With a name, that must be typed first.
 export function confirm({title, text, yes, name}) {
-  const d = $("confirm"), input = $("confirm-input");
-  put($("confirm-title"), title); put($("confirm-text"), text); put($("confirm-yes"), yes);
+  const d = $("confirm"),
+    input = $("confirm-input");
+  put($("confirm-title"), title);
+  put($("confirm-text"), text);
+  put($("confirm-yes"), yes);
   $("confirm-name").hidden = !name;
   put($("confirm-label"), `Write ${name} to confirm`);
   const fits = () => !name || input.value.trim() === name;
   input.value = "";
-  input.oninput = () => { $("confirm-yes").disabled = !fits(); };
+  input.oninput = () => {
+    $("confirm-yes").disabled = !fits();
+  };
   input.oninput();
   d.returnValue = "no";
   d.showModal();
-  return new Promise(done => { d.onclose = () => done(d.returnValue === "yes" && fits()); });
+  return new Promise(done => {
+    d.onclose = () => done(d.returnValue === "yes" && fits());
+  });
 }
 
 // tell shows a message for a while, and to screen readers.
@@ -92,13 +151,19 @@ export function tell(text, bad = false) {
   put(t, text);
   t.hidden = false;
   clearTimeout(hide);
-  hide = setTimeout(() => { t.hidden = true; }, bad ? 9000 : 4000);
+  hide = setTimeout(
+    () => {
+      t.hidden = true;
+    },
+    bad ? 9000 : 4000,
+  );
 }
 
 // tabs makes a tab list of the buttons: arrows, Home and End move, and what they move to is chosen.
 export function tabs(list, choose) {
   list.addEventListener("keydown", e => {
-    const all = [...list.querySelectorAll("[role=tab]")].filter(t => !t.hidden), at = all.indexOf(e.target);
+    const all = [...list.querySelectorAll("[role=tab]")].filter(t => !t.hidden),
+      at = all.indexOf(e.target);
     const to = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1}[e.key];
     if (at < 0 || to === undefined) return;
     e.preventDefault();

@@ -7,7 +7,9 @@ const wanted = new Map(); // by the name of the news
 export function on(names, f) {
   for (const n of names.split(" ")) wanted.set(n, [...(wanted.get(n) || []), f]);
 }
-export function emit(name, data) { for (const f of wanted.get(name) || []) f(data, name); }
+export function emit(name, data) {
+  for (const f of wanted.get(name) || []) f(data, name);
+}
 
 function state(text, cls) {
   put($("state"), text);
@@ -19,7 +21,10 @@ export async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8000)) {
     const quiet = new AbortController();
     let alarm;
-    const heard = () => { clearTimeout(alarm); alarm = setTimeout(() => quiet.abort(), 20_000); };
+    const heard = () => {
+      clearTimeout(alarm);
+      alarm = setTimeout(() => quiet.abort(), 20_000);
+    };
     try {
       heard();
       const r = await send("/api/events", {signal: quiet.signal});
@@ -34,16 +39,24 @@ export async function follow() {
       });
       state("reconnecting", "warn");
     } catch (e) {
-      if (e.status === 404) { state("no live feed here", "warn"); await refresh(); return; }
+      if (e.status === 404) {
+        state("no live feed here", "warn");
+        await refresh();
+        return;
+      }
       state(e.status ? "no access" : "no answer", "bad");
-    } finally { clearTimeout(alarm); }
+    } finally {
+      clearTimeout(alarm);
+    }
     await new Promise(r => setTimeout(r, wait));
   }
 }
 
 export let stats = null; // the last diagnostics
 const history = []; // of the counts, the latest last
-let due = 0, last = 0, reading = false;
+let due = 0,
+  last = 0,
+  reading = false;
 
 // later reads the statistics soon, at most every second and a half; switches at once.
 function later(what) {
@@ -66,24 +79,33 @@ export async function refresh() {
     emit("stats", stats);
   } catch (e) {
     emit("trouble", e);
-  } finally { reading = false; }
+  } finally {
+    reading = false;
+  }
 }
 
 // rates are how often a stage ran in a second, between each two readings, and over the last ten seconds.
 export function rates(key) {
   const count = h => h.counts.get(key)?.invocationCount ?? 0;
-  const line = history.slice(1).map((h, i) => 1000 * Math.max(0, count(h) - count(history[i])) / Math.max(200, h.at - history[i].at));
-  const now = history.at(-1), from = history.find(h => now.at - h.at <= 10_500);
+  const line = history
+    .slice(1)
+    .map((h, i) => (1000 * Math.max(0, count(h) - count(history[i]))) / Math.max(200, h.at - history[i].at));
+  const now = history.at(-1),
+    from = history.find(h => now.at - h.at <= 10_500);
   const span = now && from ? now.at - from.at : 0;
-  return {line, now: span > 400 ? 1000 * (count(now) - count(from)) / span : 0};
+  return {line, now: span > 400 ? (1000 * (count(now) - count(from))) / span : 0};
 }
 
 const samples = new Map(); // times of steps, by kind/stage
 function note(key, step) {
   const s = samples.get(key) || {us: [], waited: []};
   samples.set(key, s);
-  s.us.push(step.us); s.waited.push(step.waitedUs || 0);
-  if (s.us.length > 200) { s.us.shift(); s.waited.shift(); }
+  s.us.push(step.us);
+  s.waited.push(step.waitedUs || 0);
+  if (s.us.length > 200) {
+    s.us.shift();
+    s.waited.shift();
+  }
 }
 on("hop", h => note(h.kind + "/" + h.stage, h));
 on("target", t => note(t.kind + "/", t));

@@ -6,14 +6,21 @@ import {mark} from "./flow.js";
 import {open} from "./story.js";
 
 export const path = "/v1/models";
-let abort = null, mine = null; // mine is the call that was sent last, with its steps
+let abort = null,
+  mine = null; // mine is the call that was sent last, with its steps
 const early = new Map(); // what was told of calls before their answer came
 
 export async function start() {
-  $("chat").addEventListener("submit", e => { e.preventDefault(); chat(); });
+  $("chat").addEventListener("submit", e => {
+    e.preventDefault();
+    chat();
+  });
   $("stop").addEventListener("click", () => abort?.abort());
   $("text").addEventListener("keydown", e => {
-    if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); if (!$("send").disabled) chat(); }
+    if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+      e.preventDefault();
+      if (!$("send").disabled) chat();
+    }
   });
   $("chat").addEventListener("input", showShell);
   on("hop target", step);
@@ -27,19 +34,29 @@ async function models() {
   showShell();
 }
 
-const body = () => JSON.stringify({model: $("model").value, messages: [{role: "user", content: $("text").value}], ...($("stream").checked ? {stream: true} : {})});
+const body = () =>
+  JSON.stringify({
+    model: $("model").value,
+    messages: [{role: "user", content: $("text").value}],
+    ...($("stream").checked ? {stream: true} : {}),
+  });
 
 function showShell() {
   const session = $("session").value.trim();
   shell($("chat-shell"), [
     `curl -N -i${keyFlag()} ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${session ? ` -H ${quote("Shallot-Session: " + session)}` : ""} -d ${quote(body())}`,
-    nats(`req${$("stream").checked ? " --replies 0 --reply-timeout 5s" : ""} ${root}.model.request${session ? ` -H ${quote("Shallot-Session:" + session)}` : ""} ${quote(body())}`),
+    nats(
+      `req${$("stream").checked ? " --replies 0 --reply-timeout 5s" : ""} ${root}.model.request${session ? ` -H ${quote("Shallot-Session:" + session)}` : ""} ${quote(body())}`,
+    ),
   ]);
 }
 
 // step notes a step of a call: the feed may be faster than the answer that says which call is ours.
 function step(s) {
-  if (s.call === mine?.id) { passed(s); return; }
+  if (s.call === mine?.id) {
+    passed(s);
+    return;
+  }
   if (!abort) return;
   early.set(s.call, [...(early.get(s.call) || []), s]);
   if (early.size > 50) early.delete(early.keys().next().value);
@@ -60,13 +77,25 @@ function sent(r) {
   $("way-open").hidden = !id;
   $("way-open").onclick = () => open(id).catch(e => put($("way-note"), e.message));
   const skip = new Set(["shallot-path"]);
-  $("facts").replaceChildren(...facts([["status", r.status], ...[...r.headers].filter(([k]) => /^(shallot-|x-request-id|x-should-retry|retry-after|location)/i.test(k) && !skip.has(k.toLowerCase()))]).childNodes);
+  $("facts").replaceChildren(
+    ...facts([
+      ["status", r.status],
+      ...[...r.headers].filter(
+        ([k]) => /^(shallot-|x-request-id|x-should-retry|retry-after|location)/i.test(k) && !skip.has(k.toLowerCase()),
+      ),
+    ]).childNodes,
+  );
   for (const s of early.get(id) || []) passed(s);
   early.clear();
 }
 
 function drawWay() {
-  const chip = s => el("li", {class: s.stage ? s.phase : "target", title: time(s.us)}, s.stage ? [s.stage, el("small", {}, s.phase === "before" ? " ↓" : " ↑")] : s.model || s.class || "target");
+  const chip = s =>
+    el(
+      "li",
+      {class: s.stage ? s.phase : "target", title: time(s.us)},
+      s.stage ? [s.stage, el("small", {}, s.phase === "before" ? " ↓" : " ↑")] : s.model || s.class || "target",
+    );
   $("way").replaceChildren(...mine.steps.map(chip));
   mark("model", mine.steps);
 }
@@ -74,16 +103,29 @@ function drawWay() {
 async function chat() {
   showShell();
   abort?.abort();
-  const own = abort = new AbortController();
+  const own = (abort = new AbortController());
   mine = null;
-  $("send").disabled = true; $("stop").disabled = false;
-  $("answer").replaceChildren(); $("answer").className = "busy";
-  $("way").replaceChildren(); $("way-open").hidden = true; put($("way-note"), "");
+  $("send").disabled = true;
+  $("stop").disabled = false;
+  $("answer").replaceChildren();
+  $("answer").className = "busy";
+  $("way").replaceChildren();
+  $("way-open").hidden = true;
+  put($("way-note"), "");
   $("facts").replaceChildren();
-  const session = $("session").value.trim(), begin = performance.now();
-  const bad = text => { $("answer").className = "bad"; $("answer").append(text); };
+  const session = $("session").value.trim(),
+    begin = performance.now();
+  const bad = text => {
+    $("answer").className = "bad";
+    $("answer").append(text);
+  };
   try {
-    const r = await send("/v1/chat/completions", {method: "POST", signal: own.signal, body: body(), headers: session ? {"Shallot-Session": session} : {}});
+    const r = await send("/v1/chat/completions", {
+      method: "POST",
+      signal: own.signal,
+      body: body(),
+      headers: session ? {"Shallot-Session": session} : {},
+    });
     sent(r);
     if (!r.ok) bad((await failed(r)).message);
     else if ((r.headers.get("Content-Type") || "").startsWith("text/event-stream")) await stream(r, bad);
@@ -94,27 +136,42 @@ async function chat() {
     else bad(" " + e.message);
   } finally {
     $("answer").classList.remove("busy");
-    if (abort === own) { $("send").disabled = false; $("stop").disabled = true; }
+    if (abort === own) {
+      $("send").disabled = false;
+      $("stop").disabled = true;
+    }
   }
 }
 
 function reply(r) {
   const m = r.choices?.[0]?.message || {};
   $("answer").append(m.content || m.refusal || "");
-  for (const c of m.tool_calls || []) $("answer").append(el("div", {}, tag("asks for"), ` ${c.function?.name}(${c.function?.arguments})`));
+  for (const c of m.tool_calls || [])
+    $("answer").append(el("div", {}, tag("asks for"), ` ${c.function?.name}(${c.function?.arguments})`));
 }
 
 async function stream(r, bad) {
   let done = false;
   await events(r, e => {
     if (!e.name || !e.data) return;
-    if (e.data === "[DONE]") { done = true; return; }
+    if (e.data === "[DONE]") {
+      done = true;
+      return;
+    }
     let c;
-    try { c = JSON.parse(e.data); } catch { return; }
-    if (c.error) { bad(`\n${c.error.code || "error"}: ${c.error.message}`); return; }
+    try {
+      c = JSON.parse(e.data);
+    } catch {
+      return;
+    }
+    if (c.error) {
+      bad(`\n${c.error.code || "error"}: ${c.error.message}`);
+      return;
+    }
     const d = c.choices?.[0]?.delta || {};
     if (d.content || d.refusal) $("answer").append(d.content || d.refusal);
-    for (const t of d.tool_calls || []) $("answer").append((t.function?.name ? `\nasks for ${t.function.name} ` : "") + (t.function?.arguments || ""));
+    for (const t of d.tool_calls || [])
+      $("answer").append((t.function?.name ? `\nasks for ${t.function.name} ` : "") + (t.function?.arguments || ""));
   });
   if (!done && !$("answer").classList.contains("bad")) bad("\n[the stream ended without its end mark]");
 }
