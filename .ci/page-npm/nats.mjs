@@ -8,7 +8,7 @@ export async function bury(port, subject, body, other) {
   let buffer = Buffer.alloc(0);
   const stored = new Promise((done, fail) => {
     socket.on("error", fail);
-    socket.on("data", chunk => {
+    socket.on("data", (chunk) => {
       buffer = Buffer.concat([buffer, chunk]);
       for (let end; (end = buffer.indexOf("\r\n")) >= 0; ) {
         const [op, ...args] = buffer.subarray(0, end).toString().split(" ");
@@ -33,12 +33,12 @@ export async function bury(port, subject, body, other) {
     socket.write("SUB shallot.v1.call.entry.> 1\r\nSUB _INBOX.page 2\r\n");
     socket.write(`PUB shallot.v1.${subject} _INBOX.page ${Buffer.byteLength(body)}\r\n${body}\r\n`);
     const letter = await stored;
-    const field = name => new RegExp(`^${name}: ?(.*)$`, "mi").exec(letter.head)?.[1].trim();
+    const field = (name) => new RegExp(`^${name}: ?(.*)$`, "mi").exec(letter.head)?.[1].trim();
     const call = field("Shallot-Call");
     const lines = letter.head
       .trimEnd()
       .split("\r\n")
-      .filter(l => !/^Nats-Msg-Id:/i.test(l));
+      .filter((l) => !/^Nats-Msg-Id:/i.test(l));
     const head = [
       ...lines,
       "Shallot-Dead-Reason: deliveries used up",
@@ -50,8 +50,8 @@ export async function bury(port, subject, body, other) {
       .replaceAll(call, other);
     const text = letter.body.replaceAll(call, other);
     const [h, all] = [Buffer.byteLength(head), Buffer.byteLength(head) + Buffer.byteLength(text)];
-    const flushed = new Promise(done =>
-      socket.on("data", d => {
+    const flushed = new Promise((done) =>
+      socket.on("data", (d) => {
         if (d.includes("PONG")) done();
       }),
     );

@@ -36,20 +36,20 @@ const page = context.pages()[0] ?? (await context.newPage());
 const wrong = [],
   asked = new Set(),
   paths = [];
-page.on("pageerror", e => wrong.push(`script: ${e.message}`));
-page.on("console", m => {
+page.on("pageerror", (e) => wrong.push(`script: ${e.message}`));
+page.on("console", (m) => {
   if (m.type() === "error") wrong.push(`console: ${m.text()}`);
 });
-page.on("request", r => {
+page.on("request", (r) => {
   const u = new URL(r.url());
   asked.add(u.origin);
   paths.push(u.pathname);
 });
 
 const $ = (css, options) => page.locator(css, options);
-const tab = name => page.click(`#tab-${name}`);
-const stage = name => $(`#flow tr[data-stage="${name}"]`);
-const shot = async name => process.env.SHOTS && page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
+const tab = (name) => page.click(`#tab-${name}`);
+const stage = (name) => $(`#flow tr[data-stage="${name}"]`);
+const shot = async (name) => process.env.SHOTS && page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
 const attr = (css, name, value) => $(`${css}[${name}="${value}"]`).waitFor();
 const send = async (path, body) => {
   const r = await fetch(url + path, { method: "POST", headers: { "Content-Type": "application/json" }, body });
@@ -59,20 +59,20 @@ const send = async (path, body) => {
 let checks = 0;
 // clean fails if axe finds anything in what is shown, or if the page can be scrolled sideways.
 async function clean(what) {
-  await page.evaluate(() => Promise.all(document.getAnimations().map(a => a.finished.catch(() => {}))));
+  await page.evaluate(() => Promise.all(document.getAnimations().map((a) => a.finished.catch(() => {}))));
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
   const said = found.violations.map(
-    v =>
+    (v) =>
       `${v.id}: ${v.help}\n  ${v.nodes
         .slice(0, 4)
-        .map(n => n.html.slice(0, 160) + "\n    " + (n.any[0]?.message || ""))
+        .map((n) => n.html.slice(0, 160) + "\n    " + (n.any[0]?.message || ""))
         .join("\n  ")}`,
   );
   assert.deepEqual(said, [], `axe, ${what}`);
   const sideways = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   assert.ok(sideways <= 0, `${what}: ${sideways} pixels can be scrolled sideways`);
-  const cut = await $(".panel:visible").evaluateAll(all =>
-    all.filter(p => p.scrollWidth > p.clientWidth + 1).map(p => p.id),
+  const cut = await $(".panel:visible").evaluateAll((all) =>
+    all.filter((p) => p.scrollWidth > p.clientWidth + 1).map((p) => p.id),
   );
   assert.deepEqual(cut, [], `${what}: cut off at the side`);
   checks++;
@@ -84,7 +84,7 @@ async function loads() {
   await $("#state.ok").waitFor();
   await $("html[data-ready]").waitFor();
   await stage("audit").waitFor();
-  const stages = await $("#flow tr[data-stage]").evaluateAll(rows => rows.map(r => r.dataset.stage));
+  const stages = await $("#flow tr[data-stage]").evaluateAll((rows) => rows.map((r) => r.dataset.stage));
   const tabs = await $("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab));
   for (const name of ["flow", "calls", "playground", "approvals", "tools", "agents", "todo", "system"])
     assert.ok(tabs.includes(name), `the tab ${name} is missing`);
@@ -107,7 +107,7 @@ async function chats() {
   const way = await $("#way li").allInnerTexts();
   assert.match(way[0], /^audit/);
   assert.ok(
-    way.some(w => w === "demo/echo"),
+    way.some((w) => w === "demo/echo"),
     "the target is on the way",
   );
   assert.match(way.at(-1), /^audit/, "a call comes back through the outermost stage");
@@ -214,7 +214,7 @@ async function decides() {
     ).status,
     201,
   );
-  const call = async args => {
+  const call = async (args) => {
     const r = await send("/v1/tools/careful_echo/call", args);
     assert.equal(r.status, 202, r.text);
     return r.place;
@@ -302,11 +302,25 @@ async function redrives() {
   await $("#dead-list .empty").waitFor();
 }
 
+// traffic is some calls at once, so that the flow has something to show.
+async function traffic() {
+  const one = (i) => {
+    const fails = i % 12 === 7,
+      messages = [{ role: "user", content: fails ? "fail 500" : `call ${i}` }];
+    const headers = { "Content-Type": "application/json", ...(i % 3 ? { "Shallot-Session": `s${i % 5}` } : {}) };
+    const body = JSON.stringify({ model: fails ? "demo/fail" : "demo/echo", messages });
+    return fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body }).then((r) => r.text());
+  };
+  for (let i = 0; i < 60; i += 3) await Promise.all([one(i), one(i + 1), one(i + 2)]);
+  await tab("flow");
+  await stage("audit").locator(".rate b", { hasText: /[1-9]/ }).waitFor();
+}
+
 // looks goes through every tab in a theme and a width.
 async function looks(size, colorScheme) {
   await page.setViewportSize(size);
   await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-  for (const name of await $("#tabs [role=tab]:visible").evaluateAll(all => all.map(t => t.dataset.tab))) {
+  for (const name of await $("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab))) {
     await tab(name);
     await clean(`${name}, ${size.width} pixels, ${colorScheme}`);
     if (name === "flow" && size === wide) await shot(`flow-${colorScheme}`);
@@ -350,6 +364,7 @@ try {
   await runs();
   if (await $("#tab-dead").isVisible()) await redrives();
   else console.error("page: NOT RUN: redrive, because this gateway serves no dead letters");
+  await traffic();
   for (const [size, scheme] of [
     [wide, "dark"],
     [phone, "dark"],

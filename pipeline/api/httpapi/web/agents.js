@@ -1,6 +1,6 @@
 // Agents and their runs: one is started here, and its events are followed.
 import {$, clock, el, empty, put, shell, table, tell, time, tag} from "./dom.js";
-import {ask, events, exact, keyFlag, send} from "./api.js";
+import {ask, events, exact, curl, send} from "./api.js";
 import {on} from "./live.js";
 import {badge, open, tokens} from "./story.js";
 
@@ -63,7 +63,10 @@ async function run() {
   const agent = $("agent").value,
     session = $("run-session").value.trim();
   shell($("run-shell"), [
-    `curl -N${keyFlag()} ${location.origin}/v1/agents/${agent}/runs -H 'Content-Type: application/json' -d '${JSON.stringify({input: $("run-input").value, stream: true})}'`,
+    curl(`/v1/agents/${agent}/runs`, {
+      flags: "-N",
+      body: JSON.stringify({input: $("run-input").value, stream: true}),
+    }),
   ]);
   try {
     const r = await ask(`/v1/agents/${encodeURIComponent(agent)}/runs`, {
@@ -124,7 +127,8 @@ async function follow(agent, id) {
   cancel.disabled = true;
 }
 
-const calls = d => d.name || d.tool || d.message?.tool_calls?.map(c => c.function?.name).join(", ") || d.reason || "";
+const calls = d =>
+  d.name || d.tool || d.message?.tool_calls?.map(c => c.function?.name).join(", ") || d.reason || "";
 
 function event(log, said, name, data) {
   if (name === "text.delta") {

@@ -1,11 +1,18 @@
 // How the page speaks with its gateway: with a key if there is one, and it asks for one where that is needed.
-import {$, put} from "./dom.js";
+import {$, put, quote} from "./dom.js";
 
 const meta = name => document.querySelector(`meta[name="shallot-${name}"]`).content;
 export const version = meta("version"),
   root = meta("root") + ".v1";
 export const nats = rest => `nats -s ${meta("nats")} ${rest}`;
-export const keyFlag = () => (key() ? ` -H "Authorization: Bearer $SHALLOT_KEY"` : "");
+
+// curl is how a request is made from a shell.
+export function curl(path, {flags = "-s", method, headers = {}, body} = {}) {
+  const sent = {...headers, ...(body ? {"Content-Type": "application/json"} : {})};
+  const parts = [`curl ${flags}`, key() && '-H "Authorization: Bearer $SHALLOT_KEY"', method && `-X ${method}`];
+  parts.push(quote(location.origin + path), ...Object.entries(sent).map(([k, v]) => `-H ${quote(`${k}: ${v}`)}`));
+  return [...parts, body && `-d ${quote(body)}`].filter(Boolean).join(" ");
+}
 
 const key = () => sessionStorage.getItem("shallot-key") || "";
 let asking = null;

@@ -1,6 +1,6 @@
 // Calls that wait for a person, shown exactly, and decided here.
 import {$, clock, el, empty, put, shell, tag} from "./dom.js";
-import {ask, exact, keyFlag, nats, root} from "./api.js";
+import {ask, exact, curl, nats, root} from "./api.js";
 import {on} from "./live.js";
 import {open} from "./story.js";
 
@@ -26,7 +26,8 @@ async function read() {
   put(tab, list.length || "");
   for (const old of [...$("asks").querySelectorAll(".ask")])
     if (!list.some(a => "ask-" + a.call === old.id)) old.remove();
-  for (const a of list) if (!$("ask-" + a.call)) $("asks").append(card(a)); // made once, so that what a person types is not lost
+  // A card is made once, so that what a person types is not lost.
+  for (const a of list) if (!$("ask-" + a.call)) $("asks").append(card(a));
   $("asks-empty").replaceChildren(
     ...(list.length
       ? []
@@ -41,13 +42,13 @@ async function read() {
     $("asks-shell"),
     list.length
       ? [
-          `curl -s${keyFlag()} ${location.origin}/v1/approvals`,
-          `curl -s${keyFlag()} ${location.origin}/v1/approvals/${list[0].call} -H 'Content-Type: application/json' -d '{"decision":"approve"}'`,
+          curl("/v1/approvals"),
+          curl("/v1/approvals/" + list[0].call, {body: '{"decision":"approve"}'}),
           nats(
             `req ${root}.tenant.${list[0].tenant}.approval.answer '{"call":"${list[0].call}","decision":"approve"}'`,
           ),
         ]
-      : [`curl -s${keyFlag()} ${location.origin}/v1/approvals`],
+      : [curl("/v1/approvals")],
   );
 }
 
@@ -91,7 +92,9 @@ function card(a) {
   }
   const reason = () => (words.value.trim() ? {reason: JSON.stringify(words.value.trim())} : {});
   const act = (decision, text, cls, run) =>
-    may(decision) ? el("button", {type: "button", class: cls, "data-decision": decision, onclick: run}, text) : null;
+    may(decision)
+      ? el("button", {type: "button", class: cls, "data-decision": decision, onclick: run}, text)
+      : null;
   function edit() {
     if (args.hidden) {
       args.hidden = false;

@@ -1,6 +1,6 @@
 // The list of calls, which fills as they come, with filters.
 import {$, clock, el, empty, put, short, table, tag, tell, time, shell} from "./dom.js";
-import {ask, keyFlag, nats, root} from "./api.js";
+import {ask, curl, nats, root} from "./api.js";
 import {emit, on} from "./live.js";
 import {about, badge, open, tokens} from "./story.js";
 
@@ -46,7 +46,7 @@ async function read(before = "") {
   before = typeof before === "string" ? before : "";
   const query = new URLSearchParams([...filters(), ["limit", "50"], ...(before ? [["before", before]] : [])]);
   shell($("calls-shell"), [
-    `curl -s${keyFlag()} '${location.origin}/api/calls?${query}'`,
+    curl("/api/calls?" + query),
     nats(`req ${root}.calls.list '${JSON.stringify(Object.fromEntries(filters()))}'`),
     nats(`sub '${root}.event.end.>'`),
   ]);

@@ -1,6 +1,6 @@
 // Dead letters: messages that nobody could carry out. They are looked at, put into the queue again, or deleted.
 import {$, confirm, el, empty, facts, put, shell, size, table, tag, tell} from "./dom.js";
-import {ask, keyFlag} from "./api.js";
+import {ask, curl} from "./api.js";
 import {on, stats} from "./live.js";
 import {open} from "./story.js";
 
@@ -51,8 +51,8 @@ function draw() {
   put($("dead-redrive"), filtered ? "Redrive all that fit" : "Redrive all");
   put($("dead-delete"), filtered ? "Delete all that fit" : "Delete all");
   shell($("dead-shell"), [
-    `curl -s${keyFlag()} '${location.origin}/api/dead'`,
-    `curl -s${keyFlag()} -X POST '${location.origin}/api/dead/${letters[0]?.sequence ?? "SEQUENCE"}/redrive'`,
+    curl("/api/dead"),
+    curl(`/api/dead/${letters[0]?.sequence ?? "SEQUENCE"}/redrive`, {method: "POST"}),
   ]);
   if (!letters.length) {
     $("dead-list").replaceChildren(
@@ -141,7 +141,9 @@ async function look(l) {
 }
 
 async function remove(l) {
-  if (await confirm({title: `Delete letter ${l.sequence}?`, text: "What it holds is gone for good.", yes: "Delete"}))
+  if (
+    await confirm({title: `Delete letter ${l.sequence}?`, text: "What it holds is gone for good.", yes: "Delete"})
+  )
     act("delete", `/api/dead/${l.sequence}`);
 }
 

@@ -87,7 +87,8 @@ export function time(us) {
 }
 export const clock = t =>
   new Date(t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false});
-export const size = n => (n < 1000 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : (n / 1e6).toFixed(1) + " MB");
+export const size = n =>
+  n < 1000 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : (n / 1e6).toFixed(1) + " MB";
 export const short = id => (id.length > 14 ? id.slice(-12) : id);
 
 const quoted = s => "'" + String(s).replaceAll("'", `'\\''`) + "'";
@@ -113,7 +114,11 @@ export function shell(where, lines) {
           "div",
           {class: "cmd"},
           el("pre", {}, line),
-          el("button", {type: "button", class: "small", "aria-label": "Copy: " + line, onclick: copy(line)}, "Copy"),
+          el(
+            "button",
+            {type: "button", class: "small", "aria-label": "Copy: " + line, onclick: copy(line)},
+            "Copy",
+          ),
         ),
       ),
     ),

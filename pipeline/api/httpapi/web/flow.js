@@ -1,6 +1,6 @@
 // The flow: the stages of a kind from the outermost to the target, with what they do now, and their switches.
-import {$, chosen, confirm, el, put, quote, shell, svg, tabs, tag, tell, time} from "./dom.js";
-import {ask, keyFlag, nats, root} from "./api.js";
+import {$, chosen, confirm, el, put, shell, svg, tabs, tag, tell, time} from "./dom.js";
+import {ask, curl, nats, root} from "./api.js";
 import {on, quantile, rates, refresh, stats} from "./live.js";
 
 const kinds = ["model", "tool", "agent"];
@@ -241,7 +241,7 @@ async function toggle(s) {
   }
   const url = `${api}/${encodeURIComponent(s.stage)}/${on ? "enable" : "disable"}${query}`;
   shell($("switch-shell"), [
-    `curl -X POST${keyFlag()} ${quote(location.origin + url)}`,
+    curl(url, {method: "POST"}),
     ...stats.stages
       .filter(x => x.stage === s.stage)
       .map(x => nats(`kv put shallot_control stage.${x.type}.${x.stage}.enabled ${on}`)),

@@ -74,7 +74,10 @@ export async function refresh() {
   last = performance.now();
   try {
     stats = await ask("/api/debug/interceptor/diagnostics");
-    history.push({at: performance.now(), counts: new Map(stats.interceptors.map(i => [i.type + "/" + i.stage, i]))});
+    history.push({
+      at: performance.now(),
+      counts: new Map(stats.interceptors.map(i => [i.type + "/" + i.stage, i])),
+    });
     if (history.length > 24) history.shift();
     emit("stats", stats);
   } catch (e) {

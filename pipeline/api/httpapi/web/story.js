@@ -69,7 +69,9 @@ function draw(s) {
   const sections = parts.map((p, i) =>
     part(
       p,
-      parts.length > 1 ? `Part ${i + 1} of ${parts.length}: ${p.state === "held" ? "until it waited" : p.state}` : "",
+      parts.length > 1
+        ? `Part ${i + 1} of ${parts.length}: ${p.state === "held" ? "until it waited" : p.state}`
+        : "",
     ),
   );
   $("story-body").replaceChildren(
@@ -86,7 +88,9 @@ function draw(s) {
 }
 
 const link = (id, own) =>
-  id && id !== own ? el("button", {type: "button", class: "link", onclick: () => open(id)}, el("code", {}, id)) : "";
+  id && id !== own
+    ? el("button", {type: "button", class: "link", onclick: () => open(id)}, el("code", {}, id))
+    : "";
 
 function fault(s) {
   if (!s.outcome || s.outcome === "ok") return null;

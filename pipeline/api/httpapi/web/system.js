@@ -1,6 +1,6 @@
 // What the installation says about itself: processes, queues, advice.
 import {$, el, shell, table} from "./dom.js";
-import {keyFlag, nats, root} from "./api.js";
+import {curl, nats, root} from "./api.js";
 import {on} from "./live.js";
 
 export function start() {
@@ -19,7 +19,9 @@ function draw(d) {
     ["retries", d.retryStats.totalRetries || 0],
   ];
   $("cards").replaceChildren(
-    ...cards.map(([what, n, cls]) => el("div", {class: "stat " + (cls || "")}, el("b", {}, n), el("span", {}, what))),
+    ...cards.map(([what, n, cls]) =>
+      el("div", {class: "stat " + (cls || "")}, el("b", {}, n), el("span", {}, what)),
+    ),
   );
   $("advice").replaceChildren(
     ...d.stagesWithoutWorker.map(s =>
@@ -54,7 +56,7 @@ function draw(d) {
     ),
   );
   shell($("system-shell"), [
-    `curl -s${keyFlag()} ${location.origin}/api/debug/interceptor/diagnostics`,
+    curl("/api/debug/interceptor/diagnostics"),
     nats("micro ls"),
     nats("micro stats shallot"),
     nats("stream report"),

@@ -1,6 +1,6 @@
 // The todo list of a session, as the model and people write it.
 import {$, el, empty, put, shell} from "./dom.js";
-import {ask, keyFlag} from "./api.js";
+import {ask, curl} from "./api.js";
 import {on} from "./live.js";
 
 export const path = "/v1/todo/a-session";
@@ -43,8 +43,8 @@ async function show(of) {
   session = of;
   if (!session) return;
   shell($("todo-shell"), [
-    `curl -s${keyFlag()} ${location.origin}${where()}`,
-    `curl -s${keyFlag()} -X PUT ${location.origin}${where()} -H 'Content-Type: application/json' -d '{"items":[{"title":"water the shallots"}]}'`,
+    curl(where()),
+    curl(where(), {method: "PUT", body: '{"items":[{"title":"water the shallots"}]}'}),
   ]);
   try {
     list = await ask(where());

@@ -1,6 +1,6 @@
 // The tools, and a form for each that is made from its schema.
 import {$, el, empty, facts, put, quote, shell, tag, tell} from "./dom.js";
-import {ask, exact, failed, keyFlag, nats, root, send} from "./api.js";
+import {ask, exact, failed, curl, nats, root, send} from "./api.js";
 import {emit} from "./live.js";
 import {open} from "./story.js";
 
@@ -80,7 +80,9 @@ function pick(t, policy) {
     b.toggleAttribute("aria-current", b.dataset.tool === chosen);
   const schema = t.function.parameters || {},
     required = schema.required || [];
-  const fields = Object.entries(schema.properties || {}).map(([name, s]) => field(name, s, required.includes(name)));
+  const fields = Object.entries(schema.properties || {}).map(([name, s]) =>
+    field(name, s, required.includes(name)),
+  );
   const more = el("textarea", {id: "tool-more", spellcheck: "false", placeholder: "{}", rows: 3});
   const open = schema.additionalProperties === true || !schema.properties;
   const form = el(
@@ -222,7 +224,7 @@ function showShell(fields, more) {
     return;
   }
   shell($("tool-shell"), [
-    `curl -s${keyFlag()} ${location.origin}/v1/tools/${chosen}/call -H 'Content-Type: application/json' -d ${quote(body)}`,
+    curl(`/v1/tools/${chosen}/call`, {body}),
     nats(`req ${root}.tool.request.${chosen} ${quote(body)}`),
   ]);
 }

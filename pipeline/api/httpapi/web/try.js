@@ -1,6 +1,6 @@
 // The playground: a chat with a model, streamed or not, whose call's way is marked as it goes.
 import {$, el, facts, put, quote, shell, tag, time} from "./dom.js";
-import {ask, events, failed, keyFlag, nats, root, send} from "./api.js";
+import {ask, events, failed, curl, nats, root, send} from "./api.js";
 import {on} from "./live.js";
 import {mark} from "./flow.js";
 import {open} from "./story.js";
@@ -43,11 +43,15 @@ const body = () =>
 
 function showShell() {
   const session = $("session").value.trim();
+  const wait = $("stream").checked ? " --replies 0 --reply-timeout 5s" : "";
+  const named = session ? ` -H ${quote("Shallot-Session:" + session)}` : "";
   shell($("chat-shell"), [
-    `curl -N -i${keyFlag()} ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${session ? ` -H ${quote("Shallot-Session: " + session)}` : ""} -d ${quote(body())}`,
-    nats(
-      `req${$("stream").checked ? " --replies 0 --reply-timeout 5s" : ""} ${root}.model.request${session ? ` -H ${quote("Shallot-Session:" + session)}` : ""} ${quote(body())}`,
-    ),
+    curl("/v1/chat/completions", {
+      flags: "-N -i",
+      headers: session ? {"Shallot-Session": session} : {},
+      body: body(),
+    }),
+    nats(`req${wait} ${root}.model.request${named} ${quote(body())}`),
   ]);
 }
 
@@ -81,7 +85,8 @@ function sent(r) {
     ...facts([
       ["status", r.status],
       ...[...r.headers].filter(
-        ([k]) => /^(shallot-|x-request-id|x-should-retry|retry-after|location)/i.test(k) && !skip.has(k.toLowerCase()),
+        ([k]) =>
+          /^(shallot-|x-request-id|x-should-retry|retry-after|location)/i.test(k) && !skip.has(k.toLowerCase()),
       ),
     ]).childNodes,
   );
@@ -171,7 +176,9 @@ async function stream(r, bad) {
     const d = c.choices?.[0]?.delta || {};
     if (d.content || d.refusal) $("answer").append(d.content || d.refusal);
     for (const t of d.tool_calls || [])
-      $("answer").append((t.function?.name ? `\nasks for ${t.function.name} ` : "") + (t.function?.arguments || ""));
+      $("answer").append(
+        (t.function?.name ? `\nasks for ${t.function.name} ` : "") + (t.function?.arguments || ""),
+      );
   });
   if (!done && !$("answer").classList.contains("bad")) bad("\n[the stream ended without its end mark]");
 }
