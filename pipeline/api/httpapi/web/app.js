@@ -1,7 +1,7 @@
 // The beginning: which tabs there are, the tab that is shown, search, and the key.
 import {$, chosen, el, put, tabs, tell} from "./dom.js";
 import {askKey, there, version} from "./api.js";
-import {follow, on, refresh} from "./live.js";
+import {follow, noFeed, on, refresh} from "./live.js";
 import * as flow from "./flow.js";
 import * as calls from "./calls.js";
 import * as story from "./story.js";
@@ -17,7 +17,9 @@ const parts = {flow, calls, playground, approvals, tools, agents, todo, dead, sy
 let current = "flow";
 
 function go(name) {
-  if (!parts[name] || $("tab-" + name).hidden) name = "flow";
+  if (!parts[name] || $("tab-" + name).hidden) name = Object.keys(parts).find(n => !$("tab-" + n).hidden);
+  $("nothing").hidden = !!name;
+  if (!name) return; // nothing here is for this key
   current = name;
   chosen($("tabs"), name);
   for (const n of Object.keys(parts)) $("panel-" + n).hidden = n !== name;
@@ -70,7 +72,7 @@ $("key-button").addEventListener("click", () =>
   }),
 );
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) refresh();
+  if (!document.hidden && served.includes("flow")) refresh();
 });
 put($("version"), version);
 tabs($("tabs"), go);
@@ -95,5 +97,6 @@ for (const [name, part] of Object.entries(parts)) {
 }
 $("search").hidden = !served.includes("calls");
 document.documentElement.dataset.ready = "yes";
-follow();
+if (served.includes("flow")) follow();
+else noFeed();
 await address();

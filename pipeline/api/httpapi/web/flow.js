@@ -5,6 +5,7 @@ import {on, quantile, rates, refresh, stats} from "./live.js";
 
 const kinds = ["model", "tool", "agent"];
 const api = "/api/debug/interceptor";
+export const path = api + "/diagnostics";
 let kind = "model",
   way = null;
 

@@ -16,6 +16,9 @@ function state(text, cls) {
   $("state").className = "pill " + cls;
 }
 
+// noFeed says that what happens is not for this key.
+export const noFeed = () => state("for operators only", "warn");
+
 // follow reads the feed until the page is left, and begins again when it breaks.
 export async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8000)) {

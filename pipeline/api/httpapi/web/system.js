@@ -3,6 +3,8 @@ import {$, el, shell, table} from "./dom.js";
 import {curl, nats, root} from "./api.js";
 import {on} from "./live.js";
 
+export const path = "/api/debug/interceptor/diagnostics";
+
 export function start() {
   on("stats", draw);
 }
