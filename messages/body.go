@@ -2,7 +2,9 @@ package messages
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -19,6 +21,8 @@ type body struct {
 	// this body came on, as long as it has not changed.
 	away bool
 	from int
+	// sum is the SHA-256 of raw; empty until somebody asks for it.
+	sum string
 }
 
 // bodies is the body table of a call: names point at lines, and several names may share one.
@@ -38,6 +42,21 @@ func (b *bodies) get(name string) []byte {
 		b.missed.Or(1 << rank(name))
 	}
 	return b.lines[i].raw
+}
+
+// digest is the size of a body and its SHA-256 in hexadecimal, which is empty without a body. It is computed once for
+// each line.
+func (b *bodies) digest(name string) (size int, sum string) {
+	raw := b.get(name)
+	if raw == nil {
+		return 0, ""
+	}
+	l := &b.lines[b.names[name]]
+	if l.sum == "" {
+		sum := sha256.Sum256(raw)
+		l.sum = fmt.Sprintf("%x", sum)
+	}
+	return len(raw), l.sum
 }
 
 func (b *bodies) has(name string) bool { _, ok := b.names[name]; return ok }
@@ -153,6 +172,9 @@ func textBody(raw []byte) body {
 
 // Refs lists the claim checks whose bytes are not here yet, so that the bus can fetch them before a stage reads.
 func (c *Call) Refs() []string {
+	if !slices.ContainsFunc(c.bodies.lines, func(l body) bool { return l.ref != "" && l.raw == nil }) {
+		return nil
+	}
 	var refs []string
 	for _, name := range slices.Sorted(maps.Keys(c.bodies.names)) {
 		l := c.bodies.lines[c.bodies.names[name]]

@@ -132,6 +132,10 @@ func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 // bytes: they are shared. Nil if the call has no request.
 func (c *Call) Request() []byte { return c.bodies.get(RequestBody) }
 
+// Digest is the size of the body of that name and its SHA-256 in hexadecimal, which is empty if there is none. It is
+// computed once for all who ask, so it must not be called concurrently.
+func (c *Call) Digest(name string) (size int, sum string) { return c.bodies.digest(name) }
+
 // SetRequest replaces the request. Requests that stages kept stay as they were.
 func (c *Call) SetRequest(b []byte) { c.bodies.set(RequestBody, b) }
 

@@ -21,13 +21,14 @@ func TestChangesAreToldByPlace(t *testing.T) {
 		return `[` + b.String()[1:] + `]`
 	}
 	for name, c := range map[string]struct{ was, now, want string }{
-		"nothing":                  {`{"a":1}`, `{"a":1}`, ``},
-		"a new body":               {``, `{"a":1}`, `add  {"a":1};`},
-		"no body any more":         {`{"a":1}`, ``, `remove  ;`},
-		"a value deep inside":      {`{"a":[{"b":1},{"b":2}]}`, `{"a":[{"b":1},{"b":3}]}`, `set /a/1/b 3;`},
-		"a field more and less":    {`{"a":1,"b":2}`, `{"b":2,"c/d":3}`, `add /c~1d 3;remove /a ;`},
-		"another order":            {`{"a":1,"b":2}`, `{"b":2,"a":1}`, ``},
-		"an element at the head":   {`{"m":[{"r":"user"}]}`, `{"m":[{"r":"system"},{"r":"user"}]}`, `add /m/0 {"r":"system"};`},
+		"nothing":               {`{"a":1}`, `{"a":1}`, ``},
+		"a new body":            {``, `{"a":1}`, `add  {"a":1};`},
+		"no body any more":      {`{"a":1}`, ``, `remove  ;`},
+		"a value deep inside":   {`{"a":[{"b":1},{"b":2}]}`, `{"a":[{"b":1},{"b":3}]}`, `set /a/1/b 3;`},
+		"a field more and less": {`{"a":1,"b":2}`, `{"b":2,"c/d":3}`, `add /c~1d 3;remove /a ;`},
+		"another order":         {`{"a":1,"b":2}`, `{"b":2,"a":1}`, ``},
+		"an element at the head": {`{"m":[{"r":"user"}]}`, `{"m":[{"r":"system"},{"r":"user"}]}`,
+			`add /m/0 {"r":"system"};`},
 		"an element in the middle": {`[1,2,3]`, `[1,2,9,3]`, `add /2 9;`},
 		"elements at the end":      {`[1]`, `[1,2,3]`, `add /1 2;add /2 3;`},
 		"elements removed":         {`[1,2,3,4]`, `[1,4]`, `remove /1 ;remove /2 ;`},

@@ -17,6 +17,12 @@ type lexer struct {
 	depth  int
 }
 
+// IsJSON is json.Valid, several times as fast: a body is mostly text, and text is read many bytes at a time.
+func IsJSON(raw []byte) bool {
+	valid, _ := inspect(raw)
+	return valid
+}
+
 // inspect reports whether raw is one JSON value, and whether it contains insignificant white space.
 func inspect(raw []byte) (valid, spaced bool) {
 	l := lexer{b: raw}

@@ -229,7 +229,6 @@ func (w *writer) stop(s *Stop) {
 	w.flag("mandatory", s.Mandatory)
 	w.flag("finally", s.Finally)
 	w.flag("keep", s.Keep)
-	w.flag("durable", s.Durable)
 	w.flag("skippable", s.Skippable)
 	w.flag("filter", s.Filter)
 	w.flag("rewrites", s.Rewrites)
@@ -262,7 +261,7 @@ func (r *reader) stop() (s Stop) {
 		case "keep":
 			s.Keep = r.flag()
 		case "durable":
-			s.Durable = r.flag()
+			r.flag() // written by earlier versions; it has no effect
 		case "skippable":
 			s.Skippable = r.flag()
 		case "filter":

@@ -51,7 +51,6 @@ type Stop struct {
 	Mandatory bool   `json:"mandatory,omitempty"`
 	Finally   bool   `json:"finally,omitempty"` // its after runs also when the call's time is over
 	Keep      bool   `json:"keep,omitempty"`    // may say Again: the request is kept when it is passed
-	Durable   bool   `json:"durable,omitempty"` // its hops are stored checkpoints
 	Skippable bool   `json:"skippable,omitempty"`
 	// Filter and Rewrites tell the model endpoint about streams: a stage that rewrites replies and has no chunk
 	// filter holds the deltas back.

@@ -22,14 +22,8 @@ func (s Subjects) Hop(kind Kind, phase Phase, stage string) string {
 	return s.at("hop", string(kind), string(phase), Token(stage))
 }
 
-// Entry is where an accepted call is stored (SHALLOT_CALLS). Nested calls, which stages and agents make for other
-// calls, have a queue of their own, so that waiting outer calls cannot use up the slots of the inner ones.
-func (s Subjects) Entry(kind Kind, nested bool) string {
-	if nested {
-		return s.at("call", "entry", "nested-"+string(kind))
-	}
-	return s.at("call", "entry", string(kind))
-}
+// Entry is what the subjects of the stored calls of a kind begin with; see Queued.
+func (s Subjects) Entry(kind Kind) string { return s.at("call", "entry", string(kind)) }
 
 // Queued is where an accepted call is stored: once for each of its generations. The call stands in the subject, so
 // that a call can be looked up that has not ended.
@@ -37,7 +31,7 @@ func (s Subjects) Queued(kind Kind, class, tenant, call string) string {
 	return s.at("call", "entry", string(kind), Token(class), Token(tenant), Token(call))
 }
 
-// QueuedClass matches the stored calls of one work queue.
+// QueuedClass matches the stored calls of one class.
 func (s Subjects) QueuedClass(kind Kind, class string) string {
 	return s.at("call", "entry", string(kind), Token(class), "*", "*")
 }
@@ -53,33 +47,9 @@ func (s Subjects) Who() string { return s.at("who") }
 // EntryAll is the subject space of SHALLOT_CALLS.
 func (s Subjects) EntryAll() string { return s.at("call", "entry", ">") }
 
-// Target is the work queue of a target class: a provider, a concurrency group, an executor.
-func (s Subjects) Target(kind Kind, class string) string {
-	return s.at("call", string(kind), Token(class))
-}
-
-// Stage is the stored hop of a durable stage.
-func (s Subjects) Stage(kind Kind, phase Phase, stage string) string {
-	return s.at("call", "stage", string(kind), string(phase), Token(stage))
-}
-
 // Program is where the program of a remote stage answers, if no other subject is named.
 func (s Subjects) Program(kind Kind, stage string) string {
 	return s.at("stage", string(kind), Token(stage))
-}
-
-// Route is where checkpoints after a target and fired schedules arrive; the entry role pulls it.
-func (s Subjects) Route(kind Kind) string { return s.at("call", "route", string(kind)) }
-
-// Delay is the schedule of one call: the one subject with an id in it besides cancel and result.
-func (s Subjects) Delay(call string) string { return s.at("delay", Token(call)) }
-
-// HopSpace is the subject space of SHALLOT_HOPS.
-func (s Subjects) HopSpace() []string {
-	return []string{
-		s.at("call", "model", ">"), s.at("call", "tool", ">"), s.at("call", "agent", ">"),
-		s.at("call", "stage", ">"), s.at("call", "route", ">"), s.at("delay", "*"),
-	}
 }
 
 // Request is the plain request/reply subject of a kind; for tools the tool's name is the last token.

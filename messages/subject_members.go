@@ -27,9 +27,6 @@ func (s Subjects) Capacity(kind Kind, class string) string {
 	return s.at("capacity", string(kind), Token(class))
 }
 
-// Owners is what all owners hear.
-func (s Subjects) Owners(verb string) string { return s.at("owners", verb) }
-
 // Process is what one process hears, owner or member, by its name.
 func (s Subjects) Process(name, verb string) string { return s.at("process", name, verb) }
 

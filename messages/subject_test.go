@@ -16,13 +16,10 @@ func TestSubjects(t *testing.T) {
 	for want, got := range map[string]string{
 		"shallot.v1.>":                                  s.All(),
 		"shallot.v1.hop.model.before.todo-list":         s.Hop(messages.Model, messages.Before, "todo-list"),
-		"shallot.v1.call.entry.tool":                    s.Entry(messages.Tool, false),
-		"shallot.v1.call.entry.nested-model":            s.Entry(messages.Model, true),
 		"shallot.v1.call.entry.>":                       s.EntryAll(),
-		"shallot.v1.call.tool.mcp-files":                s.Target(messages.Tool, "mcp-files"),
-		"shallot.v1.call.stage.tool.after.tool-retry":   s.Stage(messages.Tool, messages.After, "tool-retry"),
-		"shallot.v1.call.route.agent":                   s.Route(messages.Agent),
-		"shallot.v1.delay.abc":                          s.Delay("abc"),
+		"shallot.v1.call.entry.tool.go.acme.abc":        s.Queued(messages.Tool, "go", "acme", "abc"),
+		"shallot.v1.call.entry.model.p=2Fq.*.*":         s.QueuedClass(messages.Model, "p/q"),
+		"shallot.v1.call.entry.*.*.acme.abc":            s.QueuedCall("acme", "abc"),
 		"shallot.v1.model.request":                      s.Request(messages.Model),
 		"shallot.v1.tool.request.*":                     s.Request(messages.Tool),
 		"shallot.v1.agent.submit":                       s.Submit(messages.Agent),
@@ -47,25 +44,14 @@ func TestSubjects(t *testing.T) {
 func TestRequestsAreNotInAStream(t *testing.T) {
 	t.Parallel()
 	var s messages.Subjects
-	spaces := append(s.HopSpace(), s.EntryAll())
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 		for _, subject := range []string{s.Request(kind), s.Submit(kind), s.TenantRequest("t", kind),
-			s.Hop(kind, messages.After, "x")} {
-			for _, space := range spaces {
-				require.False(t, covers(space, subject), "%s is in %s", subject, space)
-			}
+			s.Hop(kind, messages.After, "x"), s.Work(kind, "c")} {
+			require.False(t, covers(s.EntryAll(), subject), "%s is in %s", subject, s.EntryAll())
 		}
-		require.True(t, covers(s.EntryAll(), s.Entry(kind, true)))
-		for _, subject := range []string{s.Target(kind, "c"), s.Stage(kind, messages.Before, "x"), s.Route(kind),
-			s.Delay("id")} {
-			n := 0
-			for _, space := range spaces {
-				if covers(space, subject) {
-					n++
-				}
-			}
-			require.Equal(t, 1, n, "%s is in one space", subject)
-		}
+		require.True(t, covers(s.EntryAll(), s.Queued(kind, "c", "t", "id")))
+		require.True(t, covers(s.QueuedClass(kind, "c"), s.Queued(kind, "c", "t", "id")))
+		require.True(t, covers(s.QueuedCall("t", "id"), s.Queued(kind, "c", "t", "id")))
 	}
 }
 

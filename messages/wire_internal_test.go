@@ -196,7 +196,7 @@ func drawSlip(t *rapid.T) (s Slip) {
 	for range rapid.IntRange(0, 4).Draw(t, "stops") {
 		stop := Stop{Name: drawText(t, "stage"), Order: rapid.IntRange(-1, 100).Draw(t, "order"), Before: flag(),
 			After: flag(), Mandatory: flag(), Finally: flag(),
-			Keep: flag(), Durable: flag(), Skippable: flag(), Filter: flag(), Rewrites: flag()}
+			Keep: flag(), Skippable: flag(), Filter: flag(), Rewrites: flag()}
 		if flag() {
 			stop.Tally = Tally{Count: 1, Nanos: rapid.Int64().Draw(t, "ns"), Errors: 2, Err: drawText(t, "err")}
 		}
@@ -283,6 +283,14 @@ func TestTheStrictReaderRefuses(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
+}
+
+// Calls that an earlier version stored are read, with the mark that meant something to it.
+func TestTheStrictReaderTakesTheMarkOfDurableStages(t *testing.T) {
+	t.Parallel()
+	good := string(goldenWires(t)[1])
+	_, err := Unmarshal([]byte(replaceOnce(good, `"order":0,`, `"order":0,"durable":true,`)))
+	require.NoError(t, err)
 }
 
 func replaceOnce(s, from, to string) string {

@@ -8,7 +8,7 @@ import (
 )
 
 // Caller makes whole calls: the bus client and the in-process runner are Callers. A stage that needs a model call of
-// its own gets a Caller; such a call has its own lease and slip. It is safe for concurrent use.
+// its own gets a Caller; such a call has a slip of its own. It is safe for concurrent use.
 type Caller interface {
 	// Call runs the call to its end and returns it with reply or fault set. It returns an error only if the call could
 	// not be run; a fault in the returned call is an ordinary end.

@@ -7,7 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// Request is a call as it comes from a caller, before it has an id, a slip and a lease. The API that fills it has
+// Request is a call as it comes from a caller, before it has an id and a slip. The API that fills it has
 // already decided tenant and role.
 type Request struct {
 	Kind           messages.Kind
@@ -65,7 +65,7 @@ type Pending interface {
 
 // Delta is one chunk of a streamed reply on its way from the target to the process that accepted the call.
 type Delta struct {
-	// Source identifies one run of the target: the lease sequence and its delivery count.
+	// Source identifies one run of the target: the member that does it, and the number of the work.
 	Source string
 	// N counts the deltas of one source from 1.
 	N     int
@@ -74,7 +74,7 @@ type Delta struct {
 }
 
 // Marks are answer headers that are known before a reply's end; an empty one is not known. Whoever faces the caller shows
-// them with the first chunk, since a degraded result is always marked (S2-PRIN-4).
+// them with the first chunk, since a degraded result is always marked.
 type Marks struct {
 	Degraded string // Shallot-Degraded
 	Edited   string // Shallot-Edited

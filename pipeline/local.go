@@ -88,7 +88,7 @@ func (l Local) find(kind messages.Kind, name string) (Stage, bool) {
 	return Stage{}, false
 }
 
-// wait waits for a delay in this process. Only Local does; on the bus the server keeps the delayed call.
+// wait waits for a delay in this process.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

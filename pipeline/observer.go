@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 )
 
 // Observer is told of the calls that this process owns: for what is kept of them, for counters and traces. Nothing that
@@ -55,6 +56,9 @@ type TargetRun struct {
 	Elapsed time.Duration
 	// First is when the first piece of a streamed reply came to who follows the call, counted from Began; 0: none came.
 	First time.Duration
+	// Model and Usage are what the reply of a model says of who answered, and what it cost.
+	Model string
+	Usage chat.Usage
 	// Err is set where the wait ended before the target did: the call's time was over, or its caller left.
 	Err error
 }

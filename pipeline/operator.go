@@ -213,7 +213,6 @@ type StageFacts struct {
 	Tools      []string      `json:"tools,omitempty"`
 	Role       Role          `json:"role,omitempty"`
 	FailClosed bool          `json:"failClosed"`
-	Durable    bool          `json:"durable"`
 	SkipAbsent bool          `json:"skipAbsent"`
 }
 
@@ -235,7 +234,7 @@ func factsOf(m *Managed) StageFacts {
 	f := StageFacts{
 		Stage: m.Name, Class: m.Alias, Type: m.Kind, Order: m.Order, Tier: m.Tier.String(), Enabled: m.Enabled(),
 		ApplyTo: m.ApplyTo, Reads: m.Reads, Writes: m.Writes, Phases: []string{}, Role: m.Role,
-		FailClosed: m.FailClosed, Durable: m.Durable, SkipAbsent: m.SkipAbsent,
+		FailClosed: m.FailClosed, SkipAbsent: m.SkipAbsent,
 	}
 	if m.Before != nil {
 		f.Phases = append(f.Phases, "before")

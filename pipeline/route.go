@@ -128,13 +128,6 @@ func (c *routeCheck) pair(outer, inner Stage) {
 					"holds; give each an order of its own", o, i, field)
 		}
 	}
-	if outer.Keep && inner.Durable && !inner.Idempotent {
-		c.add("again-outer-to-durable", LevelError, both,
-			"%s may say Again, which runs the durable %s once more for the same call, and that stage does not "+
-				"declare that it may; "+
-				"put it outside (an order below %d), declare it idempotent, or do not make it durable", o, i,
-			outer.Order)
-	}
 	for _, t := range outer.Tools {
 		if slices.ContainsFunc(inner.Tools, func(u Tool) bool { return u.Name == t.Name }) {
 			c.add("one-tool-twice", LevelError, both, "%s and %s both contribute the tool %q; rename one, or "+
@@ -150,6 +143,13 @@ func (c *routeCheck) alone(s Stage) {
 		c.add("no-chunk-filter", LevelWarning, []Stage{s},
 			"%s rewrites replies and has no chunk filter, so streamed replies are held back until they are whole",
 			at(s))
+	}
+	bare := len(s.ApplyTo) == 0 || slices.Contains(s.ApplyTo, ApplyBare)
+	if c.kind == messages.Model && bare && s.Before != nil &&
+		writesPart(s, "request") {
+		c.add("edits-every-request", LevelWarning, []Stage{s},
+			"%s edits the requests of all callers, also of clients that ask gateways to leave them as they are, such "+
+				"as Claude Code; apply-to says whose it edits", at(s))
 	}
 }
 

@@ -74,11 +74,6 @@ func TestCheckRoute(t *testing.T) {
 						[]string{pipeline.ApplyBare}
 				}),
 			}, nil},
-		"Again outer to a durable stage": {"again-outer-to-durable", pipeline.LevelError,
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
-				stage("pay", 40, func(s *pipeline.Stage) { s.Durable = true })},
-			[]pipeline.Stage{stage("again", 30, func(s *pipeline.Stage) { s.Keep = true }),
-				stage("look", 40, func(s *pipeline.Stage) { s.Durable, s.Idempotent = true, true })}},
 		"a reply writer without a chunk filter": {"no-chunk-filter", pipeline.LevelWarning,
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) { s.Kind, s.Rewrites = messages.Model, true })},
 			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
@@ -90,6 +85,13 @@ func TestCheckRoute(t *testing.T) {
 			[]pipeline.Stage{stage("store", 30, func(s *pipeline.Stage) {
 				s.Role, s.Writes = pipeline.RoleCache,
 					[]string{"reply"}
+			})}},
+		"an editor of every caller's requests": {"edits-every-request", pipeline.LevelWarning,
+			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
+				s.Kind, s.Writes = messages.Model, []string{"request.messages"}
+			})},
+			[]pipeline.Stage{stage("edit", 30, func(s *pipeline.Stage) {
+				s.Kind, s.Writes, s.ApplyTo = messages.Model, []string{"request.messages"}, []string{pipeline.ApplyAgent}
 			})}},
 		"one tool may not come from two stages (S1-IF-3)": {"one-tool-twice", pipeline.LevelError,
 			[]pipeline.Stage{

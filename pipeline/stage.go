@@ -81,9 +81,6 @@ type Stage struct {
 	Reads, Writes, ReadsAfter []string
 	// Role tells the route checker what the stage does, if one of its rules needs to know.
 	Role Role
-	// Idempotent says that the stage may run again for a later attempt of one call without repeating an effect that
-	// must happen once. The route checker demands it of durable stages that may be run again.
-	Idempotent bool
 	// Blind says that the stage never reads a body, so claim checks are not fetched for it.
 	Blind bool
 	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded.
@@ -91,8 +88,6 @@ type Stage struct {
 	// Finally says that After gives something back that others wait for: it runs also for a call whose time is over, like
 	// the afters of mandatory stages, within 10 s and when the caller has been answered already.
 	Finally bool
-	// Durable makes the stage's hops stored checkpoints.
-	Durable bool
 	// SkipAbsent lets a call go on without the stage when no process serves it; otherwise the call waits until its
 	// deadline.
 	SkipAbsent bool
@@ -169,7 +164,7 @@ func (s Stage) of(kind messages.Kind) bool { return s.Kind == "" || s.Kind == ki
 func (s Stage) Stop() messages.Stop {
 	return messages.Stop{
 		Name: s.Name, Order: s.Order, Before: s.Before != nil, After: s.After != nil,
-		Mandatory: s.Tier == Mandatory, Finally: s.Finally, Keep: s.Keep, Durable: s.Durable,
+		Mandatory: s.Tier == Mandatory, Finally: s.Finally, Keep: s.Keep,
 		Skippable: s.SkipAbsent && s.Tier == Optional, Filter: s.Filter != nil, Rewrites: s.rewrites(),
 	}
 }

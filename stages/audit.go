@@ -93,8 +93,8 @@ type audit struct {
 }
 
 // newAudit makes the outermost stage (CH-14): it sees hits, stops and faults, because it is passed before anything
-// can answer. A record for a call that is accepted and one for its end; a redelivery publishes the same record id
-// again. It fails open with an alarm in the log, or closed with sync: true.
+// can answer. A record for the end of a call, and with sync: true one before it goes on too; a redelivery publishes the
+// same record id again. It fails open with an alarm in the log, or closed with sync: true.
 func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
 	a := &audit{publish: d.Publish, sync: cfg.Sync, log: d.Log}
 	if cfg.Sync && d.Record != nil {
@@ -114,12 +114,15 @@ type auditState struct {
 }
 
 func (a *audit) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	st := auditState{Request: digest(c.Request())}
+	st := auditState{Request: digestOf(c, messages.RequestBody)}
 	if c.Kind == messages.Model {
 		st.Model = chat.ModelName(c.Request())
 	}
 	if err := c.SetState(st); err != nil {
 		return pipeline.Verdict{}, err
+	}
+	if !a.sync {
+		return pipeline.Continue(), nil
 	}
 	return pipeline.Continue(), a.write(ctx, a.record(c, "accepted", st))
 }
@@ -137,7 +140,7 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 			r.Reason = cutText(c.Fault.Detail, longestReason)
 		}
 	} else if c.HasReply() {
-		r.Reply = digest(c.Reply())
+		r.Reply = digestOf(c, messages.ReplyBody)
 	}
 	var known routes
 	c.Noted(noteRoutes, &known)
@@ -196,6 +199,15 @@ func (a *audit) write(ctx context.Context, r AuditRecord) error {
 	}
 	a.log.ErrorContext(ctx, "audit record lost", "call", r.Call, "event", r.Event, "err", err)
 	return nil
+}
+
+// digestOf is the digest of a body of the call; nil without one.
+func digestOf(c *messages.Call, name string) *AuditBody {
+	size, sum := c.Digest(name)
+	if sum == "" {
+		return nil
+	}
+	return &AuditBody{Bytes: size, SHA256: sum}
 }
 
 func digest(body []byte) *AuditBody {

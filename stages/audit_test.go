@@ -74,10 +74,9 @@ func TestAudit(t *testing.T) {
 		c = h.Call(t, ctx, c)
 		require.Equal(t, "hi", harnessText(t, c))
 		require.False(t, ran)
-		require.Len(t, r.Out, 4)
-		require.Equal(t, true, r.Out[1]["executorReached"])
-		before, end := r.Out[2], r.Out[3]
-		require.Equal(t, "accepted", before["event"])
+		require.Len(t, r.Out, 2, "one record a call")
+		require.Equal(t, true, r.Out[0]["executorReached"])
+		end := r.Out[1]
 		require.Equal(t, map[string]any{"event": "end", "executorReached": false, "stoppedBy": "model-cache", "cache": "hit", "outcome": "reply",
 			"model": "p", "tenant": "t1", "session": "s", "user": "u"},
 			pick(end, "event", "executorReached", "stoppedBy", "cache", "outcome", "model", "tenant", "session", "user"))
@@ -94,11 +93,11 @@ func TestAudit(t *testing.T) {
 		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d), harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
 		h.Call(t, ctx, harnessCall(`{"model":"p"}`))
 		require.Equal(t, map[string]any{"model": "p", "degraded": "model-fallback;model=m1", "attempts": 2.0, "outcome": "reply"},
-			pick(r.Out[1], "model", "degraded", "attempts", "outcome"))
-		require.NotEmpty(t, r.Out[1]["stages"])
+			pick(r.Out[0], "model", "degraded", "attempts", "outcome"))
+		require.NotEmpty(t, r.Out[0]["stages"])
 		h.Call(t, ctx, harnessCall(`{"model":"q"}`))
-		require.Equal(t, map[string]any{"code": "provider_rejected", "origin": "target", "outcome": "fault"}, pick(r.Out[3], "code", "origin", "outcome"))
-		require.NotContains(t, r.Out[3], "reply")
+		require.Equal(t, map[string]any{"code": "provider_rejected", "origin": "target", "outcome": "fault"}, pick(r.Out[1], "code", "origin", "outcome"))
+		require.NotContains(t, r.Out[1], "reply")
 	})
 	t.Run("every kind has it", func(t *testing.T) {
 		t.Parallel()
@@ -118,8 +117,8 @@ func TestAudit(t *testing.T) {
 			c := messages.NewCall(kind, "t1", []byte(`no json either`))
 			c.Tool = "search"
 			h.Call(t, ctx, c)
-			require.Len(t, r.Out, 2)
-			require.Equal(t, string(kind), r.Out[1]["kind"])
+			require.Len(t, r.Out, 1)
+			require.Equal(t, string(kind), r.Out[0]["kind"])
 		}
 	})
 	t.Run("open with an alarm, closed with sync", func(t *testing.T) {
@@ -139,8 +138,12 @@ func TestAudit(t *testing.T) {
 		require.Equal(t, messages.StoreUnavailable, run("sync: true", harnessDeps()).Fault.Code, "nobody takes records")
 		require.Equal(t, "hi", harnessText(t, run("", harnessDeps())))
 		require.Equal(t, 2, script.Count("p"), "closed before anything is spent")
-		d.Record = (&records{}).Publish
+		var kept records
+		d.Record = kept.Publish
 		require.Equal(t, "hi", harnessText(t, run("sync: true", d)))
+		require.Len(t, kept.Out, 2)
+		require.Equal(t, "accepted", kept.Out[0]["event"])
+		require.Equal(t, "end", kept.Out[1]["event"])
 	})
 	t.Run("the caller has left: the end is recorded", func(t *testing.T) {
 		t.Parallel()
@@ -158,7 +161,7 @@ func TestAudit(t *testing.T) {
 			return context.Canceled
 		})}
 		h.Call(t, ctx, harnessCall(`{}`))
-		require.Equal(t, "cancelled", r.Out[1]["code"])
+		require.Equal(t, "cancelled", r.Out[0]["code"])
 	})
 }
 

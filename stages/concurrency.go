@@ -89,7 +89,7 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 		return pipeline.Continue(), nil
 	}
 	st := slotState{Group: def.ConcurrencyGroup, Slot: c.ID + "/" + try(c)}
-	// A call may wait in the work queue of its target before its time limit begins: the slot lasts as long as the call may.
+	// A call may wait in line for its target before its time limit begins: the slot lasts as long as the call may.
 	lease := e.Timeout
 	if !c.Deadline.IsZero() {
 		lease = max(lease, time.Until(c.Deadline))

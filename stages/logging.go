@@ -132,7 +132,8 @@ func (l *logging) record(c *messages.Call) LogRecord {
 	r := LogRecord{
 		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
-		Model: view.ModelName(c.Request()), Messages: len(v.Messages(c.Request())), Request: digest(c.Request()),
+		Model: view.ModelName(c.Request()), Messages: len(v.Messages(c.Request())),
+		Request: digestOf(c, messages.RequestBody),
 	}
 	tools, _ := rawjson.Field(c.Request(), "tools")
 	r.Tools = len(rawjson.Elements(tools))
@@ -148,7 +149,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		return r
 	}
 	reply := c.Reply()
-	r.Reply = digest(reply)
+	r.Reply = digestOf(c, messages.ReplyBody)
 	if l.cfg.Bodies {
 		r.ReplyBody = reply
 	}

@@ -33,7 +33,6 @@ type Common struct {
 	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
 	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
 	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)." enum:"wait,skip,"`
-	Durable  bool     `yaml:"durable" json:"durable,omitempty" doc:"Its hop is stored, not only sent: survives the server, costs a write."`
 	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
 }
 
@@ -103,8 +102,6 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	if stage.Role == "" {
 		stage.Role = s.Role
 	}
-	// Every stage of the registry may run again for a later attempt: the suite of stages holds each of them to it.
-	stage.Idempotent = true
 	if common.Order != nil {
 		stage.Order = *common.Order
 	}
@@ -126,7 +123,6 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	default:
 		return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %q; known: wait, skip", s.Name, common.OnAbsent)
 	}
-	stage.Durable = stage.Durable || common.Durable
 	return stage, enabled, nil
 }
 

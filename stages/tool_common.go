@@ -188,7 +188,7 @@ func try(c *messages.Call) string {
 }
 
 // poll calls look again and again, less and less often, until it says done or the time is over. Stages may wait only
-// for a bounded time: whoever runs them marks the call's lease meanwhile.
+// for a bounded time: whoever runs them shows that they are at work meanwhile.
 func poll(ctx context.Context, limit time.Duration, look func(context.Context) (done bool)) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -15,39 +15,45 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/cli"
-	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-func main() { cli.Main("gateway", run) }
+func main() { cli.Main(gateway(os.Stdin)) }
 
 // run is the whole command, without the process around it; see cli.Run.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
-	if len(args) > 0 {
-		switch args[0] {
-		case "key":
-			return runKey(args[1:], os.Getenv(httpapi.PepperEnv), out)
-		case "version":
-			return cli.Version(out)
-		case "mcp":
-			return runMCP(ctx, args[1:], os.Stdin, os.Stdout, errOut)
-		case "config":
-			return runConfig(args[1:], out)
-		case "load":
-			return cli.Load(ctx, args[1:], out)
+	return cli.Run(ctx, gateway(nil), args, out, errOut)
+}
+
+// gateway is the command; in is what "gateway mcp" reads.
+func gateway(in io.ReadCloser) *cobra.Command {
+	const long = "Serve the OpenAI API over HTTP, MCP, and plain requests over NATS.\n\nWithout --nats or --context an " +
+		"embedded NATS server is started and everything runs in this process."
+	serve := func(c *cobra.Command, f *serveFlags) error {
+		o, err := f.read(nil)
+		if err != nil {
+			return err
 		}
+		log := host.NewLog(c.ErrOrStderr(), os.Getenv)
+		slog.SetDefault(log)
+		return serveAll(c.Context(), o, c.OutOrStdout(), log)
 	}
-	o, err := readFlags(args, errOut)
-	if err != nil {
-		return err
-	}
-	log := host.NewLog(errOut, os.Getenv)
-	slog.SetDefault(log)
-	return serveAll(ctx, o, out, log)
+	var own *serveFlags
+	root := cli.New("gateway", "Serve models and tools; look at, and steer, an installation", long,
+		func(c *cobra.Command) error { return serve(c, own) })
+	own = addFlags(root.Flags())
+	named := &cobra.Command{Use: "serve", Short: "Serve; the same as without a command", Long: long, Args: cobra.NoArgs}
+	f := addFlags(named.Flags())
+	named.RunE = func(c *cobra.Command, _ []string) error { return serve(c, f) }
+	root.AddCommand(named, mcpCommand(in), cli.Config(host.GatewayRoles), cli.Provision(), cli.Key())
+	root.AddCommand(cli.Clients()...)
+	return root
 }
 
 // listen binds a listener. It runs before anything starts, so that a port in use is reported first.
@@ -105,7 +111,7 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if page := h.Metrics(); page != nil {
 		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
 	}
-	srv.Tools, srv.Approvals, srv.Agents = h, h, h.Agents()
+	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h, h, h.Agents(), h.Dead()
 	mcp, err := mcpapi.New(mcpapi.Options{
 		Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(),
@@ -199,7 +205,7 @@ func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
 	return func(ctx context.Context) []httpapi.Check {
 		var out []httpapi.Check
 		for _, c := range h.Ready(ctx) {
-			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, Reason: c.Reason})
+			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, State: c.State, Reason: c.Reason})
 		}
 		return out
 	}
@@ -251,36 +257,4 @@ func banner(out io.Writer, h *host.Host, addr string, took time.Duration) {
 %s
   ready in %d ms
 `, host.Version(), addr, page, addr, addr, where, addr, addr, tools, took.Milliseconds())
-}
-
-// runConfig is "gateway config schema|check|example".
-func runConfig(args []string, out io.Writer) error {
-	verb := ""
-	if len(args) > 0 {
-		verb = args[0]
-	}
-	switch verb {
-	case "schema":
-		_, err := out.Write(config.Schema(host.Sections()))
-		return err
-	case "example":
-		_, err := out.Write(config.Example())
-		return err
-	case "check":
-		file := ""
-		if len(args) > 1 {
-			file = args[1]
-		}
-		l, err := host.Load(file, os.Environ(), nil)
-		if err != nil {
-			return err
-		}
-		if err := host.CheckConfig(context.Background(),
-			host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintln(out, "the configuration is well formed")
-		return err
-	}
-	return fmt.Errorf("config %q; known: schema, example, check [FILE]", verb)
 }

@@ -140,12 +140,12 @@ func TestBadCommandLines(t *testing.T) {
 		args []string
 		want string
 	}{
-		"unknown command":     {[]string{"serve"}, "unknown command"},
+		"unknown command":     {[]string{"serv"}, "Did you mean this?\n\tserve"},
 		"public without keys": {[]string{"--http", "0.0.0.0:0", "--nats-port", "-1"}, "keys-file"},
 		"missing file":        {[]string{"--config", "/nonexistent.yaml"}, "/nonexistent.yaml"},
 		"no server there": {[]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats", "nats://127.0.0.1:1"},
 			"is nats-server running there"},
-		"config verb": {[]string{"config", "explode"}, "schema"},
+		"config verb": {[]string{"config", "explode"}, "unknown command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

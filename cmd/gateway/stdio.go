@@ -6,9 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
@@ -16,26 +16,34 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// runMCP is "gateway mcp": the same tools for one client, over stdin and stdout instead of HTTP. With --nats the calls
-// run on the workers of that server. Otherwise everything runs in this process, and what the embedded server stores is
-// deleted when the process ends, unless --data names a directory: a client may start many of these processes.
-func runMCP(ctx context.Context, args []string, in io.ReadCloser, out io.WriteCloser, errOut io.Writer) error {
+// mcpCommand is "gateway mcp": the same tools for one client, over stdin and stdout instead of HTTP. With --nats the
+// calls run on the workers of that server. Otherwise everything runs in this process, and what the embedded server
+// stores is deleted when the process ends, unless --data names a directory: a client may start many of these processes.
+func mcpCommand(in io.ReadCloser) *cobra.Command {
+	c := &cobra.Command{Use: "mcp", Short: "Serve the tools to one MCP client on stdin and stdout", Args: cobra.NoArgs}
+	f := addFlags(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		out, ok := c.OutOrStdout().(io.WriteCloser)
+		if !ok || in == nil {
+			return errors.New("mcp needs stdin and stdout")
+		}
+		return runMCP(c.Context(), f, in, out, c.ErrOrStderr())
+	}
+	return c
+}
+
+func runMCP(ctx context.Context, f *serveFlags, in io.ReadCloser, out io.WriteCloser, errOut io.Writer) error {
 	scratch := ""
-	if !slices.ContainsFunc(args, func(a string) bool {
-		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		return strings.HasPrefix(a, "-") && (name == "data" || name == "h" || name == "help")
-	}) {
+	set := map[string]string{}
+	if f.data == "" {
 		var err error
 		if scratch, err = os.MkdirTemp("", "shallot-mcp-"); err != nil {
 			return err
 		}
 		defer func() { _ = os.RemoveAll(scratch) }()
-		args = append([]string{"--data", scratch}, args...)
+		set["nats.embedded.data"], set["nats.embedded.port"] = scratch, "-1"
 	}
-	if scratch != "" {
-		args = append([]string{"--nats-port", "-1"}, args...)
-	}
-	o, err := readFlags(args, errOut)
+	o, err := f.read(set)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
+	"github.com/shallot-nats/shallot/pipeline/cli"
 )
 
 // The person at a client on stdio is the operator.
@@ -21,7 +22,9 @@ func TestMCPApprovalOnStdio(t *testing.T) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- runMCP(t.Context(), []string{"--config", file}, inR, outW, t.Output()) }()
+	go func() {
+		done <- cli.Run(t.Context(), gateway(inR), []string{"mcp", "--config", file}, outW, t.Output())
+	}()
 	p := &apitest.Person{Answers: []*mcp.ElicitResult{apitest.Filled(map[string]any{"decision": "approve"})}}
 	s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, p.Options())
 	apitest.Offered(t, s, "add")
@@ -37,7 +40,7 @@ func TestMCPStdio(t *testing.T) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- runMCP(t.Context(), nil, inR, outW, t.Output()) }()
+	go func() { done <- cli.Run(t.Context(), gateway(inR), []string{"mcp"}, outW, t.Output()) }()
 	s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 	apitest.Offered(t, s, "add")
 	require.Equal(t, `{"sum":9007199254740994}`,

@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
+	"github.com/shallot-nats/shallot/pipeline/cli"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -211,7 +212,9 @@ func TestMCPTaskStdio(t *testing.T) {
 			inR, inW := io.Pipe()
 			outR, outW := io.Pipe()
 			done := make(chan error, 1)
-			go func() { done <- runMCP(t.Context(), row.args, inR, outW, t.Output()) }()
+			go func() {
+				done <- cli.Run(t.Context(), gateway(inR), append([]string{"mcp"}, row.args...), outW, t.Output())
+			}()
 			s := apitest.Connect(t, &mcp.IOTransport{Reader: outR, Writer: inW}, nil)
 			_, got := s.InitializeResult().Capabilities.Extensions[mcpapi.TasksExtension]
 			require.Equal(t, row.want, got, string(rawjson.Encode(s.InitializeResult())))

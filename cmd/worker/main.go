@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -13,31 +12,72 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/shallot-nats/shallot/pipeline/cli"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-func main() { cli.Main("worker", run) }
+func main() { cli.Main(command()) }
 
 // run is the whole command, without the process around it; see cli.Run.
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
-	if len(args) > 0 && args[0] == "version" {
-		return cli.Version(out)
+	return cli.Run(ctx, command(), args, out, errOut)
+}
+
+func command() *cobra.Command {
+	const long = "Run stages, targets and the entry on a NATS server.\n\nWithout --stages and --serve everything is hosted; " +
+		"with one of them, just what is named."
+	var own *flags
+	root := cli.New("worker", "Run parts of an installation on a NATS server", long,
+		func(c *cobra.Command) error { return own.serve(c) })
+	own = addFlags(root.Flags())
+	named := &cobra.Command{Use: "serve", Short: "Work; the same as without a command", Long: long, Args: cobra.NoArgs}
+	f := addFlags(named.Flags())
+	named.RunE = func(c *cobra.Command, _ []string) error { return f.serve(c) }
+	everything := func(*config.Config) host.Roles { return host.Everything() }
+	root.AddCommand(named, cli.Config(everything), cli.Provision())
+	return root
+}
+
+// flags are those of a worker that works.
+type flags struct {
+	*cli.Flags
+	stages, roles string
+}
+
+func addFlags(fs *pflag.FlagSet) *flags {
+	f := &flags{Flags: cli.AddFlags(fs, "`URL` of the NATS server (NATS_URL)")}
+	fs.StringVar(&f.stages, "stages", "", "stages to host: a `list` by comma, all, or none")
+	fs.StringVar(&f.roles, "serve", "", "other `roles` by comma: entry, model, tool, or none")
+	return f
+}
+
+// serve works until the context of the command ends.
+func (f *flags) serve(c *cobra.Command) error {
+	roles, err := readRoles(f.stages, f.roles)
+	if err != nil {
+		return cli.Usage("%w", err)
 	}
-	l, roles, err := readFlags(args, errOut)
+	l, err := f.Load(nil)
 	if err != nil {
 		return err
 	}
-	log := host.NewLog(errOut, os.Getenv)
-	h, err := host.Start(ctx, host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles),
+	if l.Embedded() {
+		return cli.Usage("a worker needs a NATS server: name it with --nats nats://127.0.0.1:4222, --context, NATS_URL, or " +
+			"nats.url in the configuration; \"gateway\" alone starts an embedded one")
+	}
+	log := host.NewLog(c.ErrOrStderr(), os.Getenv)
+	h, err := host.Start(c.Context(), host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles),
 		Log: log, Drain: 5 * time.Second})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "shallot worker %s: %s on %s\n", host.Version(), describe(roles), h.URL)
-	<-ctx.Done()
-	log.Info("stopping: work under way is finished, or stored and handed back")
+	fmt.Fprintf(c.OutOrStdout(), "shallot worker %s: %s on %s\n", host.Version(), describe(roles), h.URL)
+	<-c.Context().Done()
+	log.Info("stopping: work under way is finished, or stored and handed back; another ^C ends it at once")
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return h.Stop(stop)
@@ -58,41 +98,6 @@ func describe(r host.Roles) string {
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
-}
-
-// readFlags reads the command line and the configuration. A flag wins over the environment, which wins over the file.
-func readFlags(args []string, out io.Writer) (*config.Loaded, host.Roles, error) {
-	fs := flag.NewFlagSet("worker", flag.ContinueOnError)
-	fs.SetOutput(out)
-	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: worker --nats URL [flags]\n\nWithout --stages and --serve everything is hosted; "+
-			"with one of them, just what is named.\n\n")
-		fs.PrintDefaults()
-	}
-	var (
-		shared = cli.AddFlags(fs, "`URL` of the NATS server (NATS_URL)")
-		stages = fs.String("stages", "", "stages to host: a `list` by comma, all, or none")
-		serve  = fs.String("serve", "", "other `roles` by comma: entry, model, tool, or none")
-	)
-	if err := fs.Parse(args); err != nil {
-		return nil, host.Roles{}, err
-	}
-	if fs.NArg() > 0 {
-		return nil, host.Roles{}, fmt.Errorf("unknown argument %q; see --help", fs.Arg(0))
-	}
-	roles, err := readRoles(*stages, *serve)
-	if err != nil {
-		return nil, roles, err
-	}
-	l, err := shared.Load(map[string]string{})
-	if err != nil {
-		return nil, roles, err
-	}
-	if l.NATS.URL == "" && l.NATS.Context == "" {
-		return nil, roles, errors.New("a worker needs a NATS server: name it with --nats nats://127.0.0.1:4222, " +
-			"--context, NATS_URL, or nats.url in the configuration; \"gateway\" alone starts an embedded one")
-	}
-	return l, roles, nil
 }
 
 func readRoles(stages, serve string) (host.Roles, error) {

@@ -44,7 +44,7 @@ func TestNeedsAServer(t *testing.T) {
 	}{
 		"no server":           {nil, "--nats"},
 		"no server there":     {[]string{"--nats", "nats://127.0.0.1:1"}, "is nats-server running there"},
-		"no bare argument":    {[]string{"audit"}, "unknown argument"},
+		"no bare argument":    {[]string{"audit"}, "unknown command"},
 		"no such nats scheme": {[]string{"--nats", "ftp://x"}, "nats.url"},
 	} {
 		t.Run(name, func(t *testing.T) {

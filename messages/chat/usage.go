@@ -11,35 +11,45 @@ type Usage struct {
 	Reasoning int64 `json:"reasoning,omitempty"` // of the output
 }
 
-// UsageOf reads the usage of a reply, by the names of any of the APIs.
-func UsageOf(reply []byte) Usage {
-	u, ok := rawjson.Field(reply, "usage")
-	if !ok {
-		return Usage{}
-	}
-	details := func(names ...string) []byte {
-		for _, name := range names {
-			if raw, ok := rawjson.Field(u, name); ok {
-				return raw
-			}
+// Answered reads who a reply says that answered, and what it cost, by the names of any of the APIs.
+func Answered(reply []byte) (model string, u Usage) {
+	rawjson.EachField(reply, func(key string, raw []byte) {
+		switch key {
+		case "model":
+			model, _ = rawjson.IsString(raw)
+		case "usage":
+			u = usageOf(raw)
 		}
-		return nil
-	}
-	return Usage{
-		Input: firstInt(u, "prompt_tokens", "input_tokens"), Output: firstInt(u, "completion_tokens", "output_tokens"),
-		CacheRead: max(firstInt(details("prompt_tokens_details", "input_tokens_details"), "cached_tokens"),
-			firstInt(u, "cache_read_input_tokens")),
-		Reasoning: firstInt(details("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"),
-	}
+	})
+	return model, u
 }
 
-func firstInt(obj []byte, names ...string) int64 {
-	for _, name := range names {
-		if raw, ok := rawjson.Field(obj, name); ok {
-			if n, ok := rawjson.Int(raw); ok && n > 0 {
-				return n
+func usageOf(raw []byte) (u Usage) {
+	rawjson.EachField(raw, func(key string, v []byte) {
+		switch key {
+		case "prompt_tokens", "input_tokens":
+			u.Input = count(v)
+		case "completion_tokens", "output_tokens":
+			u.Output = count(v)
+		case "cache_read_input_tokens":
+			u.CacheRead = count(v)
+		case "prompt_tokens_details", "input_tokens_details":
+			if cached, ok := rawjson.Field(v, "cached_tokens"); ok {
+				u.CacheRead = count(cached)
+			}
+		case "completion_tokens_details", "output_tokens_details":
+			if thought, ok := rawjson.Field(v, "reasoning_tokens"); ok {
+				u.Reasoning = count(thought)
 			}
 		}
+	})
+	return u
+}
+
+func count(raw []byte) int64 {
+	n, ok := rawjson.Int(raw)
+	if !ok || n < 0 {
+		return 0
 	}
-	return 0
+	return n
 }

@@ -32,8 +32,8 @@ var textEvents = map[string]textEvent{
 	"response.mcp_call_arguments.delta":     {Args, "delta", ""},
 	"response.mcp_call_arguments.done":      {Args, "arguments", ""},
 	"response.code_interpreter_call_code.delta": {
-		Args, "delta", ""},
-	"response.code_interpreter_call_code.done": {Args, "code", ""},
+		Thought, "delta", ""},
+	"response.code_interpreter_call_code.done": {Thought, "code", ""},
 }
 
 func responseTexts(name string, event []byte, edit Edit) []byte {
@@ -88,7 +88,7 @@ func ItemTexts(raw []byte, item int, whole bool, edit Edit) []byte {
 	case "custom_tool_call":
 		return editField(raw, "input", args)
 	case "code_interpreter_call":
-		return editField(raw, "code", args)
+		return editField(raw, "code", func(s string) string { return edit(Key{Item: item, Kind: Thought}, whole, s) })
 	}
 	return raw
 }

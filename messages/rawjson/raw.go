@@ -73,28 +73,20 @@ func DropField(obj []byte, key string) []byte {
 
 // Elements returns the raw elements of an array; nil if raw is not an array.
 func Elements(raw []byte) [][]byte {
-	r := gjson.ParseBytes(raw)
-	if !r.IsArray() {
+	var out [][]byte
+	if !eachElement(raw, func(from, to int) { out = append(out, raw[from:to:to]) }) {
 		return nil
 	}
-	out := make([][]byte, 0, 16)
-	r.ForEach(func(_, v gjson.Result) bool {
-		end := v.Index + len(v.Raw)
-		out = append(out, raw[v.Index:end:end])
-		return true
-	})
+	if out == nil {
+		return [][]byte{}
+	}
 	return out
 }
 
 // EachField calls f for each pair of an object, in order; it does nothing if obj is not an object.
 func EachField(obj []byte, f func(key string, raw []byte)) {
-	r := gjson.ParseBytes(obj)
-	if !r.IsObject() {
-		return
-	}
-	r.ForEach(func(k, v gjson.Result) bool {
-		end := v.Index + len(v.Raw)
-		f(k.Str, obj[v.Index:end:end])
+	eachPair(obj, func(key []byte, _, from, to int) bool {
+		f(keyText(key), obj[from:to:to])
 		return true
 	})
 }
@@ -135,13 +127,9 @@ func Int(raw []byte) (int64, bool) {
 
 // locate finds the last pair of the key: value from..to, and where the pair begins.
 func locate(obj []byte, key string) (from, to, pair int, ok bool) {
-	r := gjson.ParseBytes(obj)
-	if !r.IsObject() {
-		return 0, 0, 0, false
-	}
-	r.ForEach(func(k, v gjson.Result) bool {
-		if k.Str == key {
-			from, to, pair, ok = v.Index, v.Index+len(v.Raw), k.Index, true
+	eachPair(obj, func(quoted []byte, at, begin, end int) bool {
+		if isKey(quoted, key) {
+			from, to, pair, ok = begin, end, at, true
 		}
 		return true
 	})

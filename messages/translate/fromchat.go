@@ -35,6 +35,11 @@ func (r *request) fromChat(body []byte) {
 
 func (r *request) chatMessage(i int, m []byte) {
 	parts := r.chatParts(field(m, "content"))
+	for _, key := range []string{"name", "audio"} {
+		if v := field(m, key); len(v) > 0 && !rawjson.IsNull(v) && str(m, "role") != "function" && str(m, "role") != "tool" {
+			r.drop("messages." + key)
+		}
+	}
 	switch role := str(m, "role"); role {
 	case "system", "developer":
 		if len(r.turns) == 0 {

@@ -52,6 +52,9 @@ func (r *request) blocks(content []byte) (out []part) {
 
 func (r *request) block(b []byte) (p part, ok bool) {
 	p.cache = cacheOf(b)
+	if c := field(b, "citations"); len(c) > 2 && !rawjson.IsNull(c) {
+		r.drop("citations")
+	}
 	switch kind := str(b, "type"); kind {
 	case "text":
 		p.text = str(b, "text")

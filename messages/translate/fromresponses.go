@@ -69,6 +69,9 @@ func (r *request) item(i int, item []byte) {
 			r.refuse(fmt.Sprintf("input[%d]", i), "an item without a type that nobody has looked up")
 			return
 		}
+		if str(item, "phase") != "" {
+			r.drop("input.phase")
+		}
 		parts := r.inputParts(field(item, "content"))
 		switch {
 		case role != "system" && role != "developer":

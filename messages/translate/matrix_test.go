@@ -3,6 +3,7 @@ package translate_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -177,5 +178,50 @@ func TestSealsOfAStandby(t *testing.T) {
 			p.Owner = "q"
 			require.NotContains(t, string(p.Own(next, true)), "shallot.", "another's")
 		})
+	}
+}
+
+// What two settings exclude, and what one wire alone has, is said.
+func TestWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		client, provider messages.Wire
+		body             string
+		dropped          string
+		refused          string
+	}{
+		{messages.ChatWire, messages.MessagesWire, `{"model":"m","reasoning_effort":"low","temperature":0.2,"top_p":0.5,` +
+			`"messages":[{"role":"user","name":"joe","content":[{"type":"image_url","image_url":{"url":"https://x/y",` +
+			`"detail":"high"}}]}]}`, "image detail, messages.name, temperature with reasoning, top_p with reasoning", ""},
+		{messages.ChatWire, messages.MessagesWire, `{"model":"m","temperature":1.5,"messages":[]}`,
+			"temperature above 1", ""},
+		{messages.ChatWire, messages.MessagesWire, `{"model":"m","logprobs":true,"messages":[]}`, "", "logprobs"},
+		{messages.ChatWire, messages.ResponsesWire, `{"model":"m","n":3,"messages":[]}`, "", "n"},
+		{messages.ResponsesWire, messages.ChatWire, `{"model":"m","input":[{"type":"item_reference","id":"x"}]}`, "",
+			"input[0]"},
+		{messages.ResponsesWire, messages.ChatWire, `{"model":"m","previous_response_id":"r","input":"x"}`, "",
+			"previous_response_id"},
+		{messages.ResponsesWire, messages.ChatWire, `{"model":"m","input":"x","tools":[{"type":"file_search"}]}`, "",
+			"tools"},
+		{messages.ResponsesWire, messages.ChatWire, `{"model":"m","input":"x","tools":[{"type":"web_search"}],` +
+			`"tool_choice":{"type":"web_search"}}`, "", "tool_choice"},
+		{messages.ResponsesWire, messages.MessagesWire, `{"model":"m","input":[{"role":"assistant","phase":"commentary",` +
+			`"content":"x"}],"max_tool_calls":3,"service_tier":"auto"}`, "input.phase, max_tool_calls", ""},
+		{messages.MessagesWire, messages.ChatWire, `{"model":"m","max_tokens":1,"mcp_servers":[{}],"messages":[{"role":` +
+			`"user","content":[{"type":"document","citations":{"enabled":true},"source":{"type":"text","data":"x"}}]}]}`,
+			"citations, mcp_servers", ""},
+		{messages.MessagesWire, messages.ChatWire, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{` +
+			`"type":"image","source":{"type":"file","file_id":"f"}}]}]}`, "", "image"},
+	} {
+		out, dropped, err := pair(row.client, row.provider).Request([]byte(row.body))
+		if row.refused != "" {
+			f, ok := errors.AsType[*messages.Fault](err)
+			require.True(t, ok, row.body)
+			require.Equal(t, messages.InvalidRequest, f.Code)
+			require.Equal(t, row.refused, f.Param)
+			continue
+		}
+		require.NoError(t, err, row.body)
+		require.Equal(t, row.dropped, strings.Join(dropped, ", "), "%s", out)
 	}
 }

@@ -57,7 +57,25 @@ func (r *request) toMessages() []byte {
 	if string(config) != "{}" {
 		body = rawjson.SetField(body, "output_config", config)
 	}
-	return r.writeSettings(messages.MessagesWire, r.messagesToolsOut(body))
+	return r.thoughtful(r.writeSettings(messages.MessagesWire, r.messagesToolsOut(body)))
+}
+
+// thoughtful drops the settings that exclude thinking on this wire.
+func (r *request) thoughtful(body []byte) []byte {
+	if str(field(body, "thinking"), "type") != "adaptive" {
+		return body
+	}
+	for _, key := range []string{"temperature", "top_p", "top_k"} {
+		raw, ok := rawjson.Field(body, key)
+		if !ok {
+			continue
+		}
+		body = rawjson.DropField(body, key)
+		if key != "temperature" || string(raw) != "1" {
+			r.drop(key + " with reasoning")
+		}
+	}
+	return body
 }
 
 func (r *request) messagesToolsOut(body []byte) []byte {
@@ -134,6 +152,9 @@ func (r *request) blockOf(p part) []byte {
 	cache := cached(p.cache)
 	switch p.kind {
 	case image:
+		if d := p.media.detail; d != "" && d != "auto" {
+			r.drop("image detail")
+		}
 		return obj("type", "image", "source", r.source(p.media, "image"), "cache_control", cache)
 	case file:
 		return obj("type", "document", "source", r.source(p.media, "file"), "title", text0(p.media.name),

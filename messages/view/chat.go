@@ -110,6 +110,9 @@ func (chat) WithChoices(reply []byte, choices []Choice) []byte {
 	for i, c := range choices {
 		elems[i] = c.Raw
 	}
+	if same(rawjson.Elements(field(reply, "choices")), elems) {
+		return reply
+	}
 	return rawjson.SetField(reply, "choices", rawjson.Array(elems))
 }
 

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Bounds against bodies that nest or multiply. They are far above what real requests hold.
@@ -60,18 +62,19 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 		return c, f
 	}
 	fields := map[string]gjson.Result{}
-	root := gjson.ParseBytes(body)
+	var talk []byte // messages may be large, so nothing copies them
 	odd := ""
-	root.ForEach(func(k, v gjson.Result) bool {
-		if k.Str != "model" && strings.EqualFold(k.Str, "model") {
-			odd = k.Str
+	rawjson.EachField(body, func(key string, raw []byte) {
+		if key != "model" && strings.EqualFold(key, "model") {
+			odd = key
 		}
-		switch k.Str {
-		case "model", "messages", "input", "stream", "n", "tools", "functions", "stop", "stop_sequences", "max_tokens",
+		switch key {
+		case list:
+			talk = raw
+		case "model", "stream", "n", "tools", "functions", "stop", "stop_sequences", "max_tokens",
 			"max_completion_tokens", "max_output_tokens", "metadata", "safety_identifier", "user":
-			fields[k.Str] = v
+			fields[key] = gjson.ParseBytes(raw)
 		}
-		return true
 	})
 	if odd != "" {
 		return c, Invalid(odd, "%s is not known; write model in small letters", odd)
@@ -79,7 +82,7 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
 	}
-	if f := checkList(w, list, fields[list]); f != nil {
+	if f := checkList(w, list, talk); f != nil {
 		return c, f
 	}
 	switch v := fields["stream"]; v.Type {
@@ -111,7 +114,7 @@ func WellFormed(body []byte) *messages.Fault {
 	if f := JSONText(body); f != nil {
 		return f
 	}
-	if !gjson.ParseBytes(body).IsObject() {
+	if bytes.TrimLeft(body, " \t\r\n")[0] != '{' {
 		return Invalid("", "the body must be a JSON object")
 	}
 	return nil
@@ -127,7 +130,7 @@ func JSONText(body []byte) *messages.Fault {
 		return Invalid("", "the body is empty; send a JSON object")
 	case !utf8.Valid(body):
 		return Invalid("", "the body is not valid UTF-8")
-	case !json.Valid(body):
+	case !messages.IsJSON(body):
 		return Invalid("", "the body is not valid JSON: %s", jsonError(body))
 	}
 	return nil
@@ -156,29 +159,23 @@ func checkModel(v gjson.Result, c *Chat) *messages.Fault {
 }
 
 // checkList checks the conversation. On the responses wire it may be a text, or stand elsewhere.
-func checkList(w messages.Wire, list string, v gjson.Result) *messages.Fault {
+func checkList(w messages.Wire, list string, raw []byte) *messages.Fault {
 	switch {
-	case w == messages.ResponsesWire && (!v.Exists() || v.Type == gjson.String || v.Type == gjson.Null):
+	case w == messages.ResponsesWire && (raw == nil || raw[0] == '"' || rawjson.IsNull(raw)):
 		return nil
-	case !v.Exists():
+	case raw == nil:
 		return Invalid(list, "%s is missing; send at least one message", list)
-	case !v.IsArray():
-		return Invalid(list, "%s must be an array", list)
 	}
-	n, bad := 0, -1
-	v.ForEach(func(_, m gjson.Result) bool {
-		if bad < 0 && !m.IsObject() {
-			bad = n
-		}
-		n++
-		return n <= MaxMessages
-	})
+	all := rawjson.Elements(raw)
 	switch {
-	case n == 0 && w != messages.ResponsesWire:
+	case all == nil:
+		return Invalid(list, "%s must be an array", list)
+	case len(all) == 0 && w != messages.ResponsesWire:
 		return Invalid(list, "%s is empty; send at least one message", list)
-	case n > MaxMessages:
+	case len(all) > MaxMessages:
 		return tooMany(list, MaxMessages)
-	case bad >= 0:
+	}
+	if bad := slices.IndexFunc(all, func(m []byte) bool { return m[0] != '{' }); bad >= 0 {
 		param := fmt.Sprintf("%s[%d]", list, bad)
 		return Invalid(param, "%s must be an object", param)
 	}

@@ -62,14 +62,23 @@ func tooLarge(format string, limit int) *messages.Fault {
 	return messages.NewFault(messages.TooLarge, format, limit).From("entry")
 }
 
-// closing is where the text that begins at i ends.
+// closing is where the text that begins at i ends; the body's length if it does not.
 func (s *scanner) closing(i int) int {
-	for i++; i < len(s.body) && s.body[i] != '"'; i++ {
-		if s.body[i] == '\\' {
-			i++
+	for i++; i < len(s.body); {
+		n := bytes.IndexByte(s.body[i:], '"')
+		if n < 0 {
+			break
 		}
+		escapes := 0
+		for escapes < n && s.body[i+n-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i + n
+		}
+		i += n + 1
 	}
-	return i
+	return len(s.body)
 }
 
 // text takes a text; one that a colon follows is a key.

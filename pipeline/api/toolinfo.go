@@ -21,14 +21,14 @@ type ToolPolicy struct {
 	Source     string `json:"source"` // operator, api, discovered
 	Effect     string `json:"effect"`
 	Idempotent bool   `json:"idempotent"`
-	// AtMostOnce says that an intent record keeps the tool from running twice for one call.
+	// AtMostOnce says that a begun record keeps the tool from running twice for one call.
 	AtMostOnce  bool   `json:"at_most_once"`
 	Cache       string `json:"cache"` // tenant, session, shared, off
 	CacheTTLMs  int64  `json:"cache_ttl_ms,omitempty"`
 	MaxAttempts int    `json:"max_attempts,omitempty"` // 0: the retry stage's default
 	TimeoutMs   int64  `json:"timeout_ms"`
 	Approval    string `json:"approval,omitempty"`
-	// Queue is the work queue of its calls: a concurrency group, else the executor.
+	// Queue is the class of its calls: a concurrency group, else the executor.
 	Queue string `json:"queue"`
 	// Hash is the fingerprint that a person approves. Held says why the tool does not run until somebody does.
 	Hash string `json:"hash"`

@@ -89,7 +89,7 @@ func (e *codec) body(ctx context.Context, tenant, ref string) ([]byte, error) {
 }
 
 // result is what came of a target's work: the notes and the reply or fault of a call. It is the target of the owner's
-// call in the target's stead.
+// call in the place of the target.
 type result struct{ call *messages.Call }
 
 var _ pipeline.Target = (*result)(nil)
@@ -147,7 +147,7 @@ func appendTerms(b []byte, e *protocol.Effect, f offer) []byte {
 	return append(b[:len(b)-1], '\n')
 }
 
-var errTerms = errors.New("the first line of the offer is none")
+var errTerms = errors.New("the first line of the offer cannot be read")
 
 // readTerms reads an offer; the call follows the first line.
 func readTerms(data []byte) (f protocol.Offered, wire []byte, err error) {

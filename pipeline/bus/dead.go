@@ -14,8 +14,9 @@ import (
 
 // Headers of a dead letter.
 const (
-	hdrReason   = "Shallot-Dead-Reason"
-	hdrDeadFrom = "Shallot-Dead-Subject"
+	hdrReason     = "Shallot-Dead-Reason"
+	hdrDeadFrom   = "Shallot-Dead-Subject"
+	hdrDeliveries = "Shallot-Dead-Deliveries"
 )
 
 // garbage keeps a message that nobody can read.

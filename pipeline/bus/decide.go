@@ -7,7 +7,7 @@ import (
 )
 
 // decide lets f speak to the process's Owner under its lock, and carries out what comes of it afterwards, before it
-// returns. f waits for nothing.
+// returns. f must not wait.
 type decide func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect)
 
 // stored tells the Owner what came of an effect on a store.

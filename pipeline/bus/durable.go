@@ -40,6 +40,8 @@ type durableOptions struct {
 	entry    bool                    // runs stored calls
 	// mayHaveRun reports whether work of the call that must not run twice has begun.
 	mayHaveRun func(ctx context.Context, tenant, call string) (bool, error)
+	// settle is called before a stored call becomes a dead letter; see poison.
+	settle func(m *nats.Msg, then func(m *nats.Msg))
 }
 
 // durables is the half of a node that stores calls: how they enter, who owns them, how they end.
@@ -61,6 +63,7 @@ type durables struct {
 	receipts *receipts
 	unwanted *unwanted
 	results  *jet.Bucket
+	redriven *jet.Bucket // under which ids dead calls run again
 	calls    *running
 	pullers  map[string]*puller // by the subject of their calls, without tenant and call
 	subs     []*nats.Subscription
@@ -78,17 +81,21 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d := &durables{opts: o, cfg: o.cfg, codec: o.codec, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide, calls: o.calls,
 		receipts: &receipts{open: map[string]chan protocol.Effect{}}, unwanted: &unwanted{calls: map[string]time.Time{}}}
 	var err error
-	buckets := map[string]*jet.Bucket{jet.ResultsBucket: nil, jet.IdempotencyBucket: nil, jet.ApprovalsBucket: nil}
+	buckets := map[string]*jet.Bucket{jet.ResultsBucket: nil, jet.IdempotencyBucket: nil, jet.ApprovalsBucket: nil,
+		jet.PoisonBucket: nil}
 	for name := range buckets {
 		if buckets[name], err = jet.OpenBucket(ctx, o.js, name); err != nil {
 			return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 		}
 	}
-	d.results = buckets[jet.ResultsBucket]
+	d.results, d.redriven = buckets[jet.ResultsBucket], buckets[jet.PoisonBucket]
+	if o.settle == nil {
+		o.settle = func(m *nats.Msg, then func(m *nats.Msg)) { then(m) }
+	}
 	d.ask = newRequests(o.nc, o.inbox+".s.")
 	r := records{d.ask}
 	d.queue = newQueue(r, o.decide, o.log)
-	d.poison = &poison{records: r, decide: o.decide, subj: d.subj, queue: d.queue, log: o.log}
+	d.poison = &poison{records: r, decide: o.decide, subj: d.subj, queue: d.queue, settle: o.settle, log: o.log}
 	d.queue.bury = d.poison.bury
 	d.queue.stored, d.queue.gone = d.put, d.gone
 	d.keys = &keys{records: r, decide: o.decide, store: buckets[jet.IdempotencyBucket], log: o.log}
@@ -119,7 +126,7 @@ func newDurable(ctx context.Context, n *Node) (*durables, error) {
 		},
 		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
 		fold: n.opts.Manager.Fold, callers: n.opts.Callers, allowed: n.inboxAllowed,
-		mayHaveRun: n.begun.mayHaveRun, entry: n.opts.Entry,
+		mayHaveRun: n.begun.mayHaveRun, settle: n.settle, entry: n.opts.Entry,
 	})
 }
 
@@ -325,6 +332,7 @@ func (d *durables) carry(e protocol.Effect) {
 			d.stored.left(e.Call, e.Why)
 		}
 	case protocol.Answer:
+		d.held.over(d.key(e.Call))
 		d.ends.told(e.Call, e.Yes)
 		d.stored.left(e.Call, protocol.Ended)
 	case protocol.Found:

@@ -24,6 +24,7 @@ func TestASubmittedCallEndsAndItsResultStays(t *testing.T) {
 	end, err := p.durables.result(t.Context(), "default", got.ID())
 	require.NoError(t, err)
 	require.Equal(t, `{"echo":{"n":1}}`, string(end.Reply()))
+	require.Equal(t, `{"echo":{"n":1}}`, string(s.wait(got).Reply()), "also for whoever waits after all")
 	s.settled()
 	_, _, err = p.durables.peek(t.Context(), "other", got.ID())
 	require.Equal(t, messages.NotFound, messages.AsFault(err, "").Code, "another tenant's call is not found (security)")

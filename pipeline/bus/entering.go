@@ -39,7 +39,15 @@ func (r *receipts) carry(e protocol.Effect) {
 // accept stores a call, or attaches to the one that has its idempotency key. "Not accepted" is said only where it is
 // proved.
 func (d *durables) accept(ctx context.Context, c *messages.Call, r pipeline.Request) (pipeline.Pending, error) {
-	waits := !r.Submit
+	key := ""
+	if c.IdempotencyKey != "" {
+		key = keyOf(c)
+	}
+	return d.enter(ctx, c, key, !r.Submit)
+}
+
+// enter is accept for a call whose idempotency key, if it is not empty, is recorded at key.
+func (d *durables) enter(ctx context.Context, c *messages.Call, key string, waits bool) (pipeline.Pending, error) {
 	c.Return.Inbox = ""
 	if waits {
 		c.Return.Inbox = d.ends.inbox + messages.Token(c.ID)
@@ -49,10 +57,6 @@ func (d *durables) accept(ctx context.Context, c *messages.Call, r pipeline.Requ
 		return nil, err
 	}
 	p := d.newWaiting(c, waits)
-	key := ""
-	if c.IdempotencyKey != "" {
-		key = keyOf(c)
-	}
 	receipt := d.receipts.expect(c.ID)
 	d.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return o.Accepts.Accept(now, protocol.Request{Call: c.ID, Key: key, Print: printOf(c), Until: at(c.Deadline),
@@ -97,7 +101,7 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	if e.Why == protocol.Accepted {
 		if c.Return.Inbox == "" {
 			d.ends.unwait(c.ID, p)
-			return p, nil
+			return submitted{p, d, c.Tenant}, nil
 		}
 		d.ends.await(c.ID, false)
 		return p, nil
@@ -121,6 +125,22 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	}
 	return nil, messages.NewFault(messages.OutcomeUnknown, "the NATS server did not say whether call %s is stored, "+
 		"so it may run; ask for its result before you send it again", c.ID).From("entry")
+}
+
+// submitted is an accepted call for whose end nobody waits yet. It is looked for only when somebody does.
+type submitted struct {
+	*pending
+	d      *durables
+	tenant string
+}
+
+// Wait implements pipeline.Pending.
+func (s submitted) Wait(ctx context.Context, _ func(pipeline.Delta)) (*messages.Call, error) {
+	c, err := s.d.result(ctx, s.tenant, s.id)
+	if c == nil && err == nil {
+		err = ctx.Err()
+	}
+	return c, err
 }
 
 // attach waits for the call that has the key. While it waits, the call as it was asked here is ready to be put into the

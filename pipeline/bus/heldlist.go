@@ -43,6 +43,15 @@ func (l *heldlist) drop(key string) {
 	delete(l.at, key)
 }
 
+// over says that the call of a record has ended: the record is cleared away.
+func (l *heldlist) over(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.at[key]; ok {
+		l.at[key] = time.Time{}
+	}
+}
+
 // due has a call looked at now, if it waits.
 func (l *heldlist) due(call string) {
 	l.mu.Lock()

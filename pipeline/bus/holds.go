@@ -65,7 +65,8 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	}
 	most := h.nc.MaxPayload() / questionShare
 	tooLarge := messages.NewFault(messages.TooLarge, "stage %s asks a question of %d bytes, which does not fit into its "+
-		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question), most)
+		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question),
+		most).From(name)
 	if int64(len(next.Question)) > most {
 		return 0, tooLarge
 	}
@@ -160,7 +161,7 @@ func (h *holds) put(e protocol.Effect) {
 	})
 }
 
-// get looks whether a generation was parked: then, whatever became of it, it is no business of a later delivery.
+// get looks whether a generation was parked: then a later delivery has nothing to do, whatever became of the hold.
 func (h *holds) get(e protocol.Effect, key string) {
 	h.records.get(jet.ApprovalsBucket, key, func(f found) {
 		st := protocol.Stored{Result: f.result}
@@ -179,7 +180,7 @@ func (h *holds) whether(key string, then func()) {
 		if f.result != protocol.OK {
 			return
 		}
-		if p, _, err := readParked(f.data); err == nil && p.Decided == nil {
+		if p, _, err := readParked(f.data); err == nil && p.Decided == nil && !p.Delayed {
 			then()
 		}
 	})

@@ -136,7 +136,7 @@ func (k *keys) keep(ctx context.Context, c *messages.Call, held bool) error {
 	}
 }
 
-// since says when the key of a call was first used, and for which call.
+// mismatch is the fault of a request whose key was used for another one; it says when, and for which call.
 func (k *keys) mismatch(ctx context.Context, c *messages.Call) *messages.Fault {
 	since, call := "", ""
 	if e, err := k.store.Get(ctx, keyOf(c)); err == nil {

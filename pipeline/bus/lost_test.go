@@ -97,7 +97,8 @@ func TestWhoWaitsHearsThatACallIsParked(t *testing.T) {
 	s, _ := newLossy(t, Config{}, l.judge)
 	door := s.process(false, nil)
 	s.process(true, func(p *ownerProcess, o *owned, _ func(*messages.Call)) outcome {
-		out, err := p.durables.hold(o, pipeline.Next{Question: []byte(`"may it?"`), Expires: time.Minute})
+		next := pipeline.Next{Where: pipeline.ToHold, Question: []byte(`"may it?"`), Expires: time.Minute}
+		out, err := p.durables.hold(o, next)
 		if err != nil {
 			t.Error(err)
 		}

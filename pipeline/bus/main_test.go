@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -16,6 +17,12 @@ var scratch string
 func TestMain(m *testing.M) {
 	if part := os.Getenv("SHALLOT_PART"); part != "" {
 		os.Exit(runPart(part)) // this binary again, as one process of an installation (parts_test.go)
+	}
+	// Most tests wait for real times of the protocol and use little of the machine meanwhile.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "shallot-bus-"); err != nil {

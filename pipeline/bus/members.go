@@ -49,8 +49,8 @@ func (m *member) subscribe(s *subscriptions) error {
 			continue
 		}
 		phases := map[messages.Phase]pipeline.Func{messages.Before: managed.Before, messages.After: managed.After}
-		for phase, run := range phases {
-			if run == nil {
+		for _, phase := range []messages.Phase{messages.Before, messages.After} { // in this order for who lists endpoints
+			if phases[phase] == nil {
 				continue
 			}
 			if err := m.servePhase(s, managed.Stage, phase); err != nil {

@@ -2,6 +2,8 @@ package bus
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,17 +13,59 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// serviceName is the one micro service of an installation; its endpoints are the stages, phases and targets.
-const serviceName = "shallot"
+// allServices is what all processes of an installation answer to, beside the names of their own.
+const allServices = "shallot"
+
+// serviceName names what a process is, by the first two words of its connection's name: shallot-gateway, shallot-worker.
+// Its endpoints are the stages, phases and targets that it serves.
+func (n *Node) serviceName() string {
+	words := strings.Fields(n.nc.Opts.Name)
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '-'
+	}, strings.Join(words[:min(len(words), 2)], "-"))
+	if !strings.HasPrefix(name, allServices) {
+		return allServices
+	}
+	return name
+}
+
+// describe says in a line what the process does.
+func (n *Node) describe() string {
+	var does []string
+	if n.opts.Entry {
+		does = append(does, "owns calls")
+	}
+	stages := 0
+	for _, s := range n.opts.Manager.Stages("") {
+		if n.opts.hosts(s.Stage) {
+			stages++
+		}
+	}
+	if stages > 0 {
+		does = append(does, "serves "+strconv.Itoa(stages)+" stages")
+	}
+	for _, t := range n.opts.Targets {
+		does = append(does, string(t.Kind)+"/"+t.Class)
+	}
+	if len(does) == 0 {
+		does = append(does, "looks on")
+	}
+	return "interceptors for model and tool calls over NATS: " + strings.Join(does, ", ")
+}
 
 // serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
 // nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its messages.
 func (n *Node) serveMicro() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
-	identity := micro.ServiceIdentity{Name: serviceName, ID: id, Version: n.opts.Version, Metadata: map[string]string{
-		"client": n.nc.Opts.Name, "root": n.cfg.Root,
-	}}
+	name := n.serviceName()
+	about := map[string]string{"client": n.nc.Opts.Name, "root": n.cfg.Root, "process": n.opts.Name,
+		"entry": strconv.FormatBool(n.opts.Entry)}
+	maps.Copy(about, n.opts.Metadata)
+	identity := micro.ServiceIdentity{Name: name, ID: id, Version: n.opts.Version, Metadata: about}
 	answers := map[string]func() any{
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
 		"INFO": func() any { return n.microInfo(identity) },
@@ -30,7 +74,11 @@ func (n *Node) serveMicro() error {
 		},
 	}
 	for verb, answer := range answers {
-		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + serviceName, "$SRV." + verb + "." + serviceName + "." + id} {
+		subjects := []string{"$SRV." + verb}
+		for _, one := range slices.Compact([]string{name, allServices}) {
+			subjects = append(subjects, "$SRV."+verb+"."+one, "$SRV."+verb+"."+one+"."+id)
+		}
+		for _, subject := range subjects {
 			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
 				raw, err := json.Marshal(answer())
 				if err == nil {
@@ -47,7 +95,7 @@ func (n *Node) serveMicro() error {
 func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 	info := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
 		// Never null: a process of the entry role alone has no endpoints, and tools refuse the whole list for a null.
-		Description: "interceptors for model and tool calls over NATS", Endpoints: []micro.EndpointInfo{}}
+		Description: n.describe(), Endpoints: []micro.EndpointInfo{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {

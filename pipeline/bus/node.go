@@ -4,6 +4,7 @@
 //
 // The way of a call: bound.go accepts it, onion.go runs it, hops.go asks stages, targets.go has the target's work done,
 // wait.go hands the end out. On the other side members.go answers for stages and work.go does the work of targets.
+// A call that is stored comes by entering.go and queue.go, runs by stored.go, and ends by ends.go.
 package bus
 
 import (
@@ -57,6 +58,7 @@ type Node struct {
 	control   *jet.Bucket
 	switched  map[*pipeline.Managed]bool // stages that a key switches; only the loop that follows the keys uses it
 
+	redrives sync.Mutex
 	subs     subscriptions
 	draining atomic.Bool
 	loop     context.Context // of the node's own goroutines
@@ -100,8 +102,11 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	return n, err
 }
 
-// NewName names a process, new in each life.
-func NewName() string {
+// NewName names a process, new in each life. By the name of an embedded one, others of its kind know that it is gone.
+func NewName(embedded bool) string {
+	if embedded {
+		return protocol.EmbeddedName + secret(4)
+	}
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Map(func(r rune) rune {
@@ -153,6 +158,9 @@ func (n *Node) Start(ctx context.Context) error {
 	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
 		return err
+	}
+	if n.opts.Embedded && n.opts.Entry {
+		n.reclaim(ctx)
 	}
 	if err := n.durable.start(n.loop); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -74,9 +75,14 @@ func (x *onion) target(ctx context.Context, o *owned) (pipeline.Next, error) {
 	if first := o.seen.first.Load(); first != 0 {
 		r.First = time.Unix(0, first).Sub(o.seen.began)
 	}
-	if _, gone := errors.AsType[left](err); !gone {
-		o.seen.watch.Target(o.call, r)
+	_, gone := errors.AsType[left](err)
+	if _, nobody := o.seen.watch.(unwatched); nobody || gone {
+		return next, err
 	}
+	if o.call.Kind == messages.Model && o.call.Fault == nil {
+		r.Model, r.Usage = chat.Answered(o.call.Reply())
+	}
+	o.seen.watch.Target(o.call, r)
 	return next, err
 }
 

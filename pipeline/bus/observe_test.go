@@ -112,10 +112,19 @@ func TestAnObserverIsToldTheSameHoweverACallRuns(t *testing.T) {
 				end := wait(t, accept(t, n, r))
 				require.Nil(t, end.Fault)
 				require.Empty(t, end.Notes[messages.NoteTargetRun], "the note of the run is the bus's own")
-				require.Equal(t, []string{fmt.Sprintf("owned durable=%t again=false", key != ""), "outer before Continue",
-					"again before Continue", "skipped before skipped", "target default fault=false err=false first=true",
-					"again after Again", "skipped before skipped", "target default fault=false err=false first=true", "again after Continue",
-					"outer after Continue", "ended fault=false"}, seen.story(t, end.ID, 1))
+				require.Equal(t, []string{
+					fmt.Sprintf("owned durable=%t again=false", key != ""),
+					"outer before Continue",
+					"again before Continue",
+					"skipped before skipped",
+					"target default fault=false err=false first=true",
+					"again after Again",
+					"skipped before skipped",
+					"target default fault=false err=false first=true",
+					"again after Continue",
+					"outer after Continue",
+					"ended fault=false",
+				}, seen.story(t, end.ID, 1))
 			})
 		}
 	}
@@ -135,8 +144,17 @@ func TestAnObserverIsToldOfACallThatItsCallerLeft(t *testing.T) {
 	p := accept(t, n, chatRequest())
 	<-came
 	p.Leave()
-	require.Equal(t, []string{"owned durable=false again=false", "outer before Continue", "target default fault=false err=true first=false",
-		"outer after Continue", "ended fault=true"}, seen.story(t, p.ID(), 1))
+	require.Equal(
+		t,
+		[]string{
+			"owned durable=false again=false",
+			"outer before Continue",
+			"target default fault=false err=true first=false",
+			"outer after Continue",
+			"ended fault=true",
+		},
+		seen.story(t, p.ID(), 1),
+	)
 }
 
 // A call that is parked leaves, and is owned again after its answer.
@@ -151,7 +169,9 @@ func TestAnObserverIsToldOfBothHalvesOfAHold(t *testing.T) {
 		}
 		return pipeline.Continue(), nil
 	}
-	n := w.node(bus.Options{Entry: true, Manager: manager(t, ask), Observer: seen, Targets: roles(pipeline.TargetFunc(echo))})
+	n := w.node(
+		bus.Options{Entry: true, Manager: manager(t, ask), Observer: seen, Targets: roles(pipeline.TargetFunc(echo))},
+	)
 	r := chatRequest()
 	r.IdempotencyKey = "k1"
 	p := accept(t, n, r)

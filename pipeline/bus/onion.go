@@ -27,7 +27,7 @@ const finallyTime = 10 * time.Second
 // left says that the call goes on elsewhere, or not at all: this process says nothing more about it.
 type left struct{ outcome }
 
-func (left) Error() string { return "the call is this process's no more" }
+func (left) Error() string { return "the call has left this process" }
 
 // errStopping is the cause of a context that ended because the process stops.
 var errStopping = errors.New("the process stops")

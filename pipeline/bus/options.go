@@ -106,7 +106,10 @@ type Options struct {
 	Conn *nats.Conn
 	// Name is the process's, new in each life and one token of a subject; empty: one is made.
 	Name string
-	Log  *slog.Logger
+	// Embedded says that this process holds the lock of the directory that the server stores in. Then each other process
+	// that held it is gone for sure, and its calls go on here without waiting for the ack wait.
+	Embedded bool
+	Log      *slog.Logger
 	// Manager holds all stages of the configuration, hosted here or not: the entry builds slips from it.
 	Manager *pipeline.Manager
 	// Hosts reports whether this process runs the stage; nil means all.
@@ -151,8 +154,9 @@ type Options struct {
 	Longest func(r pipeline.Request) time.Duration
 	// StageSlots bounds how many questions of one stage phase this process works on at once; 256.
 	StageSlots int
-	// Version is what the micro service shows.
-	Version string
+	// Version and Metadata are what the micro service shows.
+	Version  string
+	Metadata map[string]string
 }
 
 // Callers serves those who ask by plain NATS requests, and knows nothing of the bus but what it asks a Node for.
@@ -211,7 +215,7 @@ func (o Options) withDefaults() Options {
 		o.Version = "0.0.0"
 	}
 	if o.Name == "" {
-		o.Name = NewName()
+		o.Name = NewName(o.Embedded)
 	}
 	return o
 }

@@ -16,7 +16,7 @@ type outage struct {
 }
 
 const (
-	// stoppedAfter is the gap between two ticks, one second apart, after which the process takes it that it was stopped.
+	// stoppedAfter is the gap between two ticks, one second apart, after which the process assumes that it was stopped.
 	stoppedAfter = 2 * time.Second
 	// outageLasts is how long deliveries may be old after an outage.
 	outageLasts = 3 * time.Second

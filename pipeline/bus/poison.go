@@ -17,7 +17,10 @@ type poison struct {
 	decide  decide
 	subj    messages.Subjects
 	queue   *workqueue
-	log     *slog.Logger
+	// settle sees to it that no work of a stored call begins any more that must not run twice, and says what is true of
+	// it in a copy of its message.
+	settle func(m *nats.Msg, then func(m *nats.Msg))
+	log    *slog.Logger
 }
 
 // mark creates a mark before a suspicious call may run.
@@ -30,14 +33,16 @@ func (p *poison) mark(e protocol.Effect, key string) {
 // carry makes a dead letter of a call that is given up.
 func (p *poison) carry(e protocol.Effect) {
 	if m := p.queue.held(e.Call); m != nil {
-		p.bury(m, "deliveries used up: its owners died with it, again and again", func(found) {})
+		p.settle(m, func(m *nats.Msg) {
+			p.bury(m, "deliveries used up: its owners died with it, again and again", func(found) {})
+		})
 	}
 }
 
 // bury stores a message as a dead letter with the reason.
 func (p *poison) bury(m *nats.Msg, why string, then func(f found)) {
 	h := nats.Header{hdrReason: {headerValue(why)}, hdrDeadFrom: {m.Subject}}
-	for _, k := range []string{hdrWire, hdrCall, hdrKind, hdrTenant, hdrGen, hdrDeadline, hdrTrace} {
+	for _, k := range []string{hdrWire, hdrCall, hdrKind, hdrTenant, hdrGen, hdrDeadline, hdrTrace, hdrDeadBegun} {
 		if v := m.Header.Get(k); v != "" {
 			h[k] = []string{v}
 		}
@@ -45,7 +50,7 @@ func (p *poison) bury(m *nats.Msg, why string, then func(f found)) {
 	if meta, err := m.Metadata(); err == nil {
 		seq := strconv.FormatUint(meta.Sequence.Stream, 10)
 		h["Shallot-Dead-Sequence"], h[hdrMsgID] = []string{seq}, []string{"dead." + meta.Stream + "." + seq}
-		h["Shallot-Dead-Deliveries"] = []string{strconv.FormatUint(meta.NumDelivered, 10)}
+		h[hdrDeliveries] = []string{strconv.FormatUint(meta.NumDelivered, 10)}
 	}
 	kind := m.Header.Get(hdrKind)
 	if !messages.Kind(kind).Valid() {

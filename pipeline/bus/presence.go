@@ -28,8 +28,10 @@ type presence struct {
 	mark    []byte
 	serving bool
 
-	mu    sync.Mutex
-	marks map[string]*marks
+	mu     sync.Mutex
+	marks  map[string]*marks
+	last   time.Time // when the own marks were stored
+	failed error     // what became of it the last time
 }
 
 // marks are those of one process.
@@ -94,6 +96,12 @@ func (p *presence) start(ctx context.Context) error {
 
 // refresh stores the marks anew. They end by themselves if nobody does.
 func (p *presence) refresh(ctx context.Context) error {
+	err := p.store(ctx)
+	p.noted(err)
+	return err
+}
+
+func (p *presence) store(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	put := func(bucket string) error {
@@ -152,7 +160,7 @@ func (p *presence) leave(ctx context.Context) {
 	}
 }
 
-// follow watches a bucket of marks for good. ready gets one value, when the marks that were there have been read.
+// follow watches a bucket of marks until ctx ends. ready gets one value, when the marks that were there have been read.
 func (p *presence) follow(ctx context.Context, kv jetstream.KeyValue, seen func(name string, m *mark, deleted bool), ready chan<- error) {
 	first := true
 	for ctx.Err() == nil {

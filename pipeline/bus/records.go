@@ -77,7 +77,7 @@ func notSent(err error) found {
 }
 
 // create stores a value under a key that has none. then hears Exists, with the value, if there is one; a deletion's
-// mark is none.
+// mark does not count as a value.
 func (r records) create(bucket, key string, value []byte, then func(f found)) {
 	r.createAt(bucket, key, value, 0, then)
 }
@@ -148,7 +148,7 @@ func readAck(m *nats.Msg) found {
 	}
 	switch err := json.Unmarshal(m.Data, &ack); {
 	case err != nil || ack.Error == nil && ack.Seq == 0:
-		return found{result: protocol.Unclear, why: "the NATS server gave an answer that is none"}
+		return found{result: protocol.Unclear, why: "the answer of the NATS server cannot be read"}
 	case ack.Error == nil:
 		return found{result: protocol.OK, rev: ack.Seq}
 	case ack.Error.ErrorCode == wrongLast, ack.Error.ErrorCode == wrongLastR3:
@@ -172,7 +172,7 @@ func readGet(m *nats.Msg) found {
 	case m == nil:
 		return found{result: protocol.Unclear, why: "the NATS server did not answer"}
 	case json.Unmarshal(m.Data, &got) != nil || got.Error == nil && got.Message == nil:
-		return found{result: protocol.Unclear, why: "the NATS server gave an answer that is none"}
+		return found{result: protocol.Unclear, why: "the answer of the NATS server cannot be read"}
 	case got.Error != nil && got.Error.ErrorCode == noMessage:
 		return found{result: protocol.Missing}
 	case got.Error != nil:

@@ -35,7 +35,7 @@ type replies struct {
 	root    string
 	sub     *nats.Subscription
 	lost    int
-	ignored atomic.Int64 // messages that are none of these, and answers of another version
+	ignored atomic.Int64 // unknown messages, and answers of another version
 }
 
 func newReplies(n *Node) *replies {
@@ -114,7 +114,7 @@ func (r *replies) answer(m *nats.Msg, rest string) {
 	}
 }
 
-// word takes what is no answer to a question. It reports false for what it does not know.
+// word takes whatever is not an answer to a question. It reports false for what it does not know.
 func (r *replies) word(m *nats.Msg, word, args string) bool {
 	n, t := r.n, strings.Split(args, ".")
 	member := t[len(t)-1]
@@ -266,7 +266,7 @@ func cutSpace(s string) (first, rest string) {
 // last is the last token.
 func last(s string) string { return s[strings.LastIndexByte(s, '.')+1:] }
 
-// number reads a number that one of ours wrote; 0 is none of them.
+// number reads a number that one of our processes wrote; such numbers are not 0, which stands for anything else.
 func number(s string) uint64 {
 	n, _ := strconv.ParseUint(s, 10, 64)
 	return n

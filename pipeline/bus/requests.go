@@ -33,7 +33,7 @@ func newRequests(nc *nats.Conn, prefix string) *requests {
 	return &requests{nc: nc, prefix: prefix, open: map[string]request{}}
 }
 
-// errNotSent says that a message did not leave this process, in no part and for sure.
+// errNotSent says that a message certainly did not leave this process, not even in part.
 var errNotSent = errors.New("there is no connection to the NATS server")
 
 // send sends m. then is called once, with the answer, or with nil when nobody answered in time; it is never called if

@@ -89,7 +89,7 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 		pipeline.FailHold(c, f)
 	}
 	if !p.Delayed {
-		c.Deadline = time.Now().UTC().Add(p.Left)
+		c.Deadline = time.Now().UTC().Add(p.Left + lookUpTime)
 		if err := h.keys.keep(ctx, c, false); err != nil {
 			return err
 		}
@@ -106,6 +106,10 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	})
 	return nil
 }
+
+// lookUpTime is what it takes at most to find out that no other owner has a resumed call: right after a start all are
+// given time to come back. It is not the call's own time, of which there may be less.
+const lookUpTime = 5 * time.Second
 
 // resumeTime is how long a resumed call is tried to be put into the queue by the process that resumed it. Then whoever
 // sweeps next tries.

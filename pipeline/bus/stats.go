@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,10 +63,18 @@ func endpointOf(kind messages.Kind, phase messages.Phase, stage string) string {
 	return string(kind) + "." + string(phase) + "." + stage
 }
 
-// report logs a phase that failed.
+// report logs a phase that failed; one that refused the call did not.
 func (n *Node) report(c *messages.Call, r pipeline.Report) {
-	if r.Err != nil {
-		n.log.Warn("stage failed", "call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt,
-			"err", r.Err, "stack", r.Stack)
+	if r.Err == nil {
+		return
 	}
+	said := []any{"call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt, "err", r.Err}
+	if f, ok := errors.AsType[*messages.Fault](r.Err); ok && f.HTTPStatus() < 500 {
+		n.log.Debug("stage refused", said...) // it did what it is for; the line of the call says how it ended
+		return
+	}
+	if len(r.Stack) > 0 {
+		said = append(said, "stack", r.Stack)
+	}
+	n.log.Warn("stage failed", said...)
 }

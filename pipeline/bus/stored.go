@@ -15,7 +15,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
-// errElsewhere is the cause of a context that ended because the call is this process's no more.
+// errElsewhere is the cause of a context that ended because the call has left this process.
 var errElsewhere = errors.New("another owner goes on with the call")
 
 // storedCalls runs the stored calls that this process owns.
@@ -32,7 +32,7 @@ type storedCalls struct {
 	mu      sync.Mutex
 	mine    map[string]*mine
 	leaving bool
-	work    sync.WaitGroup
+	work    tally
 }
 
 // mine is one of them.
@@ -143,7 +143,8 @@ func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, o
 	}
 	r.o = o
 	o.waiter = s.ends.follower(o)
-	if s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent) {
+	unasked := s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent)
+	if unasked && c.Fault == nil { // one that was cancelled while it was held says so itself
 		o.cancel(pipeline.ErrCancelled)
 	}
 	return o, false

@@ -38,7 +38,7 @@ func (s *ends) late(now time.Time) map[string][]waiter {
 	return late
 }
 
-// unwait takes them away again.
+// unwait takes one of them away again.
 func (s *ends) unwait(call string, p *pending) {
 	s.mu.Lock()
 	var kept []waiter

@@ -25,7 +25,7 @@ type who struct {
 	askers map[string]string // where they hear answers, by name
 }
 
-// owns is a question who has a call, and the answer of an owner.
+// owns is the question which owner has a call, and the answer of one.
 type owns struct {
 	Call  string `json:"call"`
 	Owner string `json:"owner"` // who says it

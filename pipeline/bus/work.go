@@ -2,6 +2,8 @@ package bus
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -9,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -69,7 +69,8 @@ func (m *member) serves(group string) bool { return m.classes[group] != nil }
 func (n *Node) targetHere(group string) bool { return n.cfg.Fusion && n.member.serves(group) }
 
 func (m *member) serveClasses(s *subscriptions) error {
-	for _, c := range m.classes {
+	for _, group := range slices.Sorted(maps.Keys(m.classes)) { // in this order for who lists endpoints
+		c := m.classes[group]
 		subject := m.n.subj.Work(c.role.Kind, c.role.Class)
 		m.n.stats.endpoint(c.endpoint, subject, messages.Token(c.role.Class))
 		heard := func(msg *nats.Msg) { m.offer(c, msg) }
@@ -243,31 +244,6 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 		data, _ = c.Marshal()
 	}
 	return c, data, refs
-}
-
-// emitter sends the pieces of a streamed reply to the call's owner, numbered.
-func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
-	count, marks := 0, pipeline.Marks{Edited: c.Edits()}
-	if c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers
-		marks.Degraded = messages.StandbyMark(chat.ModelName(c.Request()))
-	}
-	return func(chunk []byte) error {
-		m.Lock()
-		owner := j.owner
-		root := m.owners[owner]
-		m.Unlock()
-		if count == 0 {
-			marks.Dropped = c.Dropped() // the target says it before its first piece
-		}
-		for _, piece := range events.Split(chunk, m.n.codec.payload-8<<10) {
-			count++
-			if _, text := chat.ToolChunkText(piece); text || c.Kind != messages.Tool { // a tool's sign of life shows nothing
-				c.Note(messages.NoteStreamEmitted, count)
-			}
-			m.emit(j, owner, root, pipeline.Delta{N: count, Chunk: piece, Marks: marks})
-		}
-		return nil
-	}
 }
 
 func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {

@@ -179,7 +179,7 @@ func (c caller) Call(ctx context.Context, call *messages.Call) (*messages.Call, 
 
 func (c caller) CallStream(ctx context.Context, call *messages.Call, onChunk func([]byte)) (*messages.Call, error) {
 	p, err := c.n.Accept(ctx, pipeline.Request{Kind: call.Kind, Tool: call.Tool, Body: call.Request(), Tenant: call.Tenant,
-		Session: call.Session, Run: call.Run, Deadline: call.Deadline, Stream: true})
+		Session: call.Session, Run: call.Run, Deadline: call.Deadline, IdempotencyKey: call.IdempotencyKey, Stream: true})
 	if err != nil {
 		return nil, err
 	}

@@ -52,8 +52,10 @@ func (q Query) Matches(s Story) bool {
 	if s.By != nil {
 		by = *s.By
 	}
-	return is(q.Tenant, s.Tenant) && is(string(q.Kind), string(s.Kind)) && is(q.Request, s.Request) && is(q.Session, s.Session) &&
-		is(q.Run, s.Run) && is(q.Parent, s.Parent) && is(q.Tool, s.Tool) && is(q.State, s.State) &&
+	return is(q.Tenant, s.Tenant) && is(string(q.Kind), string(s.Kind)) && is(q.Request, s.Request) &&
+		is(q.Session, s.Session) &&
+		is(q.Run, s.Run) && is(q.Parent, s.Parent) && is(q.Tool, s.Tool) &&
+		is(q.State, s.State) &&
 		(q.Model == "" || q.Model == s.Model || q.Model == by.Model) &&
 		(is(q.Outcome, s.Outcome) || q.Outcome == AnyFault && s.Outcome != OK && s.Outcome != "") &&
 		(q.ID == "" || slices.Contains([]string{s.Call, s.Request, s.Session, s.Run, s.Trace}, q.ID)) &&
@@ -72,11 +74,24 @@ type News struct {
 // Lost is the news of events that were not told, because there were more than the reader takes: {"events": <count>}.
 const Lost = "lost"
 
-// ParseQuery reads a query as the faces get it: by the names of its fields in lower case. Times are RFC 3339, or how long
-// ago: 15m. A name that is not known, or a value that cannot be read, is the fault invalid_request.
+// ParseQuery reads a query as the faces get it: by the names of its fields in lower case. Times are RFC 3339, or how
+// long ago: 15m. A name that is not known, or a value that cannot be read, is the fault invalid_request.
 func ParseQuery(fields map[string]string) (q Query, err error) {
-	texts := map[string]*string{"id": &q.ID, "request": &q.Request, "session": &q.Session, "run": &q.Run, "parent": &q.Parent,
-		"kind": (*string)(&q.Kind), "model": &q.Model, "tool": &q.Tool, "state": &q.State, "outcome": &q.Outcome, "before": &q.Before}
+	texts := map[string]*string{
+		"id":      &q.ID,
+		"request": &q.Request,
+		"session": &q.Session,
+		"run":     &q.Run,
+		"parent":  &q.Parent,
+		"kind": (*string)(
+			&q.Kind,
+		),
+		"model":   &q.Model,
+		"tool":    &q.Tool,
+		"state":   &q.State,
+		"outcome": &q.Outcome,
+		"before":  &q.Before,
+	}
 	times := map[string]*time.Time{"since": &q.Since, "until": &q.Until}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		value := fields[name]

@@ -86,8 +86,8 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 	case c.Fault != nil:
 		s.Outcome, s.Error = string(c.Fault.Code), cut(c.Fault.Reason())
 	default:
-		if u := chat.UsageOf(c.Reply()); u != (chat.Usage{}) {
-			s.Usage = &u
+		if t.Usage != (chat.Usage{}) {
+			s.Usage = &t.Usage
 		}
 	}
 	w.request, w.reply = c.Request(), c.Reply()

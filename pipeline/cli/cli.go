@@ -1,78 +1,100 @@
-// Package cli is what the commands gateway and worker share: how a command starts and stops, the flags that both have,
-// and the subcommands version and load.
+// Package cli is the command line: how a command starts and stops, its flags, and the subcommands that ask a running
+// installation. Both commands have one shape, so that who knows one finds their way in the other.
 package cli
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/spf13/cobra"
+
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// Run is a whole command, without the process around it. It stops when ctx ends.
-type Run func(ctx context.Context, args []string, out, errOut io.Writer) error
+// Exit codes: the command failed, the command line is wrong, a second ^C stopped it.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitKilled = 130
+)
 
-// Main runs a command as this process. If the command fails, Main exits the process with status 1.
-func Main(name string, run Run) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+// Main runs a command as this process and returns if it succeeded. The first SIGINT or SIGTERM asks it to stop, a second
+// SIGINT ends the process at once.
+func Main(c *cobra.Command) {
+	collectRarely(os.Getenv)
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		for s := range signals {
+			if s == os.Interrupt {
+				fmt.Fprintln(os.Stderr, c.Name()+": stopped at once; what ran here is taken over or ends with its connection")
+				os.Exit(exitKilled)
+			}
+		}
+	}()
+	err := Run(ctx, c, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, name+":", err)
-		os.Exit(1)
+	switch {
+	case err == nil:
+	case errors.As(err, &usage{}):
+		fmt.Fprintf(os.Stderr, "%s: %v\nSee %s --help.\n", c.Name(), err, c.Name())
+		os.Exit(exitUsage)
+	default:
+		fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name(), err)
+		os.Exit(exitFailed)
 	}
 }
 
-// Version prints which build this is.
-func Version(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "shallot %s %s\n", host.Version(), host.Revision())
+// usage is an error of the command line itself.
+type usage struct{ error }
+
+// Unwrap returns what is wrong.
+func (u usage) Unwrap() error { return u.error }
+
+// Usage makes an error of the command line: the process ends with code 2.
+func Usage(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
+
+// Run is a whole command, without the process around it. It stops when ctx ends. An error before the command itself ran
+// is one of the command line.
+func Run(ctx context.Context, c *cobra.Command, args []string, out, errOut io.Writer) error {
+	ran := false
+	c.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs(args)
+	c.SetOut(out)
+	c.SetErr(errOut)
+	err := c.ExecuteContext(ctx)
+	if err != nil && !ran {
+		return usage{err}
+	}
 	return err
 }
 
-// Flags are the flags that both commands have: the configuration file, and how to reach NATS.
-type Flags struct {
-	file *string
-	fuse *bool
-	keys map[string]*string // by key of the configuration
+// New makes the root of a command, which has version, --version and completions. run is what it does without a
+// subcommand.
+func New(name, short, long string, run func(c *cobra.Command) error) *cobra.Command {
+	c := &cobra.Command{Use: name, Short: short, Long: long, Version: host.Version(),
+		RunE: func(c *cobra.Command, _ []string) error { return run(c) }}
+	c.SetVersionTemplate(versionLine())
+	c.AddCommand(&cobra.Command{Use: "version", Short: "Print which build this is", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(c.OutOrStdout(), versionLine())
+			return err
+		}})
+	return c
 }
 
-// AddFlags adds the flags to a set; aboutNATS is the help of --nats.
-func AddFlags(fs *flag.FlagSet, aboutNATS string) Flags {
-	return Flags{
-		file: fs.String("config", "", "configuration `file`; every key has a default"),
-		fuse: fs.Bool("fuse", false, "run consecutive stages of this process without a hop between them"),
-		keys: map[string]*string{
-			"nats.url":      fs.String("nats", "", aboutNATS),
-			"nats.wait":     fs.String("wait", "", "`time` to wait for a NATS server that is not there yet, such as 1m (default 0s)"),
-			"nats.context":  fs.String("context", "", "NATS context to connect with (NATS_CONTEXT)"),
-			"nats.creds":    fs.String("creds", "", "NATS credentials `file` (NATS_CREDS)"),
-			"nats.tls.ca":   fs.String("tls-ca", "", "PEM `file` of the authority of the NATS server"),
-			"nats.tls.cert": fs.String("tls-cert", "", "PEM `file` of our certificate for NATS"),
-			"nats.tls.key":  fs.String("tls-key", "", "PEM `file` of our key for NATS"),
-		},
+func versionLine() string {
+	if r := host.Revision(); r != "" {
+		return fmt.Sprintf("shallot %s %s\n", host.Version(), r)
 	}
-}
-
-// Load reads the configuration; call it after the flags are parsed. A flag wins over the environment, which wins over
-// the file. set holds the values of further flags, by key.
-func (f Flags) Load(set map[string]string) (*config.Loaded, error) {
-	for key, v := range f.keys {
-		if *v != "" {
-			set[key] = *v
-		}
-	}
-	if *f.fuse {
-		set["bus.fusion"] = "true"
-	}
-	return host.Load(*f.file, os.Environ(), set)
+	return fmt.Sprintf("shallot %s\n", host.Version())
 }

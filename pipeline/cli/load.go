@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
 )
 
 // loadOptions are the flags of "gateway load".
@@ -21,6 +22,18 @@ type loadOptions struct {
 	url, natsURL, subject, body string
 	callers                     []int
 	during                      time.Duration
+}
+
+// loadCommand leaves its flags to Load.
+func loadCommand() *cobra.Command {
+	return &cobra.Command{Use: "load", Short: "Measure whole calls against a running installation", DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			err := Load(c.Context(), args, c.OutOrStdout())
+			if errors.Is(err, flag.ErrHelp) {
+				return nil
+			}
+			return err
+		}}
 }
 
 // Load is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.

@@ -20,7 +20,7 @@ type Config struct {
 	Models    Models        `yaml:"models" doc:"Model providers."`
 	HTTP      HTTP          `yaml:"http" doc:"The gateway's HTTP listeners."`
 	NATS      NATS          `yaml:"nats" doc:"Connection to NATS, or the embedded server."`
-	Bus       Bus           `yaml:"bus" doc:"Streams, leases and limits of the bus."`
+	Bus       Bus           `yaml:"bus" doc:"Times and limits of the bus."`
 	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
 	Explain   Explain       `yaml:"explain" doc:"The stories of calls, by which one can be looked up."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
@@ -78,25 +78,23 @@ type AgentLimits struct {
 
 // RemoteStage is a stage that a program elsewhere serves.
 type RemoteStage struct {
-	Name       string        `yaml:"name" doc:"Unique within its kind, and not the name of a built-in stage of that kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
-	Kind       string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
-	Enabled    bool          `yaml:"enabled" doc:"Whether all calls pass it; calls of tools that name it always do."`
-	Order      int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
-	Tier       string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
-	Phases     []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
-	Subject    string        `yaml:"subject" doc:"NATS subject of its program; empty: <bus.root>.v1.stage.<kind>.<name>." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
-	Timeout    time.Duration `yaml:"timeout" doc:"Time limit of one answer." min:"1ms" max:"1h"`
-	Tries      int           `yaml:"tries" doc:"How often a question is asked, with the same key, before on-error decides." min:"1" max:"10"`
-	OnAbsent   string        `yaml:"on-absent" doc:"If no program or worker serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
-	OnError    string        `yaml:"on-error" doc:"If its program gives no answer: open lets the call go on, closed fails it; auto: open for optional stages that no tool makes mandatory." enum:"auto,open,closed"`
-	Again      bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
-	Jumps      []string      `yaml:"jumps" doc:"Targets that it may jump to." enum:"model,tool,end"`
-	ApplyTo    []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
-	Durable    bool          `yaml:"durable" doc:"Its hop is stored: it survives the server and costs a write."`
-	Idempotent bool          `yaml:"idempotent" doc:"Whether it may run again for a later attempt of one call; a durable stage inside one that says again must."`
-	Finally    bool          `yaml:"finally" doc:"Whether its after runs also for a call whose time is over, because it gives something back."`
-	Reads      []string      `yaml:"reads" doc:"What it reads; request and reply are sent only if they or a part of them are named. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
-	Writes     []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
+	Name     string        `yaml:"name" doc:"Unique within its kind, and not the name of a built-in stage of that kind." required:"true" pattern:"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$"`
+	Kind     string        `yaml:"kind" doc:"Kind of calls." required:"true" enum:"model,tool,agent"`
+	Enabled  bool          `yaml:"enabled" doc:"Whether all calls pass it; calls of tools that name it always do."`
+	Order    int           `yaml:"order" doc:"Place in the chain; low is outermost." min:"0" max:"1000000"`
+	Tier     string        `yaml:"tier" doc:"How firmly it is on the route; mandatory needs an order of 0 to 9." enum:"optional,fixed,mandatory"`
+	Phases   []string      `yaml:"phases" doc:"Phases that it has." enum:"before,after"`
+	Subject  string        `yaml:"subject" doc:"NATS subject of its program; empty: <bus.root>.v1.stage.<kind>.<name>." pattern:"^([^\\s.*>]+(\\.[^\\s.*>]+)*)?$"`
+	Timeout  time.Duration `yaml:"timeout" doc:"Time limit of one answer." min:"1ms" max:"1h"`
+	Tries    int           `yaml:"tries" doc:"How often a question is asked, with the same key, before on-error decides." min:"1" max:"10"`
+	OnAbsent string        `yaml:"on-absent" doc:"If no program or worker serves it: wait until the deadline, or skip (optional stages only)." enum:"wait,skip"`
+	OnError  string        `yaml:"on-error" doc:"If its program gives no answer: open lets the call go on, closed fails it; auto: open for optional stages that no tool makes mandatory." enum:"auto,open,closed"`
+	Again    bool          `yaml:"again" doc:"Whether its after may ask for another attempt; the request is kept for it."`
+	Jumps    []string      `yaml:"jumps" doc:"Targets that it may jump to." enum:"model,tool,end"`
+	ApplyTo  []string      `yaml:"apply-to" doc:"Classes of model calls; empty: all." enum:"agent,session,bare"`
+	Finally  bool          `yaml:"finally" doc:"Whether its after runs also for a call whose time is over, because it gives something back."`
+	Reads    []string      `yaml:"reads" doc:"What it reads; request and reply are sent only if they or a part of them are named. Empty: both are sent." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
+	Writes   []string      `yaml:"writes" doc:"Fields of request and reply that its answers may change, such as request.messages or reply; anything else is refused." pattern:"^[a-z][A-Za-z0-9_.-]*$"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
@@ -113,7 +111,7 @@ type Models struct {
 
 // Provider is one model provider.
 type Provider struct {
-	Name      string   `yaml:"name" doc:"Unique; names its work queue." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name      string   `yaml:"name" doc:"Unique; names its class of work." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	BaseURL   URL      `yaml:"base-url" doc:"http or https URL up to /v1; empty: that of OpenAI."`
 	APIKeyEnv string   `yaml:"api-key-env" doc:"Environment variable that holds the key; never the key itself." pattern:"^([A-Za-z_][A-Za-z0-9_]*)?$"`
 	Models    []string `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`

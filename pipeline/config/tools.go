@@ -27,7 +27,7 @@ type Tooling struct {
 type Executor struct {
 	CorePool      int `yaml:"core-pool" doc:"At most max-pool, which it follows if not given; otherwise without effect." min:"1" max:"100000"`
 	MaxPool       int `yaml:"max-pool" doc:"Slots: tools that one worker runs at once." min:"1" max:"100000"`
-	QueueCapacity int `yaml:"queue-capacity" doc:"Calls that a worker may hold beyond its slots." min:"0" max:"1000000"`
+	QueueCapacity int `yaml:"queue-capacity" doc:"Calls of one class that a worker may hold beyond its slots." min:"0" max:"1000000"`
 }
 
 // ToolTimeouts are the times of one attempt.
@@ -201,7 +201,7 @@ func (c *ToolCache) UnmarshalYAML(decode func(any) error) error {
 
 // MCPServer is an MCP server whose tools are offered: a program (command) or an address (url).
 type MCPServer struct {
-	Name    string            `yaml:"name" doc:"Unique; names its work queue, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
+	Name    string            `yaml:"name" doc:"Unique; names its class of work, and its tools unless prefix says otherwise." required:"true" pattern:"^[A-Za-z0-9_-]{1,64}$"`
 	Command []string          `yaml:"command" doc:"Program and arguments; it speaks over stdin and stdout."`
 	Env     map[string]Secret `yaml:"env" doc:"Environment of the program; nothing else is passed on."`
 	URL     URL               `yaml:"url" doc:"http or https address."`

@@ -113,7 +113,7 @@ func (a *agents) options() agent.Options {
 }
 
 func noAgent(name string) *messages.Fault {
-	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists those that there are", name).At("model").From("entry")
+	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
 }
 
 // tools are those that an agent's patterns name: of the registry without those that are held, and other agents.

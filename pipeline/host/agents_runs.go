@@ -124,9 +124,10 @@ func (r *runs) Cancel(_ context.Context, _, run string) error {
 	return nil
 }
 
-// textSubject is where the text of a run is published while a model says it.
+// textSubject is where the text of a run is published while a model says it, for gateways alone: it is no event that
+// observers may read.
 func textSubject(s messages.Subjects, tenant, run string) string {
-	return s.Event("run", messages.Token(tenant), messages.Token(run))
+	return s.Control("run", messages.Token(tenant), messages.Token(run))
 }
 
 type textPiece struct {

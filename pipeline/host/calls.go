@@ -37,22 +37,37 @@ func (h *Host) startCalls(ctx context.Context, js jetstream.JetStream, name stri
 		}
 	}
 	h.saidKept(ctx, js)
-	h.seen.recorder = calls.New(calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample, Texts: e.Bodies,
-		Changes: e.Changes, Log: h.log})
+	h.seen.recorder = calls.New(
+		calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample, Texts: e.Bodies,
+			Changes: e.Changes, Log: h.log},
+	)
 	h.seen.lookup = natscalls.NewLookup(h.Conn, root, e.Keep > 0)
 	return nil
 }
 
 // saidKept says how long records are really kept: until they are so old or so many, whichever is first.
 func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
-	for name, what := range map[string]string{jet.AuditStream: "audit records", jet.DeadStream: "dead letters", natscalls.Stream: "stories of calls"} {
+	streams := map[string]string{
+		jet.AuditStream: "audit records", jet.DeadStream: "dead letters", natscalls.Stream: "stories of calls",
+	}
+	for name, what := range streams {
 		s, err := js.Stream(ctx, name)
 		if err != nil {
 			continue
 		}
 		c := s.CachedInfo()
-		said := []any{"what", what, "stream", name, "for", c.Config.MaxAge.String(), "or_until_they_have_bytes", c.Config.MaxBytes,
-			"now", c.State.Msgs}
+		said := []any{
+			"what",
+			what,
+			"stream",
+			name,
+			"for",
+			c.Config.MaxAge.String(),
+			"or_until_they_have_bytes",
+			c.Config.MaxBytes,
+			"now",
+			c.State.Msgs,
+		}
 		if c.State.Msgs > 0 && c.Config.MaxBytes > 0 {
 			said = append(said, "room_for_about", c.Config.MaxBytes/max(1, int64(c.State.Bytes/c.State.Msgs)))
 		}
@@ -79,8 +94,8 @@ func (h *Host) stopCalls() {
 // Calls is the look-up of calls.
 func (h *Host) Calls() *natscalls.Lookup { return h.seen.lookup }
 
-// callVerbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for operators
-// only.
+// callVerbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for
+// operators only.
 func (h *Host) callVerbs() []natsapi.Verb {
 	return []natsapi.Verb{
 		{Name: "calls.list", Operators: true, Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
@@ -101,7 +116,9 @@ func (h *Host) callVerbs() []natsapi.Verb {
 				id = call
 			}
 			if id == "" {
-				return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).At("call").From("entry")
+				return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).
+					At("call").
+					From("entry")
 			}
 			parts, err := h.seen.lookup.Get(ctx, a.Tenant, id)
 			if err != nil {
@@ -120,7 +137,9 @@ func filters(body []byte) (map[string]string, error) {
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(body, &raw); err != nil {
-		return nil, messages.NewFault(messages.InvalidRequest, `the filters are a JSON object, like {"outcome":"fault","limit":20}: %v`, err).From("entry")
+		return nil, messages.NewFault(messages.InvalidRequest,
+			`the filters are a JSON object, like {"outcome":"fault","limit":20}: %v`, err).
+			From("entry")
 	}
 	for name, v := range raw {
 		text, ok := rawjson.IsString(v)

@@ -51,6 +51,7 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		return err
 	}
 	h.Conn = nc
+	h.denied.watch(nc, h.Config.Bus.Root)
 	if h.URL == "" {
 		h.URL = nc.ConnectedUrlRedacted()
 	}
@@ -100,7 +101,7 @@ func wires(names []string) (out []messages.Wire) {
 	return out
 }
 
-// filter finds a stage's chunk filter in this process's own registry, hosted here or not (contracts 8).
+// filter finds a stage's chunk filter in this process's own registry, hosted here or not.
 func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker, bool) {
 	return func(stage string) (stream.FilterMaker, bool) {
 		s, ok := h.Manager.Get(kind, stage)
@@ -132,8 +133,7 @@ func (h *Host) busConfig() bus.Config {
 	return c
 }
 
-// toolClasses are the work queues of tools: the executors, and the concurrency groups of the configuration
-// (contracts 18).
+// toolClasses are the classes of tools: the executors, and the concurrency groups of the configuration.
 func (h *Host) toolClasses() []string {
 	out := []string{"go", "http", "nats"}
 	for _, s := range h.Config.Tool.MCPServers {

@@ -18,7 +18,7 @@ import (
 type deed struct {
 	Event   string    `json:"event"` // control
 	Time    time.Time `json:"time"`
-	Action  string    `json:"action"` // switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved
+	Action  string    `json:"action"` // switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved, redrive, delete-dead
 	What    string    `json:"what"`   // the stage, the call, the tool
 	By      string    `json:"by"`
 	From    string    `json:"from,omitempty"` // http <address>, nats <subject>, mcp
@@ -66,7 +66,7 @@ func (r recorded) DecideInOneWord(
 	return word, err
 }
 
-// recordDecision records a decision about a call that waits. An answer that decides nothing is none.
+// recordDecision records a decision about a call that waits. An answer that decides nothing is not recorded.
 func (h *Host) recordDecision(ctx context.Context, tenant, call, word, by string, err error) {
 	if !errors.Is(err, pipeline.ErrHeld) {
 		h.recordDeed(ctx, deed{Action: "decide", What: call, Tenant: tenant, Detail: word, By: by}, err)

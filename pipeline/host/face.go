@@ -2,10 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
-	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -35,27 +31,4 @@ func (h *Host) ListModels(ctx context.Context) []ModelInfo {
 		out = append(out, ModelInfo{ID: m.ID, Created: m.Created, Owner: m.OwnedBy})
 	}
 	return append(out, h.agents.models()...)
-}
-
-// Check is one line of readiness.
-type Check struct {
-	Name   string
-	OK     bool
-	Reason string // why not, or what is worth knowing
-}
-
-// Ready checks what this process needs to serve: the connection, and streams that answer.
-func (h *Host) Ready(ctx context.Context) []Check {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	nc := Check{Name: "nats", OK: h.Conn.IsConnected()}
-	if !nc.OK {
-		nc.Reason = fmt.Sprintf("the connection to %s is %s", h.URL, h.Conn.Status())
-	}
-	js := Check{Name: "jetstream", OK: true}
-	if _, err := h.publisher.AccountInfo(ctx); err != nil {
-		js.OK, js.Reason = false, err.Error()
-	}
-	work := Check{Name: "stages", OK: h.Conn.Status() != nats.CLOSED}
-	return []Check{nc, js, work, h.trail.check()}
 }

@@ -64,7 +64,7 @@ type Options struct {
 	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
 	Login func(name, key string) (api.Identity, bool)
 	// Stages are the program's own, beside those of the registry; they are on. One with the kind and name of a stage of
-	// the registry replaces it (S2-PIPE-2), at its place if it names no order.
+	// the registry replaces it, at its place if it names no order.
 	Stages []pipeline.Stage
 	// ToolStages are the program's own too, and off: only tools that name them in their stages have them on their route.
 	ToolStages []pipeline.Stage
@@ -99,6 +99,7 @@ type Host struct {
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail
+	denied    denials
 	agents    *agents
 	runs      *runs
 	seen      seen
@@ -156,7 +157,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	h.publisher = js
-	name := bus.NewName()
+	name := bus.NewName(h.locked())
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
@@ -175,7 +176,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: h.verbs(), TrustCallers: h.Embedded && o.Login == nil,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()), TrustCallers: h.Embedded && o.Login == nil,
 		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
@@ -336,11 +337,16 @@ func (h *Host) provider(name string) string {
 	return p.Name
 }
 
+// locked reports whether this process holds the lock of the embedded server's directory.
+func (h *Host) locked() bool { return h.server != nil && h.server.Locked() }
+
 func (h *Host) node(o Options) bus.Options {
 	cfg := h.busConfig()
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
+		Embedded: h.locked(),
+		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
@@ -365,7 +371,7 @@ func (h *Host) node(o Options) bus.Options {
 // lookupTime bounds the look-up of one tool definition.
 const lookupTime = 5 * time.Second
 
-// classify names the work queue of a call: the provider of its model.
+// classify names the class of a call: the provider of its model, or the class of its tool.
 func (h *Host) classify(c *messages.Call) (string, error) {
 	switch c.Kind {
 	case messages.Model:

@@ -58,7 +58,7 @@ func (h *Host) MCPNames() (names, prefixes []string) {
 	return names, prefixes
 }
 
-// AskMCP asks an MCP server, wherever it is connected, for something that is no tool call: see natstool.MCP.Ask.
+// AskMCP asks an MCP server, wherever it is connected, for something that is not a tool call: see natstool.MCP.Ask.
 func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
 	return h.tools.mcpBus.Ask(ctx, server, method, params)
 }

@@ -13,7 +13,7 @@ func own(d *tool.Definition) pipeline.ToolStages {
 	return pipeline.ToolStages{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
 }
 
-// ownStages are the stages that the call's tool names for itself (S2-CHAIN-4), and the approval where a policy is about
+// ownStages are the stages that the call's tool names for itself, and the approval where a policy is about
 // the tool. A tool that is not known has none: the
 // chain says what is wrong with it.
 func (h *Host) ownStages(c *messages.Call) (pipeline.ToolStages, error) {

@@ -15,7 +15,7 @@ func (h *Host) remoteStage(s config.RemoteStage) pipeline.Stage {
 	spec := remotestage.Spec{
 		Name: s.Name, Kind: messages.Kind(s.Kind), Order: s.Order, Tier: tiers[s.Tier], Timeout: s.Timeout, Tries: s.Tries,
 		SkipAbsent: s.OnAbsent == "skip", OnError: s.OnError, Again: s.Again, Jumps: s.Jumps, ApplyTo: s.ApplyTo,
-		Durable: s.Durable, Idempotent: s.Idempotent, Finally: s.Finally, Reads: s.Reads, Writes: s.Writes,
+		Finally: s.Finally, Reads: s.Reads, Writes: s.Writes,
 	}
 	root := h.Config.Bus.Root
 	spec.Subject = cmp.Or(s.Subject, messages.Subjects{Root: root}.Program(spec.Kind, s.Name))

@@ -9,7 +9,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// checkRoute refuses to start on a chain whose order is wrong, and says what may be wrong (contracts 24).
+// checkRoute refuses to start on a chain whose order is wrong, and says what may be wrong.
 func (h *Host) checkRoute(l *config.Loaded) error {
 	for _, f := range h.Manager.Check() {
 		if f.Level != pipeline.LevelError {

@@ -12,7 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// stageTools serves the tools that stages contribute (S1-IF-3). Such a tool is added to the model calls of agent runs
+// stageTools serves the tools that stages contribute. Such a tool is added to the model calls of agent runs
 // when they enter, and its own calls pass the tool chain like any other: resolved here, its arguments read against its
 // schema, run in the pool with a time limit. A stage that is switched off adds its tools no longer; calls of runs that
 // have them already are still served.
@@ -103,7 +103,7 @@ func (h *Host) prepare(c *messages.Call) error {
 	case c.Kind == messages.Agent:
 		return h.prepareRun(c)
 	case c.Kind == messages.Tool && c.Run == "":
-		base, _, _ := strings.Cut(c.Tool, "@") // a version is no way round it
+		base, _, _ := strings.Cut(c.Tool, "@") // a version does not get round it
 		if stage := h.tools.find.owners[base]; stage != "" {
 			return messages.NewFault(messages.ToolNotFound, "the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
 		}

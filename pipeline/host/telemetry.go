@@ -84,8 +84,11 @@ func (h *Host) measure() error {
 		},
 		Classes: func() (out []telemetry.ClassState) {
 			for _, c := range h.Node.Capacity() {
-				out = append(out, telemetry.ClassState{Kind: c.Kind, Class: plain(c.Class), Slots: int64(c.Busy + c.Free), Used: int64(c.Busy),
-					Queued: int64(c.Queued), Lined: int64(c.Waiting)})
+				out = append(
+					out,
+					telemetry.ClassState{Kind: c.Kind, Class: plain(c.Class), Slots: int64(c.Busy + c.Free), Used: int64(c.Busy),
+						Queued: int64(c.Queued), Lined: int64(c.Waiting)},
+				)
 			}
 			return out
 		},

@@ -81,7 +81,7 @@ func strict(raw []byte, v any) error {
 	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: ")).From("entry")
 }
 
-// verbs are the subjects of the todo lists (contracts T3). The session stands in the body or in Shallot-Session; a
+// verbs are the subjects of the todo lists. The session stands in the body or in Shallot-Session; a
 // bare session name is a body for get.
 func (h *Host) verbs() []natsapi.Verb {
 	return append(h.callVerbs(), []natsapi.Verb{

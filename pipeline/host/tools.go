@@ -177,7 +177,7 @@ func (h *Host) refreshTools(ctx context.Context) {
 	}
 }
 
-// Times of a whole tool call, attempts and waits together: a minute (contracts T3), or, where the tool's own time limit is
+// Times of a whole tool call, attempts and waits together: a minute, or, where the tool's own time limit is
 // longer, that and a minute, up to an hour.
 const (
 	toolTime    = time.Minute

@@ -62,7 +62,7 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
 	if !h.tools.desk.Known(d.Approval) {
-		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is no policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is not a policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
 	}
 	stored, err := h.tools.registry.Register(ctx, d)
 	if err != nil {
@@ -106,8 +106,8 @@ func (h *Host) reachable(d *tool.Definition) *messages.Fault {
 	return r.Check(d)
 }
 
-// queue is the work queue of a tool's calls. A concurrency group that no configuration names has no queue: its tools
-// share their executor's (contracts 18).
+// queue is the class of a tool's calls. A concurrency group that no configuration names is not a class: its tools
+// are of their executor's.
 func (h *Host) queue(d *tool.Definition) (string, error) {
 	classes := h.toolClasses()
 	if c := d.Class(); slices.Contains(classes, c) {
@@ -178,7 +178,7 @@ func apiNetworks(list []string) ([]netip.Prefix, error) {
 	for i, s := range list {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("tool.api-networks[%d]: %q is no network; write it as 10.1.0.0/16", i, s))
+			faults = append(faults, fmt.Errorf("tool.api-networks[%d]: %q is not a network; write it as 10.1.0.0/16", i, s))
 			continue
 		}
 		out = append(out, p)

@@ -13,7 +13,7 @@ type clock struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	due    time.Time
-	why    *messages.Fault // nil while the clock is stopped
+	why    func() *messages.Fault // nil while the clock is stopped
 	cancel context.CancelCauseFunc
 }
 
@@ -23,8 +23,8 @@ func newClock(ctx context.Context) (context.Context, *clock) {
 	return ctx, k
 }
 
-// set lets the context live for d from now on; why is the cause if it ends.
-func (k *clock) set(d time.Duration, why *messages.Fault) {
+// set lets the context live for d from now on; why makes the cause if it ends.
+func (k *clock) set(d time.Duration, why func() *messages.Fault) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.why, k.due = why, time.Now().Add(d)
@@ -40,7 +40,7 @@ func (k *clock) fire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.why != nil && !time.Now().Before(k.due) {
-		k.cancel(k.why)
+		k.cancel(k.why())
 	}
 }
 

@@ -79,7 +79,7 @@ type lively struct {
 	io.Reader
 	clock *clock
 	idle  time.Duration
-	why   *messages.Fault
+	why   func() *messages.Fault
 }
 
 func (l lively) Read(b []byte) (int, error) {

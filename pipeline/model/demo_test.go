@@ -90,7 +90,7 @@ func TestDemoTools(t *testing.T) {
 func TestDemoFail(t *testing.T) {
 	t.Parallel()
 	e := endpoint(t, "http://127.0.0.1:1", func(c *model.Config) {
-		c.Timeouts.FirstToken, c.Timeouts.Total = 40*time.Millisecond, 80*time.Millisecond
+		c.Timeouts.FirstToken, c.Timeouts.Total = 200*time.Millisecond, time.Second
 	})
 	for say, want := range map[string][2]messages.Code{ // whole, streamed
 		"fail 429":              {messages.ProviderLimited, messages.ProviderLimited},

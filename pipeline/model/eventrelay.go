@@ -57,7 +57,7 @@ func (r *run) checked(data []byte, name string) (out []byte, mended bool, err er
 	if !utf8.Valid(data) {
 		data, mended = bytes.ToValidUTF8(data, []byte("\uFFFD")), true
 	}
-	if !json.Valid(data) || data[0] != '{' {
+	if !messages.IsJSON(data) || data[0] != '{' {
 		return nil, false, r.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
 	e, ok := rawjson.Field(data, "error")

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	openai "github.com/sashabaranov/go-openai"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // exchange is one request to a provider through go-openai. go-openai builds the request (URL, authorisation, headers)
@@ -89,6 +91,15 @@ func (x *exchange) chat(ctx context.Context, p Provider, stream bool) (*http.Res
 
 // models sends the request for the provider's list of models; the caller closes the body.
 func (x *exchange) models(ctx context.Context, p Provider) (*http.Response, error) {
+	if len(p.Wires) > 0 && p.Wires[0] == messages.MessagesWire {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.BaseURL+"/models?limit=1000", http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		p.authorise(req, messages.MessagesWire)
+		_, err = x.Do(req)
+		return x.response, err
+	}
 	_, err := x.openAI(p).ListModels(ctx)
 	return x.response, err
 }

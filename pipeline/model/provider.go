@@ -21,7 +21,7 @@ type Doer interface {
 
 // Provider is one upstream that speaks the chat completions API.
 type Provider struct {
-	// Name is unique. It names the work queue of the provider's calls, and is the prefix in "name/model".
+	// Name is unique. It names the class of the provider's calls, and is the prefix in "name/model".
 	Name string
 	// BaseURL goes up to /v1; the path of the API is appended. Empty means OpenAI's.
 	BaseURL string
@@ -139,7 +139,7 @@ func (t *Table) Resolve(model string) (p Provider, name string, err error) {
 	return Provider{}, "", t.unknown(model)
 }
 
-// Class returns the work queue of a model's calls: the provider's name. The error is that of Resolve.
+// Class returns the class of a model's calls: the provider's name. The error is that of Resolve.
 func (t *Table) Class(model string) (string, error) {
 	p, _, err := t.Resolve(model)
 	return p.Name, err

@@ -58,7 +58,7 @@ func pieces(data []byte) [][]byte {
 	if len(data) == 0 {
 		return nil
 	}
-	if !bytes.ContainsRune(data, '\n') || json.Valid(data) {
+	if !bytes.ContainsRune(data, '\n') || messages.IsJSON(data) {
 		return [][]byte{data}
 	}
 	var out [][]byte

@@ -67,14 +67,14 @@ func TestClockFiresOnlyWhenItIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, k := newClock(t.Context())
 		why := messages.NewFault(messages.ProviderTimeout, "late")
-		k.set(time.Second, why)
+		k.set(time.Second, func() *messages.Fault { return why })
 		time.Sleep(999 * time.Millisecond)
-		k.set(time.Second, why)
+		k.set(time.Second, func() *messages.Fault { return why })
 		time.Sleep(999 * time.Millisecond)
 		k.halt()
 		k.fire() // as if it had waited for the lock
 		require.NoError(t, ctx.Err())
-		k.set(time.Second, why)
+		k.set(time.Second, func() *messages.Fault { return why })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, error(why), ended(ctx))

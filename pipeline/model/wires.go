@@ -104,6 +104,13 @@ func (x *exchange) send(ctx context.Context, p Provider, w messages.Wire, stream
 	if stream {
 		req.Header.Set("Accept", "text/event-stream")
 	}
+	p.authorise(req, w)
+	_, err = x.Do(req)
+	return x.response, err
+}
+
+// authorise sets the headers by which a provider of a wire knows who asks.
+func (p Provider) authorise(req *http.Request, w messages.Wire) {
 	key := p.APIKey.Reveal()
 	anthropic := w == messages.MessagesWire && slices.Contains(wiresOf(p.BaseURL), messages.MessagesWire)
 	if key != "" && !anthropic {
@@ -115,8 +122,6 @@ func (x *exchange) send(ctx context.Context, p Provider, w messages.Wire, stream
 			req.Header.Set("X-Api-Key", key)
 		}
 	}
-	_, err = x.Do(req)
-	return x.response, err
 }
 
 // forwarded adds the headers of the caller that belong to the body in the provider's wire, if both speak it: a

@@ -378,3 +378,14 @@ func TestDemoOnEveryWire(t *testing.T) {
 		require.Equal(t, messages.ProviderLimited, c.Fault.Code)
 	}
 }
+
+func TestModelsOfAProviderOfTheMessagesWire(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, write(200, "application/json", `{"data":[{"type":"model","id":"claude-x","display_name":"X"}],`+
+		`"has_more":false}`))
+	found, errs := wired(t, u, messages.MessagesWire).Models(t.Context())
+	require.Empty(t, errs)
+	require.Equal(t, "claude-x", found[0].ID)
+	require.Equal(t, key, u.head(0).Get("X-Api-Key"))
+	require.NotEmpty(t, u.head(0).Get("Anthropic-Version"))
+}

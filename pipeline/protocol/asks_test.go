@@ -16,8 +16,10 @@ type bench struct {
 	out []Effect
 }
 
-func newBench() *bench {
-	b := &bench{Owner: NewOwner("owner", Config{}), now: time.Hour}
+func newBench() *bench { return newBenchOf(Config{}) }
+
+func newBenchOf(c Config) *bench {
+	b := &bench{Owner: NewOwner("owner", c), now: time.Hour}
 	b.out = b.Up(b.now, nil)
 	b.hear(nil)
 	b.out = nil

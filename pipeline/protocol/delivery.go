@@ -148,10 +148,10 @@ func (s *Deliveries) run(d *durable, fresh bool, why Why, out []Effect) []Effect
 	return append(out, Effect{Kind: Run, Call: d.call, N: d.generation, Alone: d.alone, Fresh: fresh, Why: why})
 }
 
-// certain reports whether the queue cannot have given the call to anybody else. A second less than the ack wait: this
-// is looked at once in a while only.
+// certain reports whether the queue cannot have given the call to anybody else. That is less than the ack wait, because
+// it is looked at once in a while only; and more than the time between two marks, else no owner were ever certain.
 func (s *Deliveries) certain(now time.Duration, d *durable) bool {
-	return now-d.marked < s.cfg.AckWait-time.Second && d.marked > 0
+	return now-d.marked < s.cfg.AckWait-min(time.Second, s.cfg.AckWait/4) && d.marked > 0
 }
 
 // urgent reports whether other owners are asked for a call.

@@ -127,3 +127,21 @@ func TestGoneNeedsASteadyMarkOfOnesOwn(t *testing.T) {
 	b.Unmarked(b.now, "m", true)
 	require.True(t, b.Presence.Gone("m"), "it said so itself")
 }
+
+// An owner with a short ack wait is certain of its calls between two marks, as one with a long ack wait is.
+func TestAnOwnerIsCertainOfItsCallsWhateverTheAckWait(t *testing.T) {
+	t.Parallel()
+	for _, ackWait := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 30 * time.Second} {
+		b := newBenchOf(Config{AckWait: ackWait})
+		b.deliver(1, false)
+		for end := b.now + 3*ackWait; b.now < end; {
+			b.now += tickSlow
+			b.out = b.Tick(b.now, b.out[:0])
+			b.hear(nil)
+			for _, e := range only(b.out, InProgress) {
+				b.out = b.Stored(b.now, e, Stored{Result: OK}, b.out)
+			}
+			require.Empty(t, only(b.out, GetResult), "%s: nobody else can have it", ackWait)
+		}
+	}
+}

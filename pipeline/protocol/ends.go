@@ -29,7 +29,7 @@ func (s *Deliveries) Park(now time.Duration, call string, out []Effect) []Effect
 }
 
 // HandBack puts a call into the queue again: this process leaves. Its next owner begins as after a death, but the
-// delivery counts from one, so that restarts are no sign of poison.
+// delivery counts from one, so that restarts are not taken for poison.
 func (s *Deliveries) HandBack(now time.Duration, call string, out []Effect) []Effect {
 	d := s.calls[call]
 	if d == nil || d.step != running && !d.doubt {

@@ -9,7 +9,8 @@ type Hearing struct {
 	up      bool
 	base    time.Duration // the end of the last outage or stop
 	horizon time.Duration // when the last probe that came back was sent
-	probed  time.Duration // when the last probe was sent
+	probed  time.Duration // when the last probe was sent; 0: none since the outage or stop
+	latest  time.Duration // when the last probe of all was sent
 }
 
 // Up starts hearing anew.
@@ -21,8 +22,12 @@ func (h *Hearing) Down() { h.up = false }
 // Frozen says that the process was stopped: what was sent to it meanwhile may be lost or still unread.
 func (h *Hearing) Frozen(now time.Duration) { h.base, h.probed = now, 0 }
 
-// Probed takes a probe that came back.
-func (h *Hearing) Probed(sent time.Duration) { h.horizon = max(h.horizon, sent) }
+// Probed takes a probe that came back. One that was never sent is somebody's garbage.
+func (h *Hearing) Probed(sent time.Duration) {
+	if sent <= h.latest {
+		h.horizon = max(h.horizon, sent)
+	}
+}
 
 // Since is how long nothing was heard since t.
 func (h *Hearing) Since(t time.Duration) time.Duration { return max(0, h.horizon-max(t, h.base)) }
@@ -40,6 +45,6 @@ func (h *Hearing) tick(now, every time.Duration, out []Effect) []Effect {
 	if !h.up || now-h.probed < every {
 		return out
 	}
-	h.probed = now
+	h.probed, h.latest = now, now
 	return append(out, Effect{Kind: Probe, At: now})
 }

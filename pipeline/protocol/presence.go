@@ -153,10 +153,13 @@ func (p *Presence) pass(m *process, passed bool) {
 	}
 }
 
+// EmbeddedName is what the names of processes begin with that hold the lock of the server's data directory: to each of
+// them, all others are certainly gone.
+const EmbeddedName = "embedded-"
+
 // Gone reports whether a process is known not to live any more.
 func (p *Presence) Gone(name string) bool {
-	const embedded = "embedded-" // the holder of the data directory's lock: the others are certainly gone
-	if strings.HasPrefix(p.own, embedded) && strings.HasPrefix(name, embedded) {
+	if strings.HasPrefix(p.own, EmbeddedName) && strings.HasPrefix(name, EmbeddedName) {
 		return name != p.own
 	}
 	m := p.processes[name]

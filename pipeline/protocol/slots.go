@@ -23,7 +23,7 @@ type shared struct {
 }
 
 // room is how many offers more of a class would be taken. The queue counts: what waits in it begins without a round
-// trip. There is none while twice the bound of outcomes is kept: neither their owners nor the bucket takes them.
+// trip. It is 0 while twice the bound of outcomes is kept: neither their owners nor the bucket takes them.
 func (s *Works) room(c *slots) int {
 	if s.bytes > 2*s.cfg.KeepBytes {
 		return 0

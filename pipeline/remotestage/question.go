@@ -25,11 +25,12 @@ type question struct {
 	Text []string `json:"text,omitempty"`
 }
 
-// asked is what a program learns about the call. It never includes the caller's role and credentials, reply addresses
-// or the lease.
+// asked is what a program learns about the call. It never includes the caller's role, credentials or
+// reply addresses.
 type asked struct {
 	ID         string         `json:"id"`
 	Kind       messages.Kind  `json:"kind"`
+	Wire       messages.Wire  `json:"wire,omitempty"` // of the bodies of a model call; chat where it is absent
 	Tenant     string         `json:"tenant"`
 	Session    string         `json:"session,omitempty"`
 	Run        string         `json:"run,omitempty"`
@@ -63,9 +64,8 @@ type fault struct {
 // question writes the question to the program: the call, then the bodies that the stage reads, byte for byte.
 func (r *stage) question(c *messages.Call, phase messages.Phase) []byte {
 	q := question{Version: Version, Stage: r.Name, Phase: phase, Key: r.key(c, phase), Call: asked{
-		ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Session: c.Session, Run: c.Run, User: c.User, Agent: c.Agent,
-		Tool:      c.Tool,
-		RequestID: c.RequestID, Parent: c.Parent, Stream: c.Stream, Attempt: c.Attempt(), Hop: c.Slip.Hops,
+		ID: c.ID, Kind: c.Kind, Wire: c.Wire, Tenant: c.Tenant, Session: c.Session, Run: c.Run, User: c.User,
+		Agent: c.Agent, Tool: c.Tool, RequestID: c.RequestID, Parent: c.Parent, Stream: c.Stream, Attempt: c.Attempt(), Hop: c.Slip.Hops,
 		Generation: c.Generation, Tries: c.Slip.Tries, Accepted: some(c.Accepted), Deadline: some(c.Deadline),
 	}}
 	for key, raw := range c.Notes {
@@ -122,7 +122,8 @@ func some(t time.Time) *time.Time {
 // hiddenNote reports whether a note is internal, so that programs do not see it.
 func hiddenNote(key string) bool {
 	switch key {
-	case messages.NoteUpstreamHeaders, messages.NoteStreamTail, "mcp.call", "stageTools":
+	case messages.NoteUpstreamHeaders, messages.NoteUpstreamError, messages.NoteWireHeaders,
+		messages.NoteStreamTail, "mcp.call", "stageTools":
 		return true
 	}
 	return strings.HasPrefix(key, "bus.") || strings.HasPrefix(key, "stream.")

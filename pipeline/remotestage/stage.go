@@ -1,6 +1,6 @@
 // Package remotestage makes stages whose work a program elsewhere does: each phase is one question over NATS, in JSON,
 // and the answer is a verdict with edits. docs/writing-a-stage.md describes the wire format for authors of such
-// programs. The program gets no lease, no reply address and no credentials; the process that hosts the stage asks it.
+// programs. The program gets no reply address and no credentials; the process that hosts the stage asks it.
 package remotestage
 
 import (
@@ -43,9 +43,9 @@ type Spec struct {
 	// Again says that the after may ask for another attempt; Jumps lists the targets that the program may jump to.
 	Again bool
 	Jumps []string
-	// ApplyTo, Durable, Idempotent and Finally are those of pipeline.Stage.
-	ApplyTo                      []string
-	Durable, Idempotent, Finally bool
+	// ApplyTo and Finally are those of pipeline.Stage.
+	ApplyTo []string
+	Finally bool
 	// Reads says which bodies are sent: request and reply, or parts of them; empty: both. Writes are the fields that an
 	// answer may change.
 	Reads, Writes []string
@@ -78,7 +78,7 @@ func Stage(s Spec, ask pipeline.Requester, log *slog.Logger) pipeline.Stage {
 	}
 	out := pipeline.Stage{
 		Name: s.Name, Kind: s.Kind, Order: s.Order, Tier: s.Tier, ApplyTo: s.ApplyTo, Keep: s.Again, Jumps: s.Jumps,
-		Reads: r.looksAt(), Writes: s.Writes, Durable: s.Durable, Idempotent: s.Idempotent, Finally: s.Finally,
+		Reads: r.looksAt(), Writes: s.Writes, Finally: s.Finally,
 		SkipAbsent: s.SkipAbsent,
 		FailClosed: s.OnError == CloseErr || s.OnError != OpenErr && s.Tier != pipeline.Optional,
 		Blind: !r.reads[messages.RequestBody] && !r.reads[messages.ReplyBody] && !writes(messages.RequestBody) &&

@@ -7,6 +7,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -51,6 +52,9 @@ func (f *EventFollower) Delta(d pipeline.Delta) (out [][]byte) {
 		return nil
 	}
 	for _, e := range f.waiting {
+		if raw, ok := rawjson.Field(e, "response"); ok {
+			e = rawjson.SetField(e, "response", view.Echo(f.request, raw))
+		}
 		f.see(e)
 		out = append(out, f.number(e))
 	}
@@ -109,7 +113,11 @@ func (f *EventFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 	case c.Fault != nil:
 		return nil, cut(c.Fault.Code, "the call failed after a part of the reply had been sent: %s", c.Fault.Message)
 	}
-	reply := f.sameID(c.Reply())
+	reply := c.Reply()
+	if f.wire == messages.ResponsesWire {
+		reply = view.Echo(f.request, reply)
+	}
+	reply = f.sameID(reply)
 	all := events.Replay(f.wire, f.request, reply)
 	if len(all) == 0 {
 		fault := messages.NewFault(messages.ProviderBadReply, "the reply has no output, so it cannot be streamed; "+

@@ -21,10 +21,17 @@ func everything(t *testing.T) string {
 	m := measured(t)
 	one := func() int64 { return 1 }
 	require.NoError(t, m.Watch(Process{
-		Stages:    func() []StageState { return []StageState{{messages.Model, "audit", true}} },
-		Queues:    func() []QueueState { return []QueueState{{Queue: "model-openai", Waiting: 1}} },
-		Classes:   func() []ClassState { return []ClassState{{Kind: messages.Model, Class: "openai", Slots: 1}} },
-		Connected: func() bool { return true }, Reconnects: one, Approvals: one, Lost: one, Dead: one, Late: one, HandedBack: one, Refused: one,
+		Stages:     func() []StageState { return []StageState{{messages.Model, "audit", true}} },
+		Queues:     func() []QueueState { return []QueueState{{Queue: "model-openai", Waiting: 1}} },
+		Classes:    func() []ClassState { return []ClassState{{Kind: messages.Model, Class: "openai", Slots: 1}} },
+		Connected:  func() bool { return true },
+		Reconnects: one,
+		Approvals:  one,
+		Lost:       one,
+		Dead:       one,
+		Late:       one,
+		HandedBack: one,
+		Refused:    one,
 	}))
 	run(m, modelCall("gpt-4o"), nil)
 	c := messages.NewCall(messages.Tool, "acme", []byte(`{}`))

@@ -75,8 +75,16 @@ func newInstruments(m metric.Meter, o Options) (*instruments, error) {
 	i.callTime = i.seconds("shallot.call.duration", "from the acceptance of a call to its end", ownSeconds)
 	i.stageTime = i.seconds("shallot.stage.duration", "time that a phase of a stage ran", ownSeconds)
 	i.targetTime = i.seconds("shallot.target.duration", "time that a target ran", ownSeconds)
-	i.targetWait = i.seconds("shallot.target.wait", "time that a call waited for its target, in line and on the way", ownSeconds)
-	i.firstShown = i.seconds("shallot.stream.first.chunk", "from the way to the target to the first piece of a stream", ownSeconds)
+	i.targetWait = i.seconds(
+		"shallot.target.wait",
+		"time that a call waited for its target, in line and on the way",
+		ownSeconds,
+	)
+	i.firstShown = i.seconds(
+		"shallot.stream.first.chunk",
+		"from the way to the target to the first piece of a stream",
+		ownSeconds,
+	)
 	i.genAITime = i.seconds(genAIDuration, "duration of a request to a provider", genAISeconds)
 	i.genAIFirst = i.seconds(genAIFirstChunk, "time to the first chunk of a streamed answer", genAIFirstSecs)
 	i.genAIPer = i.seconds(genAIPerChunk, "time for each output token after the first", genAIPerOutput)
@@ -88,7 +96,9 @@ func newInstruments(m metric.Meter, o Options) (*instruments, error) {
 	i.httpTime = i.seconds(httpServer, "duration of HTTP requests", httpSeconds)
 	i.makeSeries(o)
 	i.gauge("shallot.build.info", "what runs; always 1", func() []point {
-		return []point{{1, []attribute.KeyValue{attribute.String("version", o.Version), attribute.String("go", runtime.Version())}}}
+		return []point{
+			{1, []attribute.KeyValue{attribute.String("version", o.Version), attribute.String("go", runtime.Version())}},
+		}
 	})
 	return i, i.failed
 }
@@ -126,7 +136,12 @@ func (i *instruments) makeSeries(o Options) {
 		return []attribute.KeyValue{str(kindKey, k.kind), str(resultKey, k.outcome)}
 	})
 	i.stages = newSeries(stageRun{other, other, other, other}, func(k stageRun) []attribute.KeyValue {
-		return []attribute.KeyValue{str(kindKey, k.kind), str(stageKey, k.stage), str(phaseKey, k.phase), str(verdictKey, k.verdict)}
+		return []attribute.KeyValue{
+			str(kindKey, k.kind),
+			str(stageKey, k.stage),
+			str(phaseKey, k.phase),
+			str(verdictKey, k.verdict),
+		}
 	})
 	i.inStage = newSeries(stageCode{other, other, other}, func(k stageCode) []attribute.KeyValue {
 		out := []attribute.KeyValue{str(kindKey, k.kind), str(stageKey, k.stage)}
@@ -137,8 +152,15 @@ func (i *instruments) makeSeries(o Options) {
 	})
 	hop := func(operation, kind string) func(k stageHop) []attribute.KeyValue {
 		return func(k stageHop) []attribute.KeyValue {
-			return []attribute.KeyValue{messagingSystem.String("nats"), messagingOperation.String(operation), messagingType.String(kind),
-				messagingTemplate.String(messages.Subjects{Root: o.Root}.Hop(k.kind, k.phase, k.stage)), messagingGroup.String(k.stage)}
+			return []attribute.KeyValue{
+				messagingSystem.String("nats"),
+				messagingOperation.String(operation),
+				messagingType.String(kind),
+				messagingTemplate.String(
+					messages.Subjects{Root: o.Root}.Hop(k.kind, k.phase, k.stage),
+				),
+				messagingGroup.String(k.stage),
+			}
 		}
 	}
 	i.hops = newSeries(stageHop{other, other, other}, hop("request", "send"))
@@ -148,17 +170,22 @@ func (i *instruments) makeSeries(o Options) {
 	})
 	model := func(k modelRun) []attribute.KeyValue {
 		out := []attribute.KeyValue{genAIOperation.String("chat"), genAIProvider.String(k.provider)}
-		for key, v := range map[attribute.Key]string{genAIRequestModel: k.request, genAIResponseModel: k.response, errorType: k.fault} {
-			if v != "" {
-				out = append(out, key.String(v))
+		for _, one := range []attribute.KeyValue{
+			genAIRequestModel.String(k.request), genAIResponseModel.String(k.response), errorType.String(k.fault),
+		} {
+			if one.Value.AsString() != "" {
+				out = append(out, one)
 			}
 		}
 		return append(out, o.server(k.provider)...)
 	}
 	i.models = newSeries(modelRun{other, other, other, other}, model)
-	i.usages = newSeries(modelTokens{modelRun{other, other, other, other}, other}, func(k modelTokens) []attribute.KeyValue {
-		return append(model(k.modelRun), genAITokenType.String(k.direction))
-	})
+	i.usages = newSeries(
+		modelTokens{modelRun{other, other, other, other}, other},
+		func(k modelTokens) []attribute.KeyValue {
+			return append(model(k.modelRun), genAITokenType.String(k.direction))
+		},
+	)
 	i.counted = newSeries(modelTokens{modelRun{provider: other}, other}, func(k modelTokens) []attribute.KeyValue {
 		return []attribute.KeyValue{genAIProvider.String(k.provider), genAITokenType.String(k.direction)}
 	})

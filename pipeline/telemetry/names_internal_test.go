@@ -16,11 +16,17 @@ import (
 func TestNamesAreThoseOfTheConventions(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
-		genaiconv.ClientOperationDuration{}.Name(), genaiconv.ClientTokenUsage{}.Name(),
-		genaiconv.ClientOperationTimeToFirstChunk{}.Name(), genaiconv.ClientOperationTimePerOutputChunk{}.Name(),
-		mcpconv.ClientOperationDuration{}.Name(), mcpconv.ServerOperationDuration{}.Name(),
-		messagingconv.ClientOperationDuration{}.Name(), messagingconv.ProcessDuration{}.Name(), httpconv.ServerRequestDuration{}.Name(),
-	}, []string{genAIDuration, genAITokens, genAIFirstChunk, genAIPerChunk, mcpClient, mcpServer, messagingAsk, messagingRun, httpServer})
+		genaiconv.ClientOperationDuration{}.Name(),
+		genaiconv.ClientTokenUsage{}.Name(),
+		genaiconv.ClientOperationTimeToFirstChunk{}.Name(),
+		genaiconv.ClientOperationTimePerOutputChunk{}.Name(),
+		mcpconv.ClientOperationDuration{}.Name(),
+		mcpconv.ServerOperationDuration{}.Name(),
+		messagingconv.ClientOperationDuration{}.Name(),
+		messagingconv.ProcessDuration{}.Name(),
+		httpconv.ServerRequestDuration{}.Name(),
+	}, []string{genAIDuration, genAITokens, genAIFirstChunk, genAIPerChunk, mcpClient, mcpServer,
+		messagingAsk, messagingRun, httpServer})
 	for ours, theirs := range map[attribute.Key]attribute.Key{
 		genAIOperation: semconv.GenAIOperationNameKey, genAIProvider: semconv.GenAIProviderNameKey,
 		genAIRequestModel: semconv.GenAIRequestModelKey, genAIRequestStream: semconv.GenAIRequestStreamKey,
@@ -30,15 +36,17 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 		genAITokenType: semconv.GenAITokenTypeKey, genAIInput: semconv.GenAIUsageInputTokensKey,
 		genAIOutput: semconv.GenAIUsageOutputTokensKey, genAICacheRead: semconv.GenAIUsageCacheReadInputTokensKey,
 		genAIReasoning: semconv.GenAIUsageReasoningOutputTokensKey, genAIConversation: semconv.GenAIConversationIDKey,
-		genAIAgentName: semconv.GenAIAgentNameKey, genAIToolName: semconv.GenAIToolNameKey, genAIToolType: semconv.GenAIToolTypeKey,
+		genAIAgentName: semconv.GenAIAgentNameKey, genAIToolName: semconv.GenAIToolNameKey,
+		genAIToolType:      semconv.GenAIToolTypeKey,
 		genAIToolArguments: semconv.GenAIToolCallArgumentsKey, genAIToolResult: semconv.GenAIToolCallResultKey,
 		genAIInputText: semconv.GenAIInputMessagesKey, genAIOutputText: semconv.GenAIOutputMessagesKey,
 		mcpMethod: semconv.McpMethodNameKey, messagingSystem: semconv.MessagingSystemKey,
 		messagingOperation: semconv.MessagingOperationNameKey, messagingType: semconv.MessagingOperationTypeKey,
 		messagingDestination: semconv.MessagingDestinationNameKey, messagingTemplate: semconv.MessagingDestinationTemplateKey,
 		messagingGroup: semconv.MessagingConsumerGroupNameKey, messagingID: semconv.MessagingMessageIDKey,
-		httpMethod: semconv.HTTPRequestMethodKey, httpRoute: semconv.HTTPRouteKey, httpStatus: semconv.HTTPResponseStatusCodeKey,
-		urlScheme: semconv.URLSchemeKey, urlPath: semconv.URLPathKey, clientAddress: semconv.ClientAddressKey,
+		httpMethod: semconv.HTTPRequestMethodKey, httpRoute: semconv.HTTPRouteKey,
+		httpStatus: semconv.HTTPResponseStatusCodeKey,
+		urlScheme:  semconv.URLSchemeKey, urlPath: semconv.URLPathKey, clientAddress: semconv.ClientAddressKey,
 		protocolVer: semconv.NetworkProtocolVersionKey, userAgent: semconv.UserAgentOriginalKey,
 		serverAddress: semconv.ServerAddressKey, serverPort: semconv.ServerPortKey, errorType: semconv.ErrorTypeKey,
 	} {

@@ -24,16 +24,24 @@ func (t *Telemetry) Root() func(kind messages.Kind) messages.Trace {
 		return nil
 	}
 	return func(kind messages.Kind) messages.Trace {
-		ctx, span := t.tracer.Start(background, "accept "+string(kind), trace.WithSpanKind(trace.SpanKindProducer),
-			trace.WithAttributes(messagingSystem.String("nats"), messagingOperation.String("create"), messagingType.String("create"),
-				messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind, false))))
+		ctx, span := t.tracer.Start(
+			background,
+			"accept "+string(kind),
+			trace.WithSpanKind(trace.SpanKindProducer),
+			trace.WithAttributes(
+				messagingSystem.String("nats"),
+				messagingOperation.String("create"),
+				messagingType.String("create"),
+				messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind)),
+			),
+		)
 		defer span.End()
 		return traceOf(ctx)
 	}
 }
 
-// Stage returns the stage with a span around each of its phases, where traces are on. A span is made by the process that
-// runs the phase.
+// Stage returns the stage with a span around each of its phases, where traces are on. A span is made by the process
+// that runs the phase.
 func (t *Telemetry) Stage(s pipeline.Stage) pipeline.Stage {
 	if !t.Traces() {
 		return s
@@ -52,10 +60,23 @@ func (t *Telemetry) phase(s pipeline.Stage, phase messages.Phase, run pipeline.F
 			return run(ctx, c)
 		}
 		subject := messages.Subjects{Root: t.opts.Root}.Hop(c.Kind, phase, s.Name)
-		ctx, span := t.tracer.Start(under(ctx, c.Trace), "process "+subject, trace.WithSpanKind(trace.SpanKindConsumer),
-			trace.WithAttributes(messagingSystem.String("nats"), messagingOperation.String("process"), messagingType.String("process"),
-				messagingTemplate.String(subject), messagingDestination.String(subject), messagingGroup.String(s.Name),
-				callKey.String(c.ID), stageAttr.String(s.Name), phaseAttr.String(string(phase)), attemptAttr.Int(c.Attempt())))
+		ctx, span := t.tracer.Start(
+			under(ctx, c.Trace),
+			"process "+subject,
+			trace.WithSpanKind(trace.SpanKindConsumer),
+			trace.WithAttributes(
+				messagingSystem.String("nats"),
+				messagingOperation.String("process"),
+				messagingType.String("process"),
+				messagingTemplate.String(subject),
+				messagingDestination.String(subject),
+				messagingGroup.String(s.Name),
+				callKey.String(c.ID),
+				stageAttr.String(s.Name),
+				phaseAttr.String(string(phase)),
+				attemptAttr.Int(c.Attempt()),
+			),
+		)
 		outer := c.Trace
 		c.Trace = traceOf(ctx)
 		defer func() { c.Trace = outer; span.End() }()
@@ -92,12 +113,21 @@ func (t *Telemetry) Target(kind messages.Kind, class string, target pipeline.Tar
 	})
 }
 
-func (t *Telemetry) traced(ctx context.Context, kind messages.Kind, class string, target pipeline.Target, c *messages.Call,
-	emit pipeline.Emit) error {
+func (t *Telemetry) traced(
+	ctx context.Context,
+	kind messages.Kind,
+	class string,
+	target pipeline.Target,
+	c *messages.Call,
+	emit pipeline.Emit,
+) error {
 	name, set := t.runSpan(kind, class, c)
 	var before string
 	if c.Noted(messages.NoteTargetSpan, &before) {
-		set = append(set, trace.WithLinks(trace.Link{SpanContext: spanOf(before), Attributes: []attribute.KeyValue{linkKey.String("retry")}}))
+		set = append(
+			set,
+			trace.WithLinks(trace.Link{SpanContext: spanOf(before), Attributes: []attribute.KeyValue{linkKey.String("retry")}}),
+		)
 	}
 	ctx, span := t.tracer.Start(under(ctx, c.Trace), name, set...)
 	outer, request := c.Trace, c.Request()
@@ -151,9 +181,19 @@ func (t *Telemetry) runSpan(kind messages.Kind, class string, c *messages.Call) 
 			}
 		}
 		about = append(about, t.opts.server(class)...)
-		return strings.TrimSpace("chat " + model), []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about...)}
+		return strings.TrimSpace(
+				"chat " + model,
+			), []trace.SpanStartOption{
+				trace.WithSpanKind(trace.SpanKindClient),
+				trace.WithAttributes(about...),
+			}
 	case messages.Tool:
-		about = append(about, genAIOperation.String("execute_tool"), genAIToolName.String(c.Tool), genAIToolType.String("function"))
+		about = append(
+			about,
+			genAIOperation.String("execute_tool"),
+			genAIToolName.String(c.Tool),
+			genAIToolType.String("function"),
+		)
 		spanKind := trace.SpanKindInternal
 		if mcpClass(class) {
 			spanKind = trace.SpanKindClient
@@ -164,8 +204,10 @@ func (t *Telemetry) runSpan(kind messages.Kind, class string, c *messages.Call) 
 		}
 		return "execute_tool " + c.Tool, []trace.SpanStartOption{trace.WithSpanKind(spanKind), trace.WithAttributes(about...)}
 	}
-	return "invoke_agent " + c.Agent, []trace.SpanStartOption{trace.WithAttributes(append(about, genAIOperation.String("invoke_agent"),
-		genAIAgentName.String(c.Agent))...)}
+	return "invoke_agent " + c.Agent, []trace.SpanStartOption{
+		trace.WithAttributes(append(about, genAIOperation.String("invoke_agent"),
+			genAIAgentName.String(c.Agent))...),
+	}
 }
 
 // mcpClass reports whether the class is that of an MCP server's tools.
@@ -184,17 +226,17 @@ func (t *Telemetry) modelEnd(span trace.Span, c *messages.Call, request []byte, 
 		return
 	}
 	reply := c.Reply()
+	model, u := chat.Answered(reply)
 	var finish []string
 	for _, choice := range chat.Choices(reply) {
 		if reason, has := rawjson.FieldString(choice.Raw, "finish_reason"); has {
 			finish = append(finish, reason)
 		}
 	}
-	set := []attribute.KeyValue{genAIResponseModel.String(chat.ModelName(reply)), genAIFinish.StringSlice(finish)}
+	set := []attribute.KeyValue{genAIResponseModel.String(model), genAIFinish.StringSlice(finish)}
 	if id, has := rawjson.FieldString(reply, "id"); has {
 		set = append(set, genAIResponseID.String(id))
 	}
-	u := chat.UsageOf(reply)
 	for key, n := range map[attribute.Key]int64{genAIInput: u.Input, genAIOutput: u.Output, genAICacheRead: u.CacheRead,
 		genAIReasoning: u.Reasoning} {
 		if n > 0 {

@@ -73,13 +73,20 @@ func installation(t *testing.T, m *Telemetry, target pipeline.TargetFunc, stages
 // retrying asks for one more attempt after a fault.
 func retrying() pipeline.Stage {
 	pass := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
-	return pipeline.Stage{Name: "retry", Kind: messages.Model, Order: 50, Keep: true, Reads: []string{"reply"}, Before: pass,
+	return pipeline.Stage{
+		Name:   "retry",
+		Kind:   messages.Model,
+		Order:  50,
+		Keep:   true,
+		Reads:  []string{"reply"},
+		Before: pass,
 		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			if c.Fault != nil && c.Attempt() == 1 {
 				return pipeline.Again(0), nil
 			}
 			return pipeline.Continue(), nil
-		}}
+		},
+	}
 }
 
 func failsOnce(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
@@ -89,15 +96,21 @@ func failsOnce(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		return f
 	}
 	c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: "openai", Model: "gpt-4o", FirstMicros: 250_000})
-	c.SetReply([]byte(`{"id":"r1","model":"gpt-4o-2024","choices":[{"finish_reason":"stop","message":{"role":"assistant","content":"` +
-		secret + `"}}],"usage":{"prompt_tokens":100,"completion_tokens":31,"prompt_tokens_details":{"cached_tokens":64}}}`))
+	c.SetReply(
+		[]byte(
+			`{"id":"r1","model":"gpt-4o-2024","choices":[{"finish_reason":"stop","message":{"role":"assistant","content":"` +
+				secret + `"}}],"usage":{"prompt_tokens":100,"completion_tokens":31,"prompt_tokens_details":{"cached_tokens":64}}}`,
+		),
+	)
 	return nil
 }
 
 func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 	t.Helper()
 	r.Kind, r.Deadline = messages.Model, time.Now().Add(20*time.Second)
-	r.Body = []byte(`{"model":"gpt-4o","temperature":0.5,"max_tokens":9,"messages":[{"role":"user","content":"` + secret + `"}]}`)
+	r.Body = []byte(
+		`{"model":"gpt-4o","temperature":0.5,"max_tokens":9,"messages":[{"role":"user","content":"` + secret + `"}]}`,
+	)
 	p, err := n.Accept(t.Context(), r)
 	require.NoError(t, err)
 	end, err := p.Wait(t.Context(), nil)
@@ -108,7 +121,14 @@ func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 // tree waits for so many spans and returns them as lines, each indented below its parent; all must be of one trace.
 func tree(t *testing.T, spans *tracetest.InMemoryExporter, n int) (lines []string, by map[string]tracetest.SpanStub) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 10*time.Second, time.Millisecond, "%d spans", n)
+	require.Eventually(
+		t,
+		func() bool { return len(spans.GetSpans()) >= n },
+		10*time.Second,
+		time.Millisecond,
+		"%d spans",
+		n,
+	)
 	all := spans.GetSpans()
 	require.Len(t, all, n)
 	slices.SortFunc(all, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
@@ -166,14 +186,22 @@ func TestOneCallIsOneTree(t *testing.T) {
 			require.Equal(t, "provider_limited", attributes(first)[errorType])
 			require.Equal(t, first.SpanContext.SpanID(), second.Links[0].SpanContext.SpanID())
 			got := attributes(second)
-			for key, want := range map[attribute.Key]any{genAIOperation: "chat", genAIProvider: "openai", genAIRequestModel: "gpt-4o",
+			for key, want := range map[attribute.Key]any{
+				genAIOperation: "chat", genAIProvider: "openai", genAIRequestModel: "gpt-4o",
 				genAITemperature: 0.5, genAIMaxTokens: int64(9), genAIResponseModel: "gpt-4o-2024", genAIResponseID: "r1",
 				genAIFinish: []string{"stop"}, genAIInput: int64(100), genAIOutput: int64(31), genAICacheRead: int64(64),
 				genAIFirst: 0.25, genAIConversation: "s1", serverAddress: "api.example.com", serverPort: int64(443)} {
 				require.Equal(t, want, got[key], key)
 			}
-			require.Equal(t, []any{end.ID, "acme", int64(2)},
-				[]any{attributes(by["call model"])[callKey], attributes(by["call model"])[tenantKey], attributes(by["call model"])[attempts]})
+			require.Equal(
+				t,
+				[]any{end.ID, "acme", int64(2)},
+				[]any{
+					attributes(by["call model"])[callKey],
+					attributes(by["call model"])[tenantKey],
+					attributes(by["call model"])[attempts],
+				},
+			)
 			for _, s := range by {
 				for k, v := range attributes(s) {
 					require.NotContains(t, fmt.Sprint(v), secret, "%s of %s", k, s.Name)
@@ -192,8 +220,12 @@ func TestACallWithoutATraceHasARootOfItsOwn(t *testing.T) {
 	ended(t, n, pipeline.Request{})
 	lines, by := tree(t, spans, 3)
 	require.Equal(t, []string{"producer accept model", "  internal call model", "    client chat gpt-4o"}, lines)
-	require.JSONEq(t, `[{"role":"user","parts":[{"type":"text","content":"`+secret+`"}]}]`, attributes(by["chat gpt-4o"])[genAIInputText].(string),
-		"texts are in spans where that is configured")
+	require.JSONEq(
+		t,
+		`[{"role":"user","parts":[{"type":"text","content":"`+secret+`"}]}]`,
+		attributes(by["chat gpt-4o"])[genAIInputText].(string),
+		"texts are in spans where that is configured",
+	)
 	spans.Reset()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	ended(t, n, pipeline.Request{Trace: messages.Trace{Parent: parent}})
@@ -204,11 +236,15 @@ func TestACallWithoutATraceHasARootOfItsOwn(t *testing.T) {
 func TestToolsHaveSpansOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	m, spans := traced(t, true, sdktrace.AlwaysSample())
-	target := m.Target(messages.Tool, "mcp-files", pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-		c.Note(messages.NoteIsError, true)
-		c.SetReply([]byte(`"no such file"`))
-		return nil
-	}))
+	target := m.Target(
+		messages.Tool,
+		"mcp-files",
+		pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			c.Note(messages.NoteIsError, true)
+			c.SetReply([]byte(`"no such file"`))
+			return nil
+		}),
+	)
 	c := messages.NewCall(messages.Tool, "acme", []byte(`{"path":"x"}`))
 	c.Tool, c.Trace.Parent = "read_file", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	require.NoError(t, target.Do(t.Context(), c, nil))
@@ -216,7 +252,22 @@ func TestToolsHaveSpansOfTheirOwn(t *testing.T) {
 	require.Equal(t, "execute_tool read_file", s.Name)
 	require.Equal(t, trace.SpanKindClient, s.SpanKind)
 	got := attributes(s)
-	require.Equal(t, []any{"execute_tool", "read_file", "tools/call", "tool_error", `{"path":"x"}`, `"no such file"`},
-		[]any{got[genAIOperation], got[genAIToolName], got[mcpMethod], got[errorType], got[genAIToolArguments], got[genAIToolResult]})
-	require.Equal(t, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", c.Trace.Parent, "the call's own trace stays")
+	require.Equal(
+		t,
+		[]any{"execute_tool", "read_file", "tools/call", "tool_error", `{"path":"x"}`, `"no such file"`},
+		[]any{
+			got[genAIOperation],
+			got[genAIToolName],
+			got[mcpMethod],
+			got[errorType],
+			got[genAIToolArguments],
+			got[genAIToolResult],
+		},
+	)
+	require.Equal(
+		t,
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		c.Trace.Parent,
+		"the call's own trace stays",
+	)
 }

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -61,13 +60,16 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 		set = append(set, trace.WithAttributes(genAIOperation.String("invoke_agent"), genAIAgentName.String(c.Agent)))
 	}
 	if how.Durable {
-		subject := messages.Subjects{Root: w.opts.Root}.Entry(c.Kind, false)
+		subject := messages.Subjects{Root: w.opts.Root}.Entry(c.Kind)
 		set = append(set, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(messagingSystem.String("nats"),
 			messagingOperation.String("process"), messagingType.String("process"), messagingTemplate.String(subject),
 			messagingID.String(c.ID)))
 	}
 	if before := trace.SpanContextFromContext(ctx); how.Again && before.IsValid() {
-		set = append(set, trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}))
+		set = append(
+			set,
+			trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}),
+		)
 	}
 	ctx, span := w.tracer.Start(ctx, name, set...)
 	if !span.IsRecording() {
@@ -79,7 +81,8 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 // aboutCall says of a call what it may be found by.
 func aboutCall(c *messages.Call) []attribute.KeyValue {
 	out := []attribute.KeyValue{callKey.String(c.ID), tenantKey.String(c.Tenant)}
-	for key, v := range map[attribute.Key]string{requestKey: c.RequestID, parentKey: c.Parent, genAIConversation: c.Session, runKey: c.Run,
+	for key, v := range map[attribute.Key]string{
+		requestKey: c.RequestID, parentKey: c.Parent, genAIConversation: c.Session, runKey: c.Run,
 		toolKey: c.Tool} {
 		if v != "" {
 			out = append(out, key.String(v))
@@ -162,31 +165,29 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 	}
 	switch {
 	case c.Kind == messages.Model && t.Facts.Provider != "":
-		m.model(c, t.Facts, fault, took)
+		m.model(t, fault, took)
 	case c.Kind == messages.Tool && mcpClass(t.Class):
 		m.mcpTime.Record(background, took.Seconds(), m.tools.of(toolRun{"tools/call", c.Tool, fault}))
 	}
 }
 
 // model measures a request to a provider.
-func (m *instruments) model(c *messages.Call, f messages.TargetRun, fault string, took time.Duration) {
+func (m *instruments) model(t pipeline.TargetRun, fault string, took time.Duration) {
+	f := t.Facts
 	run := modelRun{provider: f.Provider, request: m.modelNames.label(f.Model, fault == ""), fault: fault}
-	var usage chat.Usage
 	if fault == "" {
-		reply := c.Reply()
-		run.response = m.modelNames.label(chat.ModelName(reply), true)
-		usage = chat.UsageOf(reply)
+		run.response = m.modelNames.label(t.Model, true)
 	}
 	at := m.models.of(run)
 	m.genAITime.Record(background, took.Seconds(), at)
 	if first := time.Duration(f.FirstMicros) * time.Microsecond; first > 0 {
 		m.genAIFirst.Record(background, first.Seconds(), at)
-		if usage.Output > 1 {
-			m.genAIPer.Record(background, (took-first).Seconds()/float64(usage.Output-1), at)
+		if t.Usage.Output > 1 {
+			m.genAIPer.Record(background, (took-first).Seconds()/float64(t.Usage.Output-1), at)
 		}
 	}
-	m.used(run, "input", usage.Input)
-	m.used(run, "output", usage.Output)
+	m.used(run, "input", t.Usage.Input)
+	m.used(run, "output", t.Usage.Output)
 }
 
 func (m *instruments) used(run modelRun, direction string, n int64) {
@@ -209,7 +210,9 @@ func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
 		return
 	}
 	set := []attribute.KeyValue{attempts.Int(c.Slip.Tries), stateKey.String(how.String())}
-	for key, note := range map[attribute.Key]string{stoppedBy: messages.NoteStopper, degradedKey: messages.NoteDegraded, cacheKey: messages.NoteModelCache} {
+	for key, note := range map[attribute.Key]string{
+		stoppedBy: messages.NoteStopper, degradedKey: messages.NoteDegraded, cacheKey: messages.NoteModelCache,
+	} {
 		var v string
 		if c.Noted(note, &v) && v != "" {
 			set = append(set, key.String(v))

@@ -33,8 +33,8 @@ func schemeOf(r *http.Request) string {
 }
 
 // Request begins an HTTP request: what its handlers do is below its span, because they read the trace from the headers
-// that it has from now on. done is to be called at its end, with the pattern of the route that matched, or none, and the
-// status.
+// that it has from now on. done is to be called at its end, with the pattern of the route that matched, or none, and
+// the status.
 func (t *Telemetry) Request(r *http.Request) (ctx context.Context, done func(route string, status int)) {
 	if !t.On() {
 		return r.Context(), func(string, int) {}
@@ -68,8 +68,12 @@ func (t *Telemetry) requestSpan(r *http.Request) (context.Context, trace.Span) {
 	if t.tracer == nil {
 		return r.Context(), nil
 	}
-	about := []attribute.KeyValue{httpMethod.String(methodOf(r)), urlPath.String(r.URL.Path), urlScheme.String(schemeOf(r)),
-		protocolVer.String(strconv.Itoa(r.ProtoMajor) + "." + strconv.Itoa(r.ProtoMinor))}
+	about := []attribute.KeyValue{
+		httpMethod.String(methodOf(r)),
+		urlPath.String(r.URL.Path),
+		urlScheme.String(schemeOf(r)),
+		protocolVer.String(strconv.Itoa(r.ProtoMajor) + "." + strconv.Itoa(r.ProtoMinor)),
+	}
 	if host, port, err := net.SplitHostPort(r.Host); err == nil {
 		about = append(about, serverAddress.String(host))
 		if n, err := strconv.Atoi(port); err == nil {
@@ -94,9 +98,28 @@ func (t *Telemetry) requestSpan(r *http.Request) (context.Context, trace.Span) {
 }
 
 // mcpMethods are the requests of MCP clients.
-var mcpMethods = []string{"completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list", "resources/list",
-	"resources/read", "resources/subscribe", "resources/templates/list", "resources/unsubscribe", "server/discover", "subscriptions/listen",
-	"tools/call", "tools/list", "tasks/get", "tasks/list", "tasks/cancel", "tasks/result", "tasks/update"}
+var mcpMethods = []string{
+	"completion/complete",
+	"initialize",
+	"logging/setLevel",
+	"ping",
+	"prompts/get",
+	"prompts/list",
+	"resources/list",
+	"resources/read",
+	"resources/subscribe",
+	"resources/templates/list",
+	"resources/unsubscribe",
+	"server/discover",
+	"subscriptions/listen",
+	"tools/call",
+	"tools/list",
+	"tasks/get",
+	"tasks/list",
+	"tasks/cancel",
+	"tasks/result",
+	"tasks/update",
+}
 
 // Served measures a request of an MCP client, by its method and, for a call of a tool that there is, its name.
 func (t *Telemetry) Served(method, tool, fault string, took time.Duration) {

@@ -199,7 +199,7 @@ func (d *Definition) Fingerprint() string {
 // Ref is name@version.
 func (d *Definition) Ref() string { return d.Name + "@" + d.Version }
 
-// Class is the tool's work queue: its concurrency group, else its executor.
+// Class is the class of the tool's work: its concurrency group, else its executor.
 func (d *Definition) Class() string {
 	switch {
 	case d.ConcurrencyGroup != "":

@@ -201,7 +201,7 @@ type Effective struct {
 	// Retry is the tool's own policy, or nil where the retry stage's default holds.
 	Retry   *RetryPolicy
 	Timeout time.Duration
-	// Unguarded says that no intent record is needed: the tool reads, is idempotent, or honours the key itself.
+	// Unguarded says that no begun record is needed: the tool reads, is idempotent, or honours the key itself.
 	Unguarded bool
 	Check     string
 }

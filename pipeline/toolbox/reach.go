@@ -15,7 +15,7 @@ import (
 type Reach struct {
 	Networks []netip.Prefix // beside the public internet
 	Subjects messages.Subjects
-	Classes  []string // work queues; an MCP server has one
+	Classes  []string // of work; an MCP server has one
 }
 
 // Check refuses what a definition of the API must not name (private addresses, subjects of this installation) and what

@@ -17,6 +17,7 @@ func (s *Server) addControl(t *router, addr string) {
 		t.add("/api/debug/interceptor/{name}/enable", methods{http.MethodPost: s.operator(addr, s.switchTo(true))})
 		t.add("/api/debug/interceptor/{name}/disable", methods{http.MethodPost: s.operator(addr, s.switchTo(false))})
 	}
+	s.addDead(t, addr)
 	s.addCalls(t, addr)
 	for _, e := range s.Extra {
 		switch {

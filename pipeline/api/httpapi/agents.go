@@ -80,7 +80,7 @@ func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identit
 	case !id.MayAgent(agent):
 		fault = api.Forbidden("the key may not use agent %q", agent).At("agent")
 	case !s.knowsAgent(agent):
-		fault = messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists those that there are", agent).At("agent").From("entry")
+		fault = messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", agent).At("agent").From("entry")
 	}
 	if fault != nil {
 		writeFault(w, fault)

@@ -78,8 +78,8 @@ func (s *Server) getCall(w http.ResponseWriter, r *http.Request, _ api.Identity)
 	writeValue(w, http.StatusOK, calls.Whole(parts))
 }
 
-// followCalls is GET /api/events: what happens, as server-sent events by the kind of news. A reader that is too slow, or has
-// more news in a second than a person reads, hears how many it missed.
+// followCalls is GET /api/events: what happens, as server-sent events by the kind of news. A reader that is too slow,
+// or has more news in a second than a person reads, hears how many it missed.
 func (s *Server) followCalls(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {

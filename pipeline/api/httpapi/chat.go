@@ -13,6 +13,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
@@ -67,6 +68,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	if err != nil {
 		s.notEnded(w, r, pending.ID(), err)
 		return
+	}
+	if _, text := c.ReplyText(); req.Wire == messages.ResponsesWire && c.HasReply() && !text {
+		c.SetReply(view.Echo(req.Body, c.Reply()))
 	}
 	s.finish(w, r, c)
 }

@@ -9,10 +9,12 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// Check is one condition of readiness. Reason says why it fails, or what was found.
+// Check is one condition of readiness. Reason says why it fails, or what was found. State is degraded or unknown where
+// that does not make the gateway unready.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
+	State  string `json:"state,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -44,8 +46,11 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	status, word := http.StatusOK, "ok"
 	for _, c := range checks {
-		if !c.OK {
+		switch {
+		case !c.OK:
 			status, word = http.StatusServiceUnavailable, "unavailable"
+		case c.State != "" && status == http.StatusOK:
+			word = "degraded"
 		}
 	}
 	api.WriteJSON(w, status, append(rawjson.Encode(struct {

@@ -154,7 +154,7 @@ func (s *Server) wrap(t *router) http.Handler {
 				a.status = messages.Cancelled.Info().Status // for the log; the caller does not read it
 			}
 			done(r.Pattern, a.status)
-			s.Log.Log(r.Context(), levelOf(r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
+			s.Log.Log(r.Context(), levelOf(r.Method, r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
 				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
@@ -184,9 +184,12 @@ func (s *Server) wrap(t *router) http.Handler {
 	})
 }
 
-// levelOf is the level of a request's line in the log. Probes come every few seconds and say nothing while all is well.
-func levelOf(path string, status int) slog.Level {
-	if slices.Contains(probes, path) && status < http.StatusBadRequest {
+// levelOf is the level of a request's line in the log. Probes and pages come every few seconds to see how things are,
+// and say nothing while all is well.
+func levelOf(method, path string, status int) slog.Level {
+	polls := slices.Contains(probes, path) || path == "/metrics" || method == http.MethodGet &&
+		slices.ContainsFunc([]string{"/api/", "/ui/", "/v1/results/", "/v1/approvals"}, func(p string) bool { return strings.HasPrefix(path, p) })
+	if polls && status < http.StatusBadRequest {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

@@ -88,6 +88,7 @@ type Deps struct {
 	Entry       pipeline.Entry
 	Models      func(ctx context.Context) []ModelInfo
 	Control     pipeline.Control
+	Dead        pipeline.DeadLetters
 	Tools       ToolService
 	Approvals   api.ApprovalService
 	Ready       func(ctx context.Context) []Check

@@ -77,10 +77,7 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	by := "nats"
-	if user := m.Header.Get("Shallot-User"); user != "" {
-		by += "/" + headerValue(user)[:min(len(user), 256)]
-	}
+	by := by(m)
 	ctx := api.WithOrigin(context.Background(), "nats "+m.Subject)
 	decision, err := s.Calls.DecideInOneWord(ctx, tenant, call, answer, by)
 	switch {
@@ -96,6 +93,14 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 			By       string `json:"by"`
 		}{call, "decided", decision, by}))
 	}
+}
+
+// by is who asks: a message says no more of it than its sender wants.
+func by(m *nats.Msg) string {
+	if user := m.Header.Get("Shallot-User"); user != "" {
+		return "nats/" + headerValue(user)[:min(len(user), 256)]
+	}
+	return "nats"
 }
 
 // readAnswer reads the call and the answer to its question.

@@ -26,6 +26,7 @@ type Verb struct {
 type Query struct {
 	Tenant  string
 	Session string // header Shallot-Session
+	By      string // who asks, for the audit
 	Body    []byte
 }
 
@@ -70,9 +71,9 @@ func (s *Server) serveVerb(m *nats.Msg, tenant string, v Verb) {
 		s.reply(m, refusal(m.Reply, f))
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), verbTime)
+	ctx, cancel := context.WithTimeout(api.WithOrigin(context.Background(), "nats "+m.Subject), verbTime)
 	defer cancel()
-	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), Body: m.Data})
+	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), By: by(m), Body: m.Data})
 	if err != nil {
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return

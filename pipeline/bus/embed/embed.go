@@ -86,6 +86,9 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
+// Locked reports whether no other process can have the directory.
+func (s *Server) Locked() bool { return s.lock != nil }
+
 // Shutdown shuts the server down and lets go of its directory.
 func (s *Server) Shutdown() {
 	s.Server.Shutdown()

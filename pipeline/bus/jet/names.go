@@ -1,13 +1,13 @@
 package jet
 
-// Streams of one installation (contracts T3).
+// Streams of one installation.
 const (
 	CallsStream = "SHALLOT_CALLS"
 	AuditStream = "SHALLOT_AUDIT"
 	DeadStream  = "SHALLOT_DEAD"
 )
 
-// Buckets of one installation (contracts T3).
+// Buckets of one installation.
 const (
 	ResultsBucket     = "shallot_results"
 	IdempotencyBucket = "shallot_idempotency"

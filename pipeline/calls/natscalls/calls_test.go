@@ -23,7 +23,9 @@ import (
 const secret = "my card is 4111 1111 1111 1111"
 
 func secretRequest() []byte {
-	return rawjson.Encode(map[string]any{"model": "gpt-4o", "messages": []any{map[string]string{"role": "user", "content": secret}}})
+	return rawjson.Encode(
+		map[string]any{"model": "gpt-4o", "messages": []any{map[string]string{"role": "user", "content": secret}}},
+	)
 }
 
 // editing is a stage that adds a message and asks once for another attempt.
@@ -58,7 +60,8 @@ func flaky() pipeline.TargetFunc {
 	}
 }
 
-// The story of a call over three processes says who did what, how often, and what was wrong, without a word of the call.
+// The story of a call over three processes says who did what, how often, and what was wrong, without a word of the
+// call.
 func TestTheStoryOfACallNamesEveryStepAndNoWordOfTheCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, natscalls.Limits{})
@@ -80,12 +83,20 @@ func TestTheStoryOfACallNamesEveryStepAndNoWordOfTheCall(t *testing.T) {
 	for _, st := range s.Steps {
 		way = append(way, st.Stage+string(st.Phase)+st.Class+" "+st.Verdict+st.Outcome+" by "+st.Member)
 	}
-	require.Equal(t, []string{"editbefore Continue by staff", "openai provider_error by models", "editafter Again by staff",
-		"openai ok by models", "editafter Continue by staff"}, way)
+	require.Equal(
+		t,
+		[]string{"editbefore Continue by staff", "openai provider_error by models", "editafter Again by staff",
+			"openai ok by models", "editafter Continue by staff"},
+		way,
+	)
 	require.Equal(t, "status=500: the model melted", s.Steps[1].Error)
 	require.Positive(t, s.Steps[3].Micros)
 	require.EqualValues(t, 1000, s.Steps[2].Delay)
-	require.Equal(t, []calls.Change{{Body: "request", Op: "add", At: "/metadata", Now: len(`{"a":"` + secret + `"}`)}}, s.Steps[0].Changes)
+	require.Equal(
+		t,
+		[]calls.Change{{Body: "request", Op: "add", At: "/metadata", Now: len(`{"a":"` + secret + `"}`)}},
+		s.Steps[0].Changes,
+	)
 	m := <-heard
 	require.Equal(t, "shallot.v1.event.end.model.acme.ok."+end.ID, m.Subject, "nobody looks on, so one event tells all")
 	require.NotContains(t, string(m.Data), "4111")

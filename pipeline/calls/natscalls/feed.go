@@ -19,7 +19,8 @@ const (
 )
 
 // Follow tells of every event until ctx ends or tell returns an error, and has single steps told as long as it runs. A
-// tenant binds it to the events of that tenant. Every few seconds it tells of nothing, as a sign of life. It returns tell's error, or that of ctx.
+// tenant binds it to the events of that tenant. Every few seconds it tells of nothing, as a sign of life. It returns
+// tell's error, or that of ctx.
 func (l *Lookup) Follow(ctx context.Context, tenant string, tell func(n calls.News) error) error {
 	in := make(chan *nats.Msg, feedBuffer)
 	sub, err := l.conn.ChanSubscribe(l.subjects.EventAll(), in)

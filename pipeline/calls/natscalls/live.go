@@ -34,7 +34,12 @@ func interest(s messages.Subjects) string { return s.Control("control", "watch")
 
 // Serve has a recorder answer those who ask for running calls, and hear who looks on, until stop is called. guard wraps
 // what answers a request, so that answers go to inboxes only.
-func Serve(nc *nats.Conn, root string, r *calls.Recorder, guard func(nats.MsgHandler) nats.MsgHandler) (stop func(), err error) {
+func Serve(
+	nc *nats.Conn,
+	root string,
+	r *calls.Recorder,
+	guard func(nats.MsgHandler) nats.MsgHandler,
+) (stop func(), err error) {
 	s := messages.Subjects{Root: root}
 	answer := func(m *nats.Msg) {
 		var q ask

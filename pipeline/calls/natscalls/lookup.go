@@ -76,12 +76,20 @@ func cursor(q calls.Query) (uint64, error) {
 
 // mayRun reports whether a running call can match.
 func mayRun(q calls.Query) bool {
-	return q.Outcome == "" && (q.State == "" || q.State == calls.Running) && (q.Until.IsZero() || time.Now().Before(q.Until))
+	return q.Outcome == "" && (q.State == "" || q.State == calls.Running) &&
+		(q.Until.IsZero() || time.Now().Before(q.Until))
 }
 
-// ended adds calls from the stream, from its end backwards. The stream is read in spans, which grow as long as they hold
-// little that matches.
-func (l *Lookup) ended(ctx context.Context, q calls.Query, before uint64, limit int, seen map[string]bool, page *calls.Page) error {
+// ended adds calls from the stream, from its end backwards. The stream is read in spans, which grow as long as they
+// hold little that matches.
+func (l *Lookup) ended(
+	ctx context.Context,
+	q calls.Query,
+	before uint64,
+	limit int,
+	seen map[string]bool,
+	page *calls.Page,
+) error {
 	subject := l.subjects.Stories(q.Kind, q.Tenant, token(q), "")
 	high, err := l.newest(ctx, q, subject, before)
 	if err != nil || high == 0 {
@@ -176,15 +184,16 @@ func (s stored) story() (out calls.Story, ok bool) {
 	return out, json.Unmarshal(s.data, &out) == nil
 }
 
-// Get returns the parts of one call's story, the oldest first; the last says how it stands. An empty tenant means any. A
-// call of which nothing is known, or of another tenant, is the fault not_found.
+// Get returns the parts of one call's story, the oldest first; the last says how it stands. An empty tenant means any.
+// A call of which nothing is known, or of another tenant, is the fault not_found.
 func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]calls.Story, error) {
 	running, _ := l.running(ctx, ask{Tenant: tenant, Call: call})
 	var parts []calls.Story
 	if l.kept {
 		found, err := read(ctx, l.conn, get{Seq: 1, Next: l.subjects.Stories("", tenant, "", call), Batch: mostParts})
 		if err != nil && (len(running) == 0 || !errors.Is(err, errNoAnswer)) {
-			return nil, messages.NewFault(messages.StoreUnavailable, "the stories of calls cannot be read: %v", err).From("entry")
+			return nil, messages.NewFault(messages.StoreUnavailable, "the stories of calls cannot be read: %v", err).
+				From("entry")
 		}
 		for _, one := range found {
 			if s, ok := one.story(); ok && s.Call == call {
@@ -196,7 +205,9 @@ func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]calls.Story, e
 		parts = append(parts, running...)
 	}
 	if len(parts) == 0 {
-		return nil, messages.NewFault(messages.NotFound, "nothing is known of call %s; stories are kept for a while only", call).From("entry")
+		return nil, messages.NewFault(messages.NotFound,
+			"nothing is known of call %s; stories are kept for a while only", call).
+			From("entry")
 	}
 	return parts, nil
 }

@@ -51,7 +51,12 @@ func TestASampleLeavesOutNoFault(t *testing.T) {
 		require.NoError(t, err)
 		return len(page.Calls)
 	}
-	require.Eventually(t, func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 },
+		5*time.Second,
+		10*time.Millisecond,
+	)
 	well := count(calls.Query{Outcome: calls.OK})
 	require.Greater(t, well, 50)
 	require.Less(t, well, 150, "both recorders told of the same calls, which a list shows once")
@@ -66,16 +71,26 @@ func TestTextsAreKeptOnlyBehindTheStageThatTakesPersonalDataOut(t *testing.T) {
 	watch := r.Owns(c, pipeline.Ownership{})
 	for i, stage := range []string{"outer", "pii", "inner"} {
 		c.SetRequest([]byte(`{"model":"gpt-4o","messages":[],"step":"` + stage + `"}`))
-		watch.Ran(c, pipeline.PhaseRun{Report: pipeline.Report{Stage: stage, Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue()},
-			Began: time.Now()})
+		watch.Ran(
+			c,
+			pipeline.PhaseRun{
+				Report: pipeline.Report{Stage: stage, Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue()},
+				Began:  time.Now(),
+			},
+		)
 		_ = i
 	}
 	c.SetReply([]byte(`{"a":1}`))
 	watch.Target(c, pipeline.TargetRun{Began: time.Now()})
 	for _, stage := range []string{"inner", "pii", "outer"} {
 		c.SetReply([]byte(`{"a":"` + stage + `"}`))
-		watch.Ran(c, pipeline.PhaseRun{Report: pipeline.Report{Stage: stage, Phase: messages.After, Attempt: 1, Verdict: pipeline.Continue()},
-			Began: time.Now()})
+		watch.Ran(
+			c,
+			pipeline.PhaseRun{
+				Report: pipeline.Report{Stage: stage, Phase: messages.After, Attempt: 1, Verdict: pipeline.Continue()},
+				Began:  time.Now(),
+			},
+		)
 	}
 	watch.Left(c, pipeline.Ended)
 	var seen []string
@@ -84,8 +99,12 @@ func TestTextsAreKeptOnlyBehindTheStageThatTakesPersonalDataOut(t *testing.T) {
 			seen = append(seen, s.Stage+" "+string(s.Phase)+" "+ch.At+" "+string(ch.Value))
 		}
 	}
-	require.Equal(t, []string{"outer before /messages/0 ", "outer before /step ", `pii before /step "pii"`, `inner before /step "inner"`,
-		`inner after /a "inner"`, "pii after /a ", "outer after /a "}, seen)
+	require.Equal(
+		t,
+		[]string{"outer before /messages/0 ", "outer before /step ", `pii before /step "pii"`, `inner before /step "inner"`,
+			`inner after /a "inner"`, "pii after /a ", "outer after /a "},
+		seen,
+	)
 }
 
 // A call that was parked has its parts, in their order, and is listed once.
@@ -103,7 +122,11 @@ func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 	r.Owns(c, pipeline.Ownership{Again: true, Durable: true}).Left(c, pipeline.Ended)
 	parts := w.story(l, "acme", c.ID)
 	require.Len(t, parts, 2)
-	require.Equal(t, []any{calls.Held, false, calls.Ended, true}, []any{parts[0].State, parts[0].Again, parts[1].State, parts[1].Again})
+	require.Equal(
+		t,
+		[]any{calls.Held, false, calls.Ended, true},
+		[]any{parts[0].State, parts[0].Again, parts[1].State, parts[1].Again},
+	)
 	page, err := l.List(t.Context(), calls.Query{})
 	require.NoError(t, err)
 	require.Len(t, page.Calls, 1)
@@ -126,8 +149,11 @@ func BenchmarkStory(b *testing.B) {
 	r := calls.New(calls.Options{Name: "owner", Changes: true})
 	defer r.Close()
 	c := made("acme")
-	report := pipeline.PhaseRun{Report: pipeline.Report{Stage: "inner", Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue(),
-		Member: "staff"}, Began: time.Now()}
+	report := pipeline.PhaseRun{
+		Report: pipeline.Report{Stage: "inner", Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue(),
+			Member: "staff"},
+		Began: time.Now(),
+	}
 	for b.Loop() {
 		w := r.Owns(c, pipeline.Ownership{})
 		for range 12 {

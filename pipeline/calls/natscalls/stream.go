@@ -1,5 +1,5 @@
-// Package natscalls keeps the stories of calls in a stream, asks the processes for those that run, and follows events as
-// they come.
+// Package natscalls keeps the stories of calls in a stream, asks the processes for those that run, and follows events
+// as they come.
 package natscalls
 
 import (
@@ -28,12 +28,23 @@ type Limits struct {
 	Verify bool
 }
 
-// Provision makes the stream, or gives it these limits. It returns those that hold. Any number of processes may do it at
-// once.
+// Provision makes the stream, or gives it these limits. It returns those that hold. Any number of processes may do it
+// at once.
 func Provision(ctx context.Context, js jetstream.JetStream, root string, l Limits) (Limits, error) {
-	want := jetstream.StreamConfig{Name: Stream, Description: "stories of calls that have ended; look one up with: gateway calls",
-		Subjects: messages.Subjects{Root: root}.StorySpace(), Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-		MaxAge: l.Age, MaxBytes: l.Bytes, Replicas: max(l.Replicas, 1), AllowDirect: true, NoAck: true}
+	want := jetstream.StreamConfig{
+		Name:        Stream,
+		Description: "stories of calls that have ended; look one up with: gateway calls",
+		Subjects: messages.Subjects{
+			Root: root,
+		}.StorySpace(),
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardOld,
+		MaxAge:      l.Age,
+		MaxBytes:    l.Bytes,
+		Replicas:    max(l.Replicas, 1),
+		AllowDirect: true,
+		NoAck:       true,
+	}
 	var s jetstream.Stream
 	var err error
 	if l.Verify {

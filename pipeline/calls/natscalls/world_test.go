@@ -91,7 +91,9 @@ func (w *world) nodes(target pipeline.TargetFunc, stages ...pipeline.Stage) *bus
 		return n
 	}
 	nobody := func(pipeline.Stage) bool { return false }
-	owner := start(bus.Options{Name: "owner", Entry: true, Hosts: nobody, Observer: w.recorder(calls.Options{Name: "owner"})})
+	owner := start(
+		bus.Options{Name: "owner", Entry: true, Hosts: nobody, Observer: w.recorder(calls.Options{Name: "owner"})},
+	)
 	start(bus.Options{Name: "staff"})
 	start(bus.Options{Name: "models", Hosts: nobody, Targets: []bus.TargetRole{
 		{Kind: messages.Model, Class: "openai", Target: target}}})
@@ -125,7 +127,11 @@ func (w *world) story(l *natscalls.Lookup, tenant, id string) (out []calls.Story
 
 // made is a call as an entry makes it, with two stages on its way.
 func made(tenant string) *messages.Call {
-	c := messages.NewCall(messages.Model, tenant, []byte(`{"model":"gpt-4o","messages":[{"role":"user","content":"hello"}]}`))
+	c := messages.NewCall(
+		messages.Model,
+		tenant,
+		[]byte(`{"model":"gpt-4o","messages":[{"role":"user","content":"hello"}]}`),
+	)
 	c.RequestID, c.Deadline = "req-"+c.ID, time.Now().Add(time.Minute)
 	c.Slip.Stops = []messages.Stop{{Name: "outer", Order: 5}, {Name: "pii", Order: 10}, {Name: "inner", Order: 20}}
 	return c

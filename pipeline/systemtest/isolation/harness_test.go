@@ -189,7 +189,7 @@ func (i *installation) serve(log *slog.Logger) {
 	require.NoError(t, err)
 	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
-		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h,
+		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(), Dead: h.Dead(),
 		Models: func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
 		Calls:  i.host.Calls(),
 		Todo: &httpapi.TodoLists{

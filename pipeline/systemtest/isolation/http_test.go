@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -62,7 +63,27 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		nothing(t, r, 200)
 		nothing(t, ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[],"tenant":"acme"}`), 400)
 	}
-	return map[string]func(t *testing.T){
+	run := func(t *testing.T, method, rest, body string) {
+		for _, headers := range [][]string{nil, {"Shallot-Tenant: acme"}, {"Shallot-Session: s1"}, {"Last-Event-Id: 0.1"}} {
+			nothing(t, ask(t, i.base, "globex", method, "/v1/agents/helper/runs/"+v.run+rest, body, headers...), 404)
+		}
+	}
+	runs := map[string]func(t *testing.T){
+		"GET /v1/agents": func(t *testing.T) { nothing(t, get(t, "/v1/agents", "Shallot-Tenant: acme"), 200) },
+		"POST /v1/agents/{agent}/runs": func(t *testing.T) {
+			nothing(t, post(t, "/v1/agents/helper/runs", `{"input":"x"}`, "Shallot-Tenant: acme"), 403)
+			for _, header := range []string{"Shallot-Session: s1", "Shallot-Run: " + v.run} {
+				r := post(t, "/v1/agents/helper/runs", `{"input":"x"}`, header)
+				nothing(t, r, 200)
+				nothing(t, get(t, gjson.Get(r.body, "location").Str+"/messages"), 200)
+			}
+		},
+		"GET /v1/agents/{agent}/runs/{run}":          func(t *testing.T) { run(t, "GET", "", "") },
+		"GET /v1/agents/{agent}/runs/{run}/messages": func(t *testing.T) { run(t, "GET", "/messages", "") },
+		"GET /v1/agents/{agent}/runs/{run}/events":   func(t *testing.T) { run(t, "GET", "/events", "") },
+		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
+	}
+	all := map[string]func(t *testing.T){
 		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, "key-1"),
 		"POST /v1/messages": chat("/v1/messages", messagesBody, "key-messages"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
@@ -120,10 +141,18 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			"/api/debug/interceptor/logging/disable",
 			`{"confirm":"logging"}`,
 		),
-		"GET /livez": health, "GET /readyz": health, "GET /healthz": health, "GET /health": health,
+		"GET /api/dead":                     forbidden("GET", "/api/dead", ""),
+		"DELETE /api/dead":                  forbidden("DELETE", "/api/dead?all=true", ""),
+		"POST /api/dead/redrive":            forbidden("POST", "/api/dead/redrive?all=true", ""),
+		"GET /api/dead/{sequence}":          forbidden("GET", "/api/dead/1", ""),
+		"DELETE /api/dead/{sequence}":       forbidden("DELETE", "/api/dead/1", ""),
+		"POST /api/dead/{sequence}/redrive": forbidden("POST", "/api/dead/1/redrive", ""),
+		"GET /livez":                        health, "GET /readyz": health, "GET /healthz": health, "GET /health": health,
 		"* /ui/": page, "* /{$}": page,
 		"* /mcp": func(t *testing.T) { i.tryMCP(t, v) },
 	}
+	maps.Copy(all, runs)
+	return all
 }
 
 // tryCalls tries to get another tenant's answer by asking the same: with its idempotency key, its session and run, and

@@ -125,7 +125,11 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 		"approval.list": operatorOnly(
 			"approval.list",
 			"",
-		), "approval.answer": operatorOnly("approval.answer", `{"call":"`+v.held+`","answer":"approve"}`),
+		),
+		"letters.list": operatorOnly("letters.list", ""), "letters.get": operatorOnly("letters.get", `{"sequence":1}`),
+		"letters.redrive": operatorOnly("letters.redrive", `{"all":true}`),
+		"letters.delete":  operatorOnly("letters.delete", `{"all":true}`),
+		"approval.answer": operatorOnly("approval.answer", `{"call":"`+v.held+`","answer":"approve"}`),
 	}
 }
 

@@ -18,6 +18,7 @@ const canary = "canary-7f3a9c"
 // config makes every store that is kept by tenant hold something.
 const config = `
 agent:
+  agents: [{name: helper, model: demo/echo, instructions: Repeat.}]
   interceptor:
     model-cache: {enabled: true}
     large-result-eviction: {token-threshold: 50, preserve-sample-chars: 1}
@@ -49,6 +50,7 @@ type victim struct {
 	task       string // of MCP
 	state      string // of a request over MCP whose call waits for a person
 	list       string // the todo list
+	run        string // of an agent
 }
 
 const (
@@ -99,6 +101,7 @@ func (i *installation) newVictim(t *testing.T) victim {
 	r = ask(t, i.base, acme, "PUT", "/v1/todo/s1", `{"items":[{"title":"`+canary+`"}]}`)
 	require.Equal(t, 200, r.status, r)
 	v.list = r.body
+	v.run = id(call("/v1/agents/helper/runs", `{"input":"`+canary+`"}`, "Shallot-Session: s1"))
 	v.session = mcpHello(t, i.base, acme)
 	v.task = apitest.TaskClient{URL: i.base, Key: "key-acme"}.Ready(t, "wait").Task(t, "wait", `{"ms":600000}`)
 	asked := apitest.TaskClient{URL: i.base, Key: "key-acme", Without: true, Caps: apitest.WithForms}
@@ -117,6 +120,8 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 	for _, call := range []string{v.tool} {
 		require.Contains(t, result(call).body, canary)
 	}
+	run := ask(t, i.base, acme, "GET", "/v1/agents/helper/runs/"+v.run, "")
+	require.Equal(t, canary, gjson.Get(run.body, "output").Str, run)
 	require.Equal(t, v.list, ask(t, i.base, acme, "GET", "/v1/todo/s1", "").body)
 	require.Contains(t, ask(t, i.base, acme, "GET", "/v1/evicted/"+v.evicted, "").body, canary)
 	require.Equal(t, "working", apitest.TaskClient{URL: i.base, Key: "key-acme"}.Get(t, v.task).Get("status").Str)

@@ -125,28 +125,47 @@ func TestATraceOverFourProcessesIsOneTree(t *testing.T) {
 	}
 	slices.SortFunc(spans, func(a, b span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
 	walk("", 0)
-	require.Equal(t, []string{"POST /v1/chat/completions", "  call model",
-		"    process shallot.v1.hop.model.before.audit", "    process shallot.v1.hop.model.before.logging", "    chat demo/echo",
-		"    process shallot.v1.hop.model.after.logging", "    process shallot.v1.hop.model.after.model-fallback",
-		"    process shallot.v1.hop.model.after.audit"}, lines)
+	require.Equal(t, []string{
+		"POST /v1/chat/completions",
+		"  call model",
+		"    process shallot.v1.hop.model.before.audit",
+		"    process shallot.v1.hop.model.before.logging",
+		"    chat demo/echo",
+		"    process shallot.v1.hop.model.after.logging",
+		"    process shallot.v1.hop.model.after.model-fallback",
+		"    process shallot.v1.hop.model.after.audit",
+	}, lines)
 	require.Len(t, processes, 4)
 }
 
-// A call is found by any of its ids at any gateway, over HTTP and over NATS; it has one event, and no word of its text is
-// in it; the feed shows it as it comes; and the metrics count it.
+// A call is found by any of its ids at any gateway, over HTTP and over NATS; it has one event, and no word of its text
+// is in it; the feed shows it as it comes; and the metrics count it.
 func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "SHALLOT_EXPLAIN__MAX_BYTES=8MiB")
 	first, one := c.gateway()
 	_, two := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
-	require.Contains(t, first.said(), `"stream":"SHALLOT_EVENTS","for":"1h0m0s","or_until_they_have_bytes":8388608`, "the start says what holds")
+	require.Contains(
+		t,
+		first.said(),
+		`"stream":"SHALLOT_EVENTS","for":"1h0m0s","or_until_they_have_bytes":8388608`,
+		"the start says what holds",
+	)
 
 	sub, err := c.nc.SubscribeSync("shallot.v1.event.>")
 	require.NoError(t, err)
 	require.NoError(t, c.nc.Flush())
 	const word = "xylophone"
-	a := c.http("POST", one+"/v1/chat/completions", strings.ReplaceAll(echo, "hello", word), "Shallot-Session", "s-7", "X-Request-Id", "r-7")
+	a := c.http(
+		"POST",
+		one+"/v1/chat/completions",
+		strings.ReplaceAll(echo, "hello", word),
+		"Shallot-Session",
+		"s-7",
+		"X-Request-Id",
+		"r-7",
+	)
 	require.Equal(t, 200, a.status, string(a.body))
 	id := a.header("Shallot-Call")
 	m, err := sub.NextMsg(10 * time.Second)
@@ -155,7 +174,8 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	require.NotContains(t, string(m.Data), word)
 	require.NotEmpty(t, gjson.GetBytes(m.Data, "steps.#").Int())
 
-	for _, query := range []string{"id=" + id, "id=r-7", "id=s-7", "session=s-7&since=1h", "request=r-7&outcome=ok", "model=demo/echo"} {
+	for _, query := range []string{"id=" + id, "id=r-7", "id=s-7", "session=s-7&since=1h",
+		"request=r-7&outcome=ok", "model=demo/echo"} {
 		require.Eventually(t, func() bool {
 			list := c.http("GET", two+"/api/calls?"+query, "")
 			return list.status == 200 && gjson.GetBytes(list.body, "data.0.call").Str == id
@@ -166,7 +186,11 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	require.Equal(t, 400, c.http("GET", two+"/api/calls?limit=x", "").status)
 
 	require.Equal(t, id, gjson.GetBytes(c.req("shallot.v1.calls.get", id).body, "call").Str)
-	require.Equal(t, id, gjson.GetBytes(c.req("shallot.v1.calls.list", `{"session":"s-7","limit":3}`).body, "data.0.call").Str)
+	require.Equal(
+		t,
+		id,
+		gjson.GetBytes(c.req("shallot.v1.calls.list", `{"session":"s-7","limit":3}`).body, "data.0.call").Str,
+	)
 	require.Zero(t, gjson.GetBytes(c.req("shallot.v1.tenant.other.calls.list", ``).body, "data.#").Int())
 	require.NotEqual(t, "", c.req("shallot.v1.tenant.other.calls.get", id).header("Nats-Service-Error-Code"))
 
@@ -179,7 +203,8 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	require.NotContains(t, page, word)
 }
 
-// feed follows the events until a call has ended, and returns the kinds of events in the order in which they first came.
+// feed follows the events until a call has ended, and returns the kinds of events in the order in which they first
+// came.
 func feed(t *testing.T, base string, call func()) (kinds []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -5,7 +5,6 @@ package process
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,8 +19,8 @@ import (
 )
 
 // TestSwitchesUnderLoad is HT-6, ST-5 and ST-6 over processes: 1,000 calls while a stage is switched 100 times by all
-// three ways and workers stop, freeze and die, so that their calls are delivered again. Every call saw the stage in
-// both phases or in neither, and the statistics are the sum of the calls' own slips.
+// three ways and workers stop, freeze and die, so that others are asked for what was in their hands. Every call saw the
+// stage in both phases or in neither, and the statistics are the sum of the calls' own slips.
 func TestSwitchesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const calls, switches, callers = 1000, 100, 24
@@ -163,7 +162,5 @@ func TestSwitchesUnderLoad(t *testing.T) {
 	require.EqualValues(t, calls, gjson.GetBytes(stats, "chainBuildCount").Int(), "ST-3")
 	diag := c.req("shallot.v1.control.diagnostics", "").body
 	require.Zero(t, gjson.GetBytes(diag, "deadLetters").Int())
-	t.Logf("%d of %d calls had the stage; redeliveries and the like: %s", with, calls,
-		strings.Join(redelivered(t, c), ", "))
-	require.NotEmpty(t, redelivered(t, c), "the disturbances made calls come again")
+	t.Logf("%d of %d calls had the stage", with, calls)
 }

@@ -244,7 +244,7 @@ func TestApprovalOfALateTool(t *testing.T) {
 	_, err = b.RegisterTool(t.Context(), []byte(`{"name":"pay_more","executor":"go:pay","effect":"read","approval":"none"}`), "op")
 	require.NoError(t, err)
 	_, err = b.RegisterTool(t.Context(), []byte(`{"name":"wrong","executor":"go:pay","effect":"read","approval":"gone"}`), "op")
-	require.ErrorContains(t, err, `approval "gone" is no policy`)
+	require.ErrorContains(t, err, `approval "gone" is not a policy`)
 	for tool, args := range map[string]string{"late": `{}`, "pay_more": `{"amount":101}`} {
 		id := b.held(t, tool, args)
 		require.Nil(t, b.decide(t, id, `"approve"`))

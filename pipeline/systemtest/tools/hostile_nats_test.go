@@ -1,6 +1,7 @@
 package tools_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -118,6 +118,13 @@ tool:
 	})
 }
 
+// goroutines counts those of the process but for the pools that members keep.
+func goroutines() int {
+	b := make([]byte, 16<<20)
+	b = b[:runtime.Stack(b, true)]
+	return bytes.Count(b, []byte("\n\ngoroutine ")) + 1 - bytes.Count(b, []byte("bus.(*pool).run("))
+}
+
 // 400 calls at once that all run out of time leave no slot, no goroutine and no intent behind that would run again.
 func TestTimeoutsLeaveNothingBehind(t *testing.T) { // TO-4, TO-7, S2-TIME-4
 	h := toolHost(t, `
@@ -149,14 +156,14 @@ tool:
 	all() // connections, pools and timers are made
 	settled := 0
 	require.Eventually(t, func() bool {
-		n := runtime.NumGoroutine()
+		n := goroutines()
 		ok := n == settled
 		settled = n
 		return ok
 	}, 20*time.Second, 100*time.Millisecond)
 	all()
 	more := 0
-	require.Eventually(t, func() bool { more = runtime.NumGoroutine() - settled; return more < 40 }, 20*time.Second,
+	require.Eventually(t, func() bool { more = goroutines() - settled; return more < 40 }, 20*time.Second,
 		50*time.Millisecond, "goroutines")
 	require.Nil(t, call(t, h, pipeline.Request{Tool: "fine", Body: []byte(`{}`)}).Fault, "the slots are free")
 	t.Logf("%d goroutines before, %d more after", settled, more)
@@ -218,7 +225,7 @@ tool:
 	require.EqualValues(t, 25, limited.Load())
 }
 
-// max-pool and queue-capacity bound what a worker runs and holds over all its work queues together; the rest waits
+// max-pool bounds what a worker runs over all its classes together, queue-capacity what it holds of each; the rest waits
 // where another worker can take it.
 func TestPoolBoundsAllQueues(t *testing.T) { // S2-TIME-4
 	t.Parallel()
@@ -249,33 +256,25 @@ tool:
 		}()
 	})
 	require.NoError(t, err)
-	js, err := jetstream.New(h.Conn)
-	require.NoError(t, err)
-	held := func() (n int) {
-		for _, q := range queues {
-			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
-			require.NoError(t, err)
-			n += c.CachedInfo().NumAckPending
+	all := func() (held, line int) {
+		for _, c := range h.Node.Capacity() {
+			held, line = held+c.Busy+c.Queued, line+c.Waiting
 		}
-		return n
+		return held, line
 	}
+	held := func() int { n, _ := all(); return n }
 	var waiting []pipeline.Pending
 	for i := range 90 {
 		p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: queues[i%3], Body: []byte(`{}`)})
 		require.NoError(t, err)
 		waiting = append(waiting, p)
 	}
-	left := func() (n uint64) {
-		for _, q := range queues {
-			c, err := js.Consumer(t.Context(), "SHALLOT_HOPS", "tool-"+q)
-			require.NoError(t, err)
-			n += c.CachedInfo().NumPending
-		}
-		return n
-	}
-	require.Eventually(t, func() bool { return running.Load() == 6 && left()+uint64(held()) == 90 }, 20*time.Second,
-		10*time.Millisecond)
-	require.Never(t, func() bool { return held() > 16 || running.Load() > 6 }, 300*time.Millisecond, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		held, line := all()
+		return running.Load() == 6 && held+line == 90
+	}, 20*time.Second, 10*time.Millisecond)
+	tooMany := func() bool { return held() > 6+len(queues)*10 || running.Load() > 6 }
+	require.Never(t, tooMany, 300*time.Millisecond, 20*time.Millisecond)
 	require.Greater(t, held(), 6)
 	close(open)
 	for _, p := range waiting {

@@ -215,8 +215,8 @@ stages:
 	stopInner()
 }
 
-// A worker dies after the yes of a person: before the tool started, the call goes on and the tool runs once; after it
-// started, nobody knows, and nothing runs again. Nobody is asked a second time.
+// A worker dies after the yes of a person, when the tool had begun: what is recorded stands, else nobody knows, and
+// nothing runs again. Nobody is asked a second time.
 func TestWorkerDiesAfterTheYes(t *testing.T) {
 	t.Parallel()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
@@ -229,7 +229,7 @@ func TestWorkerDiesAfterTheYes(t *testing.T) {
 	for at, want := range map[string]struct {
 		code messages.Code
 		ran  int
-	}{dieBeforeIntent: {"", 1}, dieAfterIntent: {messages.OutcomeUnknown, 0}, dieAfterRun: {messages.OutcomeUnknown, 1},
+	}{dieAfterIntent: {messages.OutcomeUnknown, 0}, dieAfterRun: {messages.OutcomeUnknown, 1},
 		dieAfterRecord: {"", 1}} {
 		t.Run(at, func(t *testing.T) {
 			dying := w.process("", at)

@@ -137,6 +137,5 @@ tool:
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.NotEmpty(t, heard.String())
 	require.NotContains(t, heard.String(), value)
 }

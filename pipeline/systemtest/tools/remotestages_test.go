@@ -271,14 +271,14 @@ func program(t testing.TB, h *host.Host, subject string, f func(q map[string]jso
 	require.NoError(t, h.Conn.Flush())
 }
 
-// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, durable,
-// and streams are held back behind its after, because no program filters chunks.
+// A remote model stage is a stage like any other: on the route, in the statistics and diagnostics, switched, and
+// streams are held back behind its after, because no program filters chunks.
 func TestRemoteModelStage(t *testing.T) {
 	t.Parallel()
 	h := startRoles(t, `
 nats: {embedded: {port: 0, sync: 1m, data: `+t.TempDir()+`}}
 stages:
-  - {name: shout, kind: model, order: 40, subject: eu.shout, writes: [request.messages, reply.text], durable: true, idempotent: true}
+  - {name: shout, kind: model, order: 40, subject: eu.shout, writes: [request.messages, reply.text]}
 `, host.Everything())
 	program(t, h, "eu.shout", func(q map[string]json.RawMessage) string {
 		if string(q["phase"]) == `"before"` {
@@ -336,8 +336,7 @@ func TestRemoteStagesRefused(t *testing.T) {
 	for name, row := range map[string]struct{ stages, has string }{
 		"two writers": {`[{name: a, kind: model, order: 40, writes: [request.user]}, {name: b, kind: model, order: 40, writes: [request.user]}]`,
 			"a (40) and b (40) share an order and both write request.user"},
-		"again outer to durable": {`[{name: a, kind: model, order: 40, again: true}, {name: b, kind: model, order: 50, durable: true}]`, "declare it idempotent"},
-		"built in":               {`[{name: tool-cache, kind: tool}]`, "built-in tool stage"},
+		"built in": {`[{name: tool-cache, kind: tool}]`, "built-in tool stage"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

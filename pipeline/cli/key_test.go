@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -14,11 +14,11 @@ import (
 )
 
 func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
-	t.Parallel()
 	for _, pepper := range []string{"", "p"} {
+		t.Setenv(httpapi.PepperEnv, pepper)
 		var out bytes.Buffer
-		require.NoError(t, runKey([]string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"},
-			pepper, &out))
+		require.NoError(t, Run(t.Context(), Key(), []string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"},
+			&out, &out))
 		lines := strings.Split(out.String(), "\n")
 		_, key, _ := strings.Cut(lines[0], ": ")
 		require.Regexp(t, `^sk-shallot-[\w-]{43}$`, key)
@@ -32,6 +32,7 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 			id)
 		require.NotContains(t, lines[2], key)
 	}
-	require.ErrorContains(t, runKey(nil, "", &bytes.Buffer{}), "--id")
-	require.Error(t, runKey([]string{"--id", "x", "--role", "root"}, "", &bytes.Buffer{}))
+	var out bytes.Buffer
+	require.ErrorContains(t, Run(t.Context(), Key(), nil, &out, &out), `"id"`)
+	require.ErrorAs(t, Run(t.Context(), Key(), []string{"--id", "x", "--role", "root"}, &out, &out), &usage{})
 }

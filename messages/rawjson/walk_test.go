@@ -1,0 +1,55 @@
+package rawjson_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
+
+var samples = []string{
+	``, ` `, `{}`, `[]`, ` { } `, `{"a":1}`, `{"a":1,}`, `{"a"}`, `{"a":}`, `{a:1}`, `[1,2]`, `[1,]`, `[,1]`, `[1 2]`, `{]`, `[}`,
+	`{"a":[{"b":null}],"c":true,"d":false}`, `nul`, `nulll`, `true`, `tru`, `0`, `-0`, `01`, `-`, `1.`, `.5`, `1.5e3`, `1e`, `1e+`,
+	`1E-7`, `"`, `""`, `"a\"b"`, `"\u12"`, `"\u12aF"`, `"\x"`, "\"a\tb\"", "\"\x7f\xff\"", `"123456789012345"`, `"1234567\n"`,
+	`"12345678"x`, `1 1`, "\ufeff{}", `{"a":1}{"b":2}`, `"abcdefg\`, `"abcdefgh\u00e9"`, `[[[[]]]]`, `{"":{}}`, `{"a" : "b" , "c":[ ]}`,
+	"\"abcdefg\x1fh\"", strings.Repeat("[", 70) + strings.Repeat("]", 70), strings.Repeat("[", 70) + strings.Repeat("]", 69),
+	strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000), strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001),
+}
+
+// FuzzWalk holds the walkers to what the library reads, and to an end where it reads nothing.
+func FuzzWalk(f *testing.F) {
+	for _, s := range samples {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if !utf8.Valid(in) {
+			in = []byte(strings.ToValidUTF8(string(in), "?")) // the library reads bytes that are no text as others
+		}
+		var object map[string]json.RawMessage
+		var array []json.RawMessage
+		isObject := json.Valid(in) && json.Unmarshal(in, &object) == nil && object != nil
+		isArray := json.Valid(in) && json.Unmarshal(in, &array) == nil && array != nil
+		seen := map[string]string{}
+		rawjson.EachField(in, func(key string, raw []byte) { seen[key] = string(raw) })
+		elements := rawjson.Elements(in)
+		switch {
+		case isObject:
+			require.Len(t, seen, len(object))
+			for k, v := range object {
+				require.Equal(t, string(v), seen[k], "%q in %q", k, in)
+				raw, ok := rawjson.Field(in, k)
+				require.True(t, ok)
+				require.Equal(t, string(v), string(raw))
+			}
+		case isArray:
+			require.Len(t, elements, len(array))
+			for i := range array {
+				require.Equal(t, string(array[i]), string(elements[i]))
+			}
+		}
+	})
+}

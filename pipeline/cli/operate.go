@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/tidwall/gjson"
+)
+
+// Clients are the commands that ask a running installation.
+func Clients() []*cobra.Command {
+	return []*cobra.Command{statusCommand(), healthCommand(), stats(), stages(), tools(), approvals(), dead(), redrive(),
+		callsCommand(), trace(), tail(), loadCommand()}
+}
+
+// errNotReady ends status and health of an installation that is not ready: its checks are printed.
+var errNotReady = errors.New("not ready")
+
+func ready(c *cobra.Command, k *client) (gjson.Result, error) {
+	status, v, err := k.answer(c.Context(), http.MethodGet, "/readyz", nil, nil)
+	if err == nil && status != http.StatusOK {
+		err = errNotReady
+		if !v.Get("checks").Exists() {
+			err = refusedBy(status, v)
+		}
+	}
+	return v, err
+}
+
+func checks(v gjson.Result) table {
+	t := table{heads: "check,state,what", none: "no checks"}
+	for _, one := range v.Get("checks").Array() {
+		state := word(one.Get("ok").Bool(), "ok", "failed")
+		t.add(one.Get("name").Str, or(one.Get("state").Str, state), or(one.Get("reason").Str, "-"))
+	}
+	return t
+}
+
+// statusCommand shows the readiness of the gateway and who is there.
+func statusCommand() *cobra.Command {
+	return asking("status", "Show whether the installation can serve, and what is missing", cobra.NoArgs,
+		func(c *cobra.Command, k *client, _ []string) error {
+			v, notReady := ready(c, k)
+			if notReady != nil && !errors.Is(notReady, errNotReady) {
+				return notReady
+			}
+			d, err := k.ask(c.Context(), http.MethodGet, "/api/debug/interceptor/diagnostics", nil, nil)
+			if err != nil {
+				return errors.Join(k.show(c, v, checks), notReady, err)
+			}
+			if k.output == "json" {
+				whole := gjson.Parse(`{"ready":` + v.Raw + `,"diagnostics":` + d.Raw + `}`)
+				return errors.Join(k.show(c, whole, nil), notReady)
+			}
+			err = errors.Join(checks(v).print(c.OutOrStdout()), blank(c), processes(d).print(c.OutOrStdout()))
+			if n := d.Get("deadLetters").Int(); n > 0 {
+				fmt.Fprintf(c.OutOrStdout(), "\n%d dead letters; see gateway dead\n", n)
+			}
+			return errors.Join(err, notReady)
+		})
+}
+
+func blank(c *cobra.Command) error {
+	_, err := fmt.Fprintln(c.OutOrStdout())
+	return err
+}
+
+func processes(d gjson.Result) table {
+	t := table{heads: "process,name,entry,stages,targets,calls", none: "no process answers"}
+	for _, p := range d.Get("processes").Array() {
+		var targets []string
+		for _, one := range p.Get("targets").Array() {
+			targets = append(targets, one.Str)
+		}
+		t.add(p.Get("id").Str, p.Get("name").Str, word(p.Get("entry").Bool(), "yes", "no"), p.Get("hosts.#").Raw,
+			or(strings.Join(targets, " "), "-"), p.Get("held").Raw)
+	}
+	return t
+}
+
+// healthCommand is for containers: it says nothing but whether the gateway is ready.
+func healthCommand() *cobra.Command {
+	return asking("health", "End with 0 if the gateway is ready, else with 1; for health checks", cobra.NoArgs,
+		func(c *cobra.Command, k *client, _ []string) error {
+			v, err := ready(c, k)
+			if err != nil {
+				var why []string
+				for _, one := range v.Get("checks.#(ok==false)#").Array() {
+					why = append(why, one.Get("name").Str+": "+one.Get("reason").Str)
+				}
+				return fmt.Errorf("%w: %s", err, strings.Join(why, "; "))
+			}
+			return k.show(c, v, func(v gjson.Result) table { return table{none: v.Get("status").Str} })
+		})
+}
+
+func stats() *cobra.Command {
+	return get("stats", "Show how often each stage ran, how long, and what failed", "/api/debug/interceptor-stats",
+		func(v gjson.Result) table {
+			t := table{heads: "kind,stage,state,runs,average,errors,last error", none: "no stages"}
+			for _, s := range v.Get("interceptors").Array() {
+				t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"), s.Get("invocationCount").Raw,
+					micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number}), s.Get("errorCount").Raw,
+					or(s.Get("lastError.message").Str+s.Get("lastError").Str, "-"))
+			}
+			return t
+		})
+}
+
+// stages lists the stages and switches them.
+func stages() *cobra.Command {
+	c := get("stages", "Show the stages in their order, and switch them", "/api/debug/interceptor/diagnostics",
+		func(v gjson.Result) table {
+			t := table{heads: "kind,order,stage,tier,state,processes", none: "no stages"}
+			for _, s := range v.Get("stages").Array() {
+				id, n := s.Get("type").Str+"/"+s.Get("stage").Str, 0
+				for _, p := range v.Get("processes.#.hosts").Array() {
+					for _, host := range p.Array() {
+						n += len(word(host.Str == id, "1", ""))
+					}
+				}
+				t.add(s.Get("type").Str, s.Get("order").Raw, s.Get("stage").Str, s.Get("tier").Str,
+					word(s.Get("enabled").Bool(), "on", "off"), fmt.Sprint(n))
+			}
+			return t
+		})
+	for verb, path := range map[string]string{"on": "enable", "off": "disable"} {
+		var confirm string
+		sub := asking(verb+" STAGE", "Switch a stage "+verb+", in every process", cobra.ExactArgs(1),
+			func(c *cobra.Command, k *client, args []string) error {
+				q := url.Values{}
+				if confirm != "" {
+					q.Set("confirm", confirm)
+				}
+				v, err := k.ask(c.Context(), http.MethodPost, "/api/debug/interceptor/"+url.PathEscape(args[0])+"/"+path, q, nil)
+				if err != nil {
+					return err
+				}
+				return k.show(c, v, func(v gjson.Result) table {
+					t := table{heads: "kind,stage,state"}
+					for _, s := range v.Get("stages").Array() {
+						t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"))
+					}
+					return t
+				})
+			})
+		if verb == "off" {
+			sub.Flags().StringVar(&confirm, "confirm", "", "the `name` again, for a stage that is mandatory or fixed")
+		}
+		c.AddCommand(sub)
+	}
+	return c
+}
+
+func tools() *cobra.Command {
+	c := get("tools", "Show the tools, and call one", "/v1/tools", func(v gjson.Result) table {
+		t := table{heads: "tool,what it does", none: "no tools"}
+		for _, one := range v.Get("data").Array() {
+			about, _, _ := strings.Cut(one.Get("function.description").Str, "\n")
+			t.add(one.Get("function.name").Str, about)
+		}
+		return t
+	})
+	c.AddCommand(asking("call TOOL [ARGUMENTS]", "Call a tool with a JSON object", cobra.RangeArgs(1, 2),
+		func(c *cobra.Command, k *client, args []string) error {
+			body := "{}"
+			if len(args) > 1 {
+				body = args[1]
+			}
+			v, err := k.ask(c.Context(), http.MethodPost, "/v1/tools/"+url.PathEscape(args[0])+"/call", nil, []byte(body))
+			if err != nil {
+				return err
+			}
+			return k.show(c, v, func(v gjson.Result) table { return table{none: v.Raw} })
+		}))
+	return c
+}
+
+// approvals lists the calls that wait for a person, and decides.
+func approvals() *cobra.Command {
+	c := get("approvals", "Show the calls that wait for a person, and decide about one", "/v1/approvals",
+		func(v gjson.Result) table {
+			t := table{heads: "call,tenant,tool,waits,ends in,arguments", none: "nothing waits for a person"}
+			for _, a := range v.Get("data").Array() {
+				t.add(a.Get("call").Str, a.Get("tenant").Str, or(a.Get("tool").Str, a.Get("stage").Str), ago(a.Get("since")),
+					until(a.Get("expires")), shorten(a.Get("question.arguments").Raw))
+			}
+			return t
+		})
+	for _, decision := range []string{"approve", "reject"} {
+		var reason string
+		sub := asking(decision+" CALL", strings.ToUpper(decision[:1])+decision[1:]+" a call that waits", cobra.ExactArgs(1),
+			func(c *cobra.Command, k *client, args []string) error {
+				body := fmt.Sprintf(`{"decision":%q}`, decision)
+				if reason != "" {
+					body = fmt.Sprintf(`{"decision":%q,"reason":%s}`, decision, quoted(reason))
+				}
+				v, err := k.ask(c.Context(), http.MethodPost, "/v1/approvals/"+url.PathEscape(args[0]), nil, []byte(body))
+				if err != nil {
+					return err
+				}
+				return k.show(c, v, func(v gjson.Result) table {
+					return table{none: "call " + v.Get("call").Str + ": " + or(v.Get("decision").Str, v.Get("status").Str)}
+				})
+			})
+		if decision == "reject" {
+			sub.Flags().StringVar(&reason, "reason", "", "what the model is told")
+		}
+		c.AddCommand(sub)
+	}
+	return c
+}

@@ -1,0 +1,201 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+)
+
+// The states of a check that is neither met nor failed.
+const (
+	Degraded = "degraded" // calls are served, but not all, or not as they should be
+	Unknown  = "unknown"  // this process cannot tell
+)
+
+// Check is one line of readiness. One that is not OK makes the process not ready.
+type Check struct {
+	Name   string
+	OK     bool
+	State  string // Degraded, Unknown, or empty
+	Reason string // why not, or what is worth knowing
+}
+
+// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit, and
+// others that do the work. What is named by a state other than empty does not make it unready.
+func (h *Host) Ready(ctx context.Context) []Check {
+	nc := Check{Name: "nats", OK: h.Conn.IsConnected()}
+	if !nc.OK {
+		nc.Reason = fmt.Sprintf("the connection to %s is %s", h.URL, h.Conn.Status())
+	}
+	health := h.Node.Health()
+	store := Check{Name: "jetstream", OK: health.Stored == nil}
+	if !store.OK {
+		store.Reason = health.Stored.Error()
+	}
+	out := []Check{nc, store, h.denied.check()}
+	if nc.OK {
+		out = append(out, h.queueRoom(ctx), h.stagesServed(health), h.targetsServed(health))
+	} else {
+		for _, name := range []string{"queue", "stages", "targets"} {
+			out = append(out, Check{Name: name, OK: true, State: Unknown, Reason: "there is no connection to NATS"})
+		}
+	}
+	out = append(out, h.trail.check())
+	if health.Draining {
+		out = append(out, Check{Name: "process", Reason: "it is stopping"})
+	}
+	return out
+}
+
+// stagesServed fails if nobody serves a mandatory stage that is on.
+func (h *Host) stagesServed(health bus.Health) Check {
+	var must, may []string
+	for _, s := range h.Manager.Stages("") {
+		if !s.Enabled() || s.Before == nil && s.After == nil || health.Groups[h.Node.Group(string(s.Kind), s.Name)] > 0 {
+			continue
+		}
+		name := string(s.Kind) + "/" + s.Name
+		if s.Tier == pipeline.Mandatory {
+			must = append(must, name)
+		} else {
+			may = append(may, name)
+		}
+	}
+	slices.Sort(must)
+	slices.Sort(may)
+	c := Check{Name: "stages", OK: len(must) == 0}
+	switch {
+	case !c.OK:
+		c.Reason = "no process serves " + strings.Join(must, ", ") + ", which no call may leave out"
+	case len(may) > 0:
+		c.State, c.Reason = Degraded, "no process serves "+strings.Join(may, ", ")
+	}
+	return c
+}
+
+// targetsServed names providers and executors that nobody serves, and those whose calls wait in line.
+func (h *Host) targetsServed(health bus.Health) Check {
+	c := Check{Name: "targets", OK: true}
+	var why []string
+	absent := func(kind messages.Kind, class string) {
+		if health.Groups[h.Node.Group(string(kind), class)] == 0 {
+			why = append(why, fmt.Sprintf("no process serves %s/%s", kind, class))
+		}
+	}
+	for _, p := range h.Table.Providers() {
+		absent(messages.Model, p.Name)
+	}
+	for _, class := range h.toolClasses() {
+		absent(messages.Tool, class)
+	}
+	for _, l := range h.Node.Capacity() {
+		if l.Waiting > 0 {
+			why = append(why, fmt.Sprintf("%s/%s is full: %d calls of this process wait", l.Kind, l.Class, l.Waiting))
+		}
+	}
+	if len(why) > 0 {
+		c.State, c.Reason = Degraded, strings.Join(why, "; ")
+	}
+	return c
+}
+
+// queueRoom names a full work queue: calls that are stored are refused, others are served.
+func (h *Host) queueRoom(ctx context.Context) Check {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	c := Check{Name: "queue", OK: true}
+	s, err := h.publisher.Stream(ctx, jet.CallsStream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		c.OK, c.Reason = false, "the stream "+jet.CallsStream+" is gone"
+	case err != nil:
+		c.State, c.Reason = Unknown, err.Error()
+	default:
+		i := s.CachedInfo()
+		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) || i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
+			c.State, c.Reason = Degraded, fmt.Sprintf("%s is full: %d calls wait in it", jet.CallsStream, i.State.Msgs)
+		}
+	}
+	return c
+}
+
+// denials remember what the server does not let this process do.
+type denials struct {
+	nc   *nats.Conn
+	root string
+	mu   sync.Mutex
+	at   map[string]denial // by what was denied
+}
+
+type denial struct {
+	when       time.Time
+	listening  bool
+	reconnects uint64
+}
+
+// deniedFor is how long a publish that was refused counts: nobody tries it only to see.
+const deniedFor = time.Minute
+
+// watch hears of refusals from now on, before whoever heard of errors until now.
+func (d *denials) watch(nc *nats.Conn, root string) {
+	d.nc, d.root, d.at = nc, cmp.Or(root, "shallot"), map[string]denial{}
+	before := nc.ErrorHandler()
+	nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			d.note(err.Error())
+		}
+		if before != nil {
+			before(nc, sub, err)
+		}
+	})
+}
+
+// note remembers a refusal. Publishing counts on our own subjects only: a caller may ask for an answer anywhere, and
+// the subjects of tools are their own.
+func (d *denials) note(text string) {
+	_, what, _ := strings.Cut(text, ": ")
+	lower := strings.ToLower(text)
+	listening := strings.Contains(lower, "subscription to")
+	ours := slices.ContainsFunc([]string{d.root + ".", "$js.", "$kv.", "$o."}, func(p string) bool {
+		return strings.Contains(lower, `"`+strings.ToLower(p))
+	})
+	if !listening && !ours {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.at) < 100 {
+		d.at[cmp.Or(what, text)] = denial{when: time.Now(), listening: listening, reconnects: d.nc.Stats().Reconnects}
+	}
+}
+
+func (d *denials) check() Check {
+	c := Check{Name: "permissions", OK: true}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var what []string
+	for text, one := range d.at {
+		if one.listening && one.reconnects == d.nc.Stats().Reconnects || !one.listening && time.Since(one.when) < deniedFor {
+			what = append(what, text)
+		} else {
+			delete(d.at, text)
+		}
+	}
+	if slices.Sort(what); len(what) > 0 {
+		c.OK, c.Reason = false, "the NATS server refuses "+strings.Join(what, "; ")
+	}
+	return c
+}
