@@ -12,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // agentPrefix stands before the name of an agent where a model or a tool is named.
@@ -60,7 +61,11 @@ func specOf(a config.AgentSpec, limits *config.ToolLimit, first string) (*agent.
 }
 
 func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
-	out := agent.Limits{ModelCalls: agent.DefaultModelCalls, Exit: l.ExitBehavior}
+	out := agent.Limits{ModelCalls: agent.DefaultModelCalls, Tokens: l.Tokens, Exit: l.ExitBehavior}
+	if l.USD != nil {
+		micros := int64(*l.USD * 1e6)
+		out.Micros = &micros
+	}
 	if l.ModelCalls != nil {
 		out.ModelCalls = *l.ModelCalls
 	}
@@ -88,8 +93,9 @@ type agents struct {
 	h      *Host
 	specs  []*agent.Spec // of the configuration
 	stored shelf
-	limits *config.ToolLimit // of all runs
-	first  string            // the model of agents that name none
+	limits *config.ToolLimit    // of all runs
+	budget *stages.BudgetConfig // knows prices; may be nil
+	first  string               // the model of agents that name none
 	log    agent.Log
 	// show publishes what a model says in a run.
 	show func(tenant, run string, e agent.Event)
@@ -118,6 +124,7 @@ func (a *agents) options() agent.Options {
 	t := a.h.tools
 	return agent.Options{
 		Log: a.log, Judge: t.desk, Show: a.show, Out: a.h.log, Tools: a.tools,
+		Money: func(c *messages.Call) int64 { return stages.Money(a.budget, c) },
 		Agent: func(ctx context.Context, name string) (*agent.Spec, error) {
 			if s := a.find(ctx, name); s != nil {
 				return s, nil
@@ -179,6 +186,14 @@ func (a *agents) time(name string) time.Duration {
 		return s.timeout
 	}
 	return 0
+}
+
+// priced refuses a limit of money that nothing could be held against.
+func (a *agents) priced(c config.AgentSpec) error {
+	if c.Limits.USD != nil && (a.budget == nil || len(a.budget.Prices) == 0) {
+		return fmt.Errorf("agent %s: limits.usd needs prices of models, at agent.interceptor.budget.prices", c.Name)
+	}
+	return nil
 }
 
 // models lists the agents as models, for clients that know nothing else.
