@@ -144,33 +144,32 @@ func noAgent(name string) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
 }
 
-// tools are those that an agent's patterns name: of the registry without those that are held, and other agents.
+// tools are those that an agent's patterns name, in their order and then by name: of the registry without those that are
+// held, and other agents. The same definitions give the same list, which the prompt caches of models need.
 func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
-	var plain []string
-	for _, pattern := range s.Tools {
-		name, is := strings.CutPrefix(pattern, agentPrefix)
-		if !is {
-			plain = append(plain, pattern)
-			continue
-		}
-		sub := a.find(ctx, name)
-		if sub == nil {
-			return nil, noAgent(name)
-		}
-		out = append(out, agent.NewTool(pattern, sub.Description, nil))
-	}
-	if len(plain) == 0 {
-		return out, nil
-	}
 	all, err := a.h.tools.registry.List(ctx)
 	if err != nil {
 		return nil, messages.AsFault(err, "registry")
 	}
-	for _, d := range all {
-		if d.Quarantined != "" || !messages.AnyGlob(plain, d.Name) {
+	taken := map[string]bool{}
+	for _, pattern := range s.Tools {
+		if name, is := strings.CutPrefix(pattern, agentPrefix); is {
+			sub := a.find(ctx, name)
+			if sub == nil {
+				return nil, noAgent(name)
+			}
+			if !taken[pattern] {
+				out = append(out, agent.NewTool(pattern, sub.Description, nil))
+			}
+			taken[pattern] = true
 			continue
 		}
-		out = append(out, agent.NewTool(d.Name, d.Description, json.RawMessage(d.InputSchema)))
+		for _, d := range all {
+			if d.Quarantined == "" && !taken[d.Name] && messages.AnyGlob([]string{pattern}, d.Name) {
+				taken[d.Name] = true
+				out = append(out, agent.NewTool(d.Name, d.Description, json.RawMessage(d.InputSchema)))
+			}
+		}
 	}
 	return out, nil
 }
