@@ -72,7 +72,9 @@ func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
 type AgentLimits struct {
 	ModelCalls   *int          `yaml:"model-calls" doc:"Model calls of one run, those of its sub-agents included; null: 50." min:"0"`
 	ToolCalls    *int          `yaml:"tool-calls" doc:"Tool calls of one run, those of its sub-agents included; null: 200, or tool-limit.run-limit." min:"0"`
-	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls: end ends the run with a message, error fails it." enum:"end,error"`
+	Tokens       *int64        `yaml:"tokens" doc:"Tokens of one run, those of its sub-agents included; null: no limit." min:"0"`
+	USD          *float64      `yaml:"usd" doc:"Money of one run in US dollars, that of its sub-agents included, by agent.interceptor.budget.prices; null: no limit." min:"0"`
+	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls, tokens or money: end ends the run with a message, error fails it." enum:"end,error"`
 	Timeout      time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
 }
 

@@ -120,6 +120,9 @@ func (a *agents) open(s *storedAgent) error {
 	if err != nil {
 		return err
 	}
+	if err := a.priced(c); err != nil {
+		return err
+	}
 	s.timeout = c.Limits.Timeout
 	s.spec, err = specOf(c, a.limits, a.first)
 	return err

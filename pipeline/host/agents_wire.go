@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,12 +14,19 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // makeAgents makes the agents of the configuration.
 func (h *Host) makeAgents(o Options, stores map[string]pipeline.Store) error {
 	limits, _ := o.Config.Sections["tool-limit"].(*config.ToolLimit)
 	h.agents = &agents{h: h, log: agent.Log{Store: stores["runs"]}, limits: limits, first: h.firstModel()}
+	h.agents.budget, _ = o.Config.Sections["budget"].(*stages.BudgetConfig)
+	for i, a := range h.Config.Agent.Agents {
+		if err := h.agents.priced(a); err != nil {
+			return fmt.Errorf("agent.agents[%d]: %w", i, err)
+		}
+	}
 	var err error
 	h.agents.specs, err = agentSpecs(&h.Config, limits, h.firstModel())
 	return err

@@ -166,7 +166,7 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			r := post(t, "/v1/tools/readEvictedResult/call", `{"path":"`+v.evicted+`"}`)
 			require.NotContains(t, r.body, canary)
 		},
-		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 403) },
+		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200) },
 		"PUT /v1/agents/{agent}":        forbidden("PUT", "/v1/agents/forged", `{}`),
 		"DELETE /v1/agents/{agent}":     forbidden("DELETE", "/v1/agents/helper", ""),
 		"POST /v1/tools":                forbidden("POST", "/v1/tools", `{"name":"forged","executor":"go:echo"}`),
