@@ -31,5 +31,6 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request, id api.Ident
 		req.Notes[messages.NoteSessionLabel] = rawjson.Encode(req.Session)
 	}
 	req.Session, req.Run = "", ""
+	req.Skip = []string{"model-fallback"} // another model's vectors would not be those that the caller compares with
 	s.run(w, r, req)
 }

@@ -22,6 +22,7 @@ func TestEmbeddingsGoInAsTheyAre(t *testing.T) {
 	}
 	require.Equal(t, 200, g.Do(t, "POST", "/v1/embeddings", `{"model":"m1","input":"a"}`, "Shallot-Session: s",
 		"Shallot-Run: r").StatusCode)
+	require.Equal(t, []string{"model-fallback"}, entry.Last(t).Skip)
 	require.Empty(t, entry.Last(t).Session+entry.Last(t).Run, "stages that shape conversations leave it alone")
 	for _, more := range []string{``, `,"input":""`, `,"input":[]`, `,"input":["a",""]`, `,"input":{}`, `,"input":7`,
 		`,"input":[{}]`, `,"input":"a","stream":true`} {
