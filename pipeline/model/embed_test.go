@@ -119,5 +119,6 @@ func TestStagesReadAndEditTheTextsOfEmbeddings(t *testing.T) {
 	}
 	reply := []byte(`{"data":[{"embedding":[1]}],"usage":{"prompt_tokens":3,"total_tokens":3}}`)
 	require.False(t, view.EmptyReply(v, reply))
+	require.Equal(t, view.FinishStop, v.Choices(reply)[0].Finish(), "so that a cache keeps it")
 	require.Equal(t, int64(3), v.Usage(reply).Input)
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -22,5 +23,14 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request, id api.Ident
 		writeFault(w, fault)
 		return
 	}
+	// There is no conversation that stages could shape, so a session is only a label in records.
+	if req.Session != "" {
+		if req.Notes == nil {
+			req.Notes = messages.Notes{}
+		}
+		req.Notes[messages.NoteSessionLabel] = rawjson.Encode(req.Session)
+	}
+	req.Session, req.Run = "", ""
+	req.Skip = []string{"model-fallback"} // another model's vectors would not be those that the caller compares with
 	s.run(w, r, req)
 }

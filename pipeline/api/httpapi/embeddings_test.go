@@ -20,6 +20,10 @@ func TestEmbeddingsGoInAsTheyAre(t *testing.T) {
 		require.Equal(t, messages.EmbeddingsWire, entry.Last(t).Wire)
 		require.Equal(t, body, string(entry.Last(t).Body))
 	}
+	require.Equal(t, 200, g.Do(t, "POST", "/v1/embeddings", `{"model":"m1","input":"a"}`, "Shallot-Session: s",
+		"Shallot-Run: r").StatusCode)
+	require.Equal(t, []string{"model-fallback"}, entry.Last(t).Skip)
+	require.Empty(t, entry.Last(t).Session+entry.Last(t).Run, "stages that shape conversations leave it alone")
 	for _, more := range []string{``, `,"input":""`, `,"input":[]`, `,"input":["a",""]`, `,"input":{}`, `,"input":7`,
 		`,"input":[{}]`, `,"input":"a","stream":true`} {
 		require.Equal(t, 400, g.Do(t, "POST", "/v1/embeddings", `{"model":"m1"`+more+`}`).StatusCode, more)
