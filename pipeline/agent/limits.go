@@ -14,7 +14,8 @@ func (s *State) modelLimit() string {
 	case l.Tokens != nil && used.Total >= *l.Tokens:
 		return fmt.Sprintf("Token limits exceeded: run limit (%d/%d)", used.Total, *l.Tokens)
 	case l.Micros != nil && used.Micros >= *l.Micros:
-		return fmt.Sprintf("Money limits exceeded: run limit (%.6g/%.6g USD)", float64(used.Micros)/1e6, float64(*l.Micros)/1e6)
+		return fmt.Sprintf("Money limits exceeded: run limit (%.6g/%.6g USD)", float64(used.Micros)/1e6,
+			float64(*l.Micros)/1e6)
 	}
 	return ""
 }

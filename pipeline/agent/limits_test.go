@@ -177,7 +177,8 @@ func TestAgentsDelegateOnlySoDeep(t *testing.T) {
 // Sub-agents that begin at once share what the run has left, of tokens and of money too.
 func TestWhatIsLeftOfTokensAndMoneyIsShared(t *testing.T) {
 	t.Parallel()
-	s := agent.State{Start: agent.Start{Spec: agent.Spec{Limits: agent.Limits{ModelCalls: 9, Tokens: micro(100), Micros: micro(50)}}}}
+	limits := agent.Limits{ModelCalls: 9, Tokens: micro(100), Micros: micro(50)}
+	s := agent.State{Start: agent.Start{Spec: agent.Spec{Limits: limits}}}
 	s.Spent.Usage = agent.Usage{Total: 40, Micros: 60}
 	left := s.Left(agent.Limits{ModelCalls: 2, Tokens: micro(20)}, 2)
 	require.EqualValues(t, 20, *left.Tokens, "its own is less")

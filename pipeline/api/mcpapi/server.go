@@ -163,7 +163,8 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 	}
 }
 
-// sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools are not listed.
+// sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools are
+// not listed.
 func (f *Server) sync(ctx context.Context) {
 	defs, err := f.tools(ctx)
 	if err != nil {
