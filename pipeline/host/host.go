@@ -107,32 +107,6 @@ type Host struct {
 	telemetry *telemetry.Telemetry
 }
 
-// Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
-func Sections() map[string]any {
-	out := map[string]any{"tool-limit": &config.ToolLimit{ExitBehavior: "continue"}} // of the agent loop, no stage
-	for _, s := range stages.All() {
-		if out[s.Name] == nil {
-			out[s.Name] = s.Config()
-		}
-	}
-	return out
-}
-
-// builtIn are the names of the stages of the registry by kind.
-func builtIn() map[string][]string {
-	out := map[string][]string{}
-	for _, s := range stages.All() {
-		out[string(s.Kind)] = append(out[string(s.Kind)], s.Name)
-	}
-	return out
-}
-
-// Load reads the configuration with the sections of every stage; flags are keys and values of the command line, which
-// win over the environment, which wins over the file.
-func Load(file string, environ []string, flags map[string]string) (*config.Loaded, error) {
-	return config.Load(config.Options{File: file, Environ: environ, Flags: flags, Sections: Sections(), Stages: builtIn()})
-}
-
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
 func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h = newHost(&o)
