@@ -129,26 +129,21 @@ func (t *Trail) Publish(subject string, data []byte) {
 	}
 }
 
-// acked hears what became of a record that was sent.
+// acked hears what became of a record that was sent. Whoever listens to records can answer too, as a subscriber of
+// watermill does that acknowledges whatever it got: that says nothing of the stream.
 func (t *Trail) acked(m *nats.Msg) {
 	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 10, 64)
-	if err == nil {
-		t.settle(id, refusal(m))
+	if err != nil {
+		return
 	}
-}
-
-// refusal reads an acknowledgement; nil says that the record is stored.
-func refusal(m *nats.Msg) error {
-	if m.Header.Get("Status") == "503" {
-		return nats.ErrNoResponders
+	switch why := gjson.GetBytes(m.Data, "error.description").Str; {
+	case m.Header.Get("Status") == "503":
+		t.settle(id, nats.ErrNoResponders)
+	case why != "":
+		t.settle(id, errors.New(why))
+	case gjson.GetBytes(m.Data, "stream").Str != "":
+		t.settle(id, nil)
 	}
-	if why := gjson.GetBytes(m.Data, "error.description").Str; why != "" {
-		return errors.New(why)
-	}
-	if gjson.GetBytes(m.Data, "stream").Str == "" {
-		return nats.ErrInvalidJSAck
-	}
-	return nil
 }
 
 // settle ends the wait for a record; with an error it is kept. A record that is settled already is left alone.
