@@ -18,12 +18,12 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/trail"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
 	"github.com/shallot-nats/shallot/pipeline/telemetry"
@@ -99,7 +99,7 @@ type Host struct {
 	stopped   atomic.Bool
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
-	trail     *trail
+	trail     *trail.Trail
 	denied    denials
 	agents    *agents
 	runs      *runs
@@ -136,7 +136,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
-	if h.trail, err = newTrail(h.Conn, o.Log); err != nil {
+	if h.trail, err = trail.New(h.Conn, o.Log); err != nil {
 		return h, err
 	}
 	stores, err := h.provision(ctx, js)
@@ -175,7 +175,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
 	h.loops.Go(func() { h.followAgents(loop) })
-	h.loops.Go(func() { h.trail.run(loop) })
+	h.loops.Go(func() { h.trail.Run(loop) })
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -208,7 +208,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	err = errors.Join(err, h.telemetry.Close(ctx))
 	if h.trail != nil {
 		last, cancel := context.WithTimeout(ctx, 2*time.Second)
-		h.trail.close(last)
+		h.trail.Close(last)
 		cancel()
 	}
 	if h.Conn != nil {
@@ -286,22 +286,6 @@ func (h *Host) stageNames() []string {
 		}
 	}
 	return out
-}
-
-// publish sends a record to the audit stream and does not wait for it; see trail.
-func (h *Host) publish(_ context.Context, what string, record any) error {
-	h.trail.publish(h.auditSubject(what), rawjson.Encode(record))
-	return nil
-}
-
-// record sends a record to the audit stream and returns when it is stored.
-func (h *Host) record(ctx context.Context, what string, record any) error {
-	_, err := h.publisher.Publish(ctx, h.auditSubject(what), rawjson.Encode(record))
-	return err
-}
-
-func (h *Host) auditSubject(what string) string {
-	return messages.Subjects{Root: h.Config.Bus.Root}.Control("audit", messages.Token(what))
 }
 
 // provider names the provider of a model; empty if none serves it.

@@ -53,7 +53,7 @@ func (h *Host) Ready(ctx context.Context) []Check {
 			out = append(out, Check{Name: name, OK: true, State: Unknown, Reason: "there is no connection to NATS"})
 		}
 	}
-	out = append(out, h.trail.check())
+	out = append(out, h.trailCheck())
 	if health.Draining {
 		out = append(out, Check{Name: "process", Reason: "it is stopping"})
 	}
