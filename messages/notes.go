@@ -78,6 +78,9 @@ const (
 	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
 	// Writer and reader: the bus.
 	NoteWorks = "bus.works"
+	// NoteRanWith is a checksum of the request that a target which may not run twice has run with. Writer and reader: the
+	// bus.
+	NoteRanWith = "bus.ranWith"
 
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).
