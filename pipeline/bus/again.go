@@ -19,11 +19,11 @@ func (t *targets) cameOnce(ctx context.Context, o *owned, first *result) pipelin
 	return next
 }
 
-// again is what another attempt round a target that may not run twice gets, when the target has run for the call: with
-// the same request what came of that run, with another one that the outcome is unknown. ran is false where the target
-// did nothing yet, so that it may run.
+// again is what another attempt gets of a target that has noted that it ran for the call and may not run twice: with the
+// same request what came of that run, with another one that the outcome is unknown. ran is false where the target may
+// run.
 func (t *targets) again(ctx context.Context, o *owned) (next pipeline.Next, ran bool) {
-	if o.run.last == 0 || o.run.proved {
+	if o.run.last == 0 || o.run.proved || !o.call.Flag(messages.NoteToolStarted) {
 		return next, false
 	}
 	first, ran := o.run.ran, true

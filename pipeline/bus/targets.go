@@ -215,11 +215,12 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 func (t *targets) came(ctx context.Context, o *owned, l letter, once bool) (pipeline.Next, error) {
 	res, err := l.local, error(nil)
 	if res == nil {
-		data := l.data
-		if data == nil {
-			data = o.run.kept(l.n)
+		if l.outcome != nil {
+			res, err = t.n.codec.result(ctx, l.outcome)
+		} else {
+			res, err = t.n.codec.decodeResult(ctx, o.run.kept(l.n))
 		}
-		if res, err = t.n.codec.decodeResult(ctx, data); err != nil {
+		if err != nil {
 			return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 		}
 	}
