@@ -78,6 +78,9 @@ const (
 	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
 	// Writer and reader: the bus.
 	NoteWorks = "bus.works"
+	// NoteRanWith is a checksum of the request that a target which may not run twice has run with. Writer and reader: the
+	// bus.
+	NoteRanWith = "bus.ranWith"
 
 	// NoteAnswer is where a stage finds the answer to its Hold when its phase runs again. Writer: the bus. Reader: the
 	// stage that held the call (approval).
@@ -155,7 +158,8 @@ const (
 	// NoteToolTimeout is the time limit of the attempt in milliseconds. Writer: timeout. Reader: the tool target.
 	NoteToolTimeout = "tool.timeoutMs"
 	// NoteToolStarted is true once a tool that may not run twice was started for this call. Whatever fails after that,
-	// the caller must not be told to try again. Writer: the tool target. Readers: tool-fallback, the tool target.
+	// the caller must not be told to try again. Writer: the tool target. Readers: tool-fallback, the tool target, the
+	// bus.
 	NoteToolStarted = "tool.started"
 	// NoteIsError is true where the reply is the tool's own error result, which is passed on as it is and never cached.
 	// Writers: the tool target, approval, tool-fallback. Readers: the tool stages, callers.

@@ -127,7 +127,12 @@ func (e *codec) decodeResult(ctx context.Context, data []byte) (*result, error) 
 	if err != nil {
 		return nil, messages.NewFault(messages.Internal, "the outcome of the target cannot be read: %v", err)
 	}
-	err = e.fill(ctx, c)
+	return e.result(ctx, c)
+}
+
+// result fetches the large bodies of what came of a target's work.
+func (e *codec) result(ctx context.Context, c *messages.Call) (*result, error) {
+	err := e.fill(ctx, c)
 	c.Uncheck()
 	return &result{c}, err
 }
@@ -203,14 +208,14 @@ func stateWord(st protocol.State, proof bool) string {
 	return stateWords[st]
 }
 
-func stateOf(word string) (st protocol.State, proof bool) {
+func stateOf(word string) (st protocol.State, proof, ok bool) {
 	switch word {
 	case provedWord:
-		return protocol.NotRun, true
+		return protocol.NotRun, true, true
 	case stateWords[protocol.NotRun]:
-		return protocol.NotRun, false
+		return protocol.NotRun, false, true
 	case stateWords[protocol.Lost]:
-		return protocol.Lost, false
+		return protocol.Lost, false, true
 	}
-	return protocol.Done, false
+	return protocol.Done, false, word == stateWords[protocol.Done]
 }

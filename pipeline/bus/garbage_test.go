@@ -193,16 +193,19 @@ func TestGarbageEndsNoLivingCall(t *testing.T) {
 		<-held
 		q, err := asked.NextMsg(5 * time.Second)
 		require.NoError(t, err)
+		version := q.Header["Shallot-Wire"]
+		require.NotEmpty(t, version)
 		root := q.Reply[:strings.LastIndex(q.Reply, ".")]
 		for _, m := range garbage() {
 			h := nats.Header{}
 			for k, v := range m.Header {
-				if k != "Shallot-Wire" && k != "Status" { // who has these and the secret is one of ours
+				if k != "Status" { // only the server says that nobody was there
 					h[k] = v
 				}
 			}
+			h["Shallot-Wire"] = version
 			for _, to := range []string{q.Reply + ".m", q.Reply + "." + n.Name(),
-				root + ".out." + p.ID() + ".1.done." + n.Name(),
+				root + ".out." + p.ID() + ".1.done." + n.Name(), root + ".out." + p.ID() + ".1.garbage." + n.Name(),
 				fmt.Sprint(root, ".has.", p.ID(), ".1.true.m"), root + ".stored.c." + messages.Token(p.ID())} {
 				require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: to, Data: m.Data, Header: h}))
 			}

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -130,13 +129,12 @@ func (h *hops) ask(ctx context.Context, o *owned, s pipeline.Stage) (
 		return next, r, nil, nil
 	}
 	n := h.sent(o, s, data)
-	answer, err := h.await(ctx, o, n)
+	a, err := h.await(ctx, o, n)
 	if err != nil {
 		h.forget(n, !errors.Is(err, context.DeadlineExceeded)) // members know the deadline
 		return next, r, nil, err
 	}
-	a, err := h.read(ctx, o.call, answer)
-	if err != nil {
+	if err := h.fill(ctx, o.call, a); err != nil {
 		a = failed(err)
 	}
 	if a.Error != nil && a.Error.Absent != "" {
@@ -205,14 +203,14 @@ func (h *hops) repeat(e *protocol.Effect) {
 }
 
 // answered takes an answer. One that nobody waits for any more is dropped.
-func (h *hops) answered(n uint64, member string, data []byte) {
+func (h *hops) answered(n uint64, member string, a *messages.Answer) {
 	h.owner.Lock()
 	o := h.open[n]
 	delete(h.open, n)
 	open := h.asks.Answered(h.owner.clock.now(), n, member)
 	h.owner.Unlock()
 	if o != nil && open {
-		o.mail.post(letter{n: n, data: data})
+		o.mail.post(letter{n: n, answer: a})
 	}
 }
 
@@ -230,7 +228,7 @@ func (h *hops) forget(n uint64, tell bool) {
 }
 
 // await waits for the answer to question n.
-func (h *hops) await(ctx context.Context, o *owned, n uint64) ([]byte, error) {
+func (h *hops) await(ctx context.Context, o *owned, n uint64) (*messages.Answer, error) {
 	for {
 		l, err := o.mail.next(ctx)
 		switch {
@@ -242,7 +240,7 @@ func (h *hops) await(ctx context.Context, o *owned, n uint64) ([]byte, error) {
 			return nil, left{handedBack}
 		case l.n != n: // of something that this call does not wait for any more
 		case l.why == 0:
-			return l.data, nil
+			return l.answer, nil
 		case l.why == protocol.Skipped:
 			return nil, errSkipped
 		case l.why == protocol.Undeliverable:
@@ -252,19 +250,17 @@ func (h *hops) await(ctx context.Context, o *owned, n uint64) ([]byte, error) {
 	}
 }
 
-func (h *hops) read(ctx context.Context, c *messages.Call, data []byte) (*messages.Answer, error) {
-	a, err := messages.ReadAnswer(data)
+// fill fetches the body behind the answer's claim check.
+func (h *hops) fill(ctx context.Context, c *messages.Call, a *messages.Answer) error {
+	ref := a.Ref()
+	if ref == "" {
+		return nil
+	}
+	raw, err := h.n.codec.body(ctx, c.Tenant, ref)
 	if err != nil {
-		return nil, fmt.Errorf("the answer cannot be read: %w", err)
+		return err
 	}
-	if ref := a.Ref(); ref != "" {
-		raw, err := h.n.codec.body(ctx, c.Tenant, ref)
-		if err != nil {
-			return nil, err
-		}
-		return a, a.Fill(raw)
-	}
-	return a, nil
+	return a.Fill(raw)
 }
 
 // unanswered says why a phase did not run. A call whose time is over says so where nobody serves the stage.

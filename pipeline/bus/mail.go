@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
@@ -12,10 +13,12 @@ import (
 type letter struct {
 	why    protocol.Why // 0: an answer or an outcome
 	n      uint64       // of the question or of the work
-	data   []byte       // of the answer or of the outcome
-	local  *result      // of an outcome that came without a message
-	record protocol.Record
-	member string // who did the work
+	answer *messages.Answer
+	// outcome is what came of work, as a message told it; local is the same where it came without one.
+	outcome *messages.Call
+	local   *result
+	record  protocol.Record
+	member  string // who did the work
 	// ahead and expected are of a refusal: how many are before the call in line, and how long it would wait.
 	ahead    int
 	expected time.Duration

@@ -35,7 +35,7 @@ type replies struct {
 	root    string
 	sub     *nats.Subscription
 	lost    int
-	ignored atomic.Int64 // unknown messages, and answers of another version
+	ignored atomic.Int64 // unknown messages, and answers that cannot be read or are of another version
 }
 
 func newReplies(n *Node) *replies {
@@ -110,7 +110,12 @@ func (r *replies) answer(m *nats.Msg, rest string) {
 	case m.Header.Get(hdrWire) != wireVersion:
 		r.ignored.Add(1)
 	default:
-		r.n.onion.hops.answered(n, last(to), m.Data)
+		a, err := messages.ReadAnswer(m.Data)
+		if err != nil { // who wrote it is none of ours: it must not take the place of the answer
+			r.foreign(m, err)
+			return
+		}
+		r.n.onion.hops.answered(n, last(to), a)
 	}
 }
 
@@ -173,8 +178,23 @@ func (r *replies) out(m *nats.Msg, t []string) {
 		r.ignored.Add(1)
 		return
 	}
-	st, proof := stateOf(t[2])
-	r.n.outcome(protocol.Work{Call: t[0], N: number(t[1])}, t[3], st, proof, letter{data: m.Data})
+	st, proof, ok := stateOf(t[2])
+	var out *messages.Call
+	var err error
+	if ok && (st == protocol.Done || len(m.Data) > 0) {
+		out, err = messages.Unmarshal(m.Data)
+	}
+	if !ok || err != nil || out != nil && out.ID != t[0] {
+		r.foreign(m, err)
+		return
+	}
+	r.n.outcome(protocol.Work{Call: t[0], N: number(t[1])}, t[3], st, proof, letter{outcome: out})
+}
+
+// foreign counts a message that none of our processes can have written, and drops it.
+func (r *replies) foreign(m *nats.Msg, err error) {
+	r.ignored.Add(1)
+	r.n.log.Warn("a reply came that cannot be read; it is ignored", "subject", m.Subject, "bytes", len(m.Data), "err", err)
 }
 
 // capacity hears that a member has room: <class>, and in the data <member> <free>.

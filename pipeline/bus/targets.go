@@ -27,12 +27,13 @@ type targets struct {
 type target struct {
 	mu      sync.Mutex
 	offer   offer
-	payload []byte // of a record that ended the work
-	of      uint64 // the work's number that the payload is of
-	last    uint64 // the number of the last work
-	proved  bool   // the last work proved that it did nothing
-	class   string // of the last work
-	member  string // who did it
+	payload []byte  // of a record that ended the work
+	of      uint64  // the work's number that the payload is of
+	last    uint64  // the number of the last work
+	proved  bool    // the last work proved that it did nothing
+	ran     *result // of the last work, if it must not be done twice
+	class   string  // of the last work
+	member  string  // who did it
 }
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
@@ -101,6 +102,11 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 		o.call.Noted(messages.NoteWorks, &o.run.last) // the call was parked after its target had run
 	}
 	once := t.n.opts.Once(o.call)
+	if once {
+		if next, ran := t.again(ctx, o); ran {
+			return next, nil
+		}
+	}
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1, Class: groupOf(o.call.Kind, class),
 		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline), Fresh: o.fresh}
 	if o.run.proved {
@@ -181,7 +187,7 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 		if l.n < work.N {
 			return next, nil, false // of an earlier work
 		}
-		next, err := t.came(ctx, o, l)
+		next, err := t.came(ctx, o, l, work.Once)
 		if over != 0 && err == nil {
 			err = context.Cause(ctx) // the outcome is in the call; its time is over all the same
 		}
@@ -206,18 +212,22 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 }
 
 // came goes on with an outcome: the call is as if its target had run here.
-func (t *targets) came(ctx context.Context, o *owned, l letter) (pipeline.Next, error) {
+func (t *targets) came(ctx context.Context, o *owned, l letter, once bool) (pipeline.Next, error) {
 	res, err := l.local, error(nil)
 	if res == nil {
-		data := l.data
-		if data == nil {
-			data = o.run.kept(l.n)
+		if l.outcome != nil {
+			res, err = t.n.codec.result(ctx, l.outcome)
+		} else {
+			res, err = t.n.codec.decodeResult(ctx, o.run.kept(l.n))
 		}
-		if res, err = t.n.codec.decodeResult(ctx, data); err != nil {
+		if err != nil {
 			return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 		}
 	}
 	o.run.last, o.run.proved, o.run.member = l.n, l.record.State == protocol.NotRun, l.member
+	if once {
+		return t.cameOnce(ctx, o, res), nil
+	}
 	return pipeline.RunTarget(context.WithoutCancel(ctx), res, o.call, nil), nil
 }
 

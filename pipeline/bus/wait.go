@@ -29,6 +29,8 @@ type pending struct {
 	left   bool
 	parked bool
 	news   chan struct{} // one slot: a delta came
+	space  chan struct{} // one slot: the deltas were taken
+	behind bool          // the reader did not come in time for what waited for it
 	done   chan struct{} // closed when the call has ended or is parked
 }
 
@@ -40,6 +42,9 @@ const (
 	// rest from the final reply. deltaCost is what a piece takes beside its bytes.
 	deltaBytes = 96 << 10
 	deltaCost  = 300
+	// behindGrace is how long the target waits for a reader in its own process that has deltaBytes to read, once for a call:
+	// a target that sends faster than the two change places must not make a gap for a reader that keeps up.
+	behindGrace = 100 * time.Millisecond
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
 	// tailGrace is how long an end waits for the pieces of the reply that it counts. Those are lost that did not come
@@ -48,7 +53,7 @@ const (
 )
 
 func newPending(id string) *pending {
-	return &pending{id: id, news: make(chan struct{}, 1), done: make(chan struct{})}
+	return &pending{id: id, news: make(chan struct{}, 1), space: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // ID implements pipeline.Pending.
@@ -114,7 +119,42 @@ func (p *pending) take() []pipeline.Delta {
 	defer p.mu.Unlock()
 	d := p.deltas
 	p.deltas, p.bytes = nil, 0
+	p.freed()
 	return d
+}
+
+// freed tells who waits in room. The lock is held.
+func (p *pending) freed() {
+	select {
+	case p.space <- struct{}{}:
+	default:
+	}
+}
+
+// room waits a moment for a reader that is behind. It returns at once where nobody reads, or where the reader has made
+// somebody wait in vain.
+func (p *pending) room() {
+	if !p.full() {
+		return
+	}
+	t := time.NewTimer(behindGrace)
+	defer t.Stop()
+	for p.full() {
+		select {
+		case <-p.space:
+		case <-t.C:
+			p.mu.Lock()
+			p.behind = true
+			p.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (p *pending) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes > deltaBytes && !p.behind && !p.parked && p.final == nil
 }
 
 // Wait implements pipeline.Pending. A call that is parked meanwhile ends it with [pipeline.ErrHeld].
@@ -178,6 +218,7 @@ func (p *pending) Leave() {
 	was := p.left || p.final != nil || p.parked
 	p.left = true
 	p.deltas, p.bytes = nil, 0
+	p.freed()
 	p.mu.Unlock()
 	if !was && p.leave != nil {
 		p.leave()

@@ -106,3 +106,38 @@ func TestARelayPassesPiecesOnAtOnce(t *testing.T) {
 		require.Len(t, passed, n+1)
 	}
 }
+
+// A burst that is larger than what is kept for a slow reader makes no gap for one that reads on, and a reader who does
+// not come holds the target up once, for a moment.
+func TestABurstWaitsForItsReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		chunk := make([]byte, deltaBytes/10)
+		send := func(p *pending, pieces int) (took time.Duration) {
+			begin := time.Now()
+			for i := range pieces {
+				p.room()
+				p.addDelta(pipeline.Delta{Source: "w.1", N: i + 1, Chunk: chunk})
+			}
+			return time.Since(begin)
+		}
+		p := newPending("x")
+		var got []int
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := p.Wait(t.Context(), func(d pipeline.Delta) {
+				got = append(got, d.N)
+				time.Sleep(time.Millisecond) // simulated: the reader's own work on a piece
+			})
+			require.NoError(t, err)
+		}()
+		send(p, 200)
+		p.end(streamed(200))
+		<-done
+		require.Len(t, got, 200)
+		require.Equal(t, 200, got[199])
+
+		require.Equal(t, behindGrace, send(newPending("y"), 200), "nobody reads")
+	})
+}

@@ -249,6 +249,9 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {
 	n := strconv.FormatUint(j.work.N, 10)
 	if m.direct(owner) {
+		if o := m.n.calls.get(j.work.Call); o != nil && o.waiter != nil {
+			o.waiter.room()
+		}
 		d.Source, d.Chunk = m.n.opts.Name+"."+n, append([]byte(nil), d.Chunk...)
 		m.n.chunk(j.work, m.n.opts.Name, d)
 		return
