@@ -19,6 +19,7 @@ func TestWorkOutlivesNATS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes twenty seconds")
 	}
+	t.Parallel()
 	for _, away := range []time.Duration{3 * time.Second, 12 * time.Second} {
 		t.Run(away.String(), func(t *testing.T) {
 			t.Parallel()

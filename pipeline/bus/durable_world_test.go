@@ -43,6 +43,9 @@ func newStockOn(t *testing.T, cfg Config, o embed.Options) *stock {
 	if cfg.AckWait == 0 {
 		cfg.AckWait = 3 * time.Second
 	}
+	if cfg.AfterOutage == 0 {
+		cfg.AfterOutage = 300 * time.Millisecond // a start counts as an outage, and nobody is coming back here
+	}
 	s := &stock{t: t, srv: srv, cfg: cfg.withDefaults(), log: slog.New(slog.DiscardHandler)}
 	if os.Getenv("SHALLOT_TEST_LOG") != "" {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -78,7 +81,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	s.t.Helper()
 	p := &ownerProcess{name: "p" + secret(4)}
 	p.dead, p.die = context.WithCancel(context.Background())
-	p.own = protocol.NewOwner(p.name, protocol.Config{AckWait: s.cfg.AckWait})
+	p.own = protocol.NewOwner(p.name, protocol.Config{AckWait: s.cfg.AckWait, AfterOutage: s.cfg.AfterOutage})
 	p.clock, p.beat, p.carry = newClock(), p.own.Beat, p.carryOut
 	opts := []nats.Option{nats.ReconnectBufSize(-1), nats.PingInterval(2 * time.Second), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50 * time.Millisecond), nats.Name(p.name),

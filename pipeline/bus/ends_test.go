@@ -250,16 +250,16 @@ func TestADeadClassStopsNoOther(t *testing.T) {
 				return "default", nil
 			}})
 		var stuck []pipeline.Pending
+		over := time.Now().Add(8 * time.Second)
 		for range 300 {
 			r := chatRequest()
-			r.Session, r.Deadline = "x", time.Now().Add(2*time.Second)
+			r.Session, r.Deadline = "x", over
 			stuck = append(stuck, accept(t, n, r))
 		}
-		begin := time.Now()
 		for range 50 {
 			require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
 		}
-		require.Less(t, time.Since(begin), time.Second)
+		require.Less(t, time.Now(), over, "the others are answered while these wait")
 		for _, p := range stuck {
 			require.Equal(t, messages.TargetAbsent, wait(t, p).Fault.Code)
 		}

@@ -58,7 +58,7 @@ func (w *weather) set(n int) {
 func badNetwork(t *testing.T, seed uint64, calls, bad int) {
 	t.Logf("seed %d", seed)
 	w := &weather{rand: rand.New(rand.NewPCG(seed, 0))}
-	s, _ := newLossy(t, Config{AckWait: 3 * time.Second}, w.judge)
+	s, _ := newLossy(t, Config{AckWait: 3 * time.Second, AfterOutage: 3 * time.Second}, w.judge)
 	run := func(p *ownerProcess, o *owned, _ func(*messages.Call)) outcome {
 		o.call.SetReply([]byte(`"` + p.name + `"`)) // who runs it last counts
 		return ended

@@ -1,11 +1,12 @@
 package bus_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // afterTests waits for nodes and servers that end behind the tests' backs.
@@ -18,12 +19,7 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv("SHALLOT_PART"); part != "" {
 		os.Exit(runPart(part)) // this binary again, as one process of an installation (parts_test.go)
 	}
-	// Most tests wait for real times of the protocol and use little of the machine meanwhile.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	pace.Parallel(16) // most tests wait for real times of the protocol and use little of the machine meanwhile
 	var err error
 	if scratch, err = os.MkdirTemp("", "shallot-bus-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -127,8 +127,9 @@ func secret(n int) string {
 
 // protocolConfig is what the protocol needs of the configuration.
 func (n *Node) protocolConfig() protocol.Config {
-	return protocol.Config{AckWait: n.cfg.AckWait, HopPatience: n.cfg.HopPatience, MemberTimeout: n.cfg.MemberTimeout, MaxQueueWait: n.cfg.MaxQueueWait,
-		QueueCapacity: n.cfg.QueueCapacity, KeepBytes: n.cfg.KeepBytes}
+	return protocol.Config{AckWait: n.cfg.AckWait, HopPatience: n.cfg.HopPatience, MemberTimeout: n.cfg.MemberTimeout,
+		AfterOutage: n.cfg.AfterOutage, MaxQueueWait: n.cfg.MaxQueueWait, QueueCapacity: n.cfg.QueueCapacity,
+		KeepBytes: n.cfg.KeepBytes}
 }
 
 // Start subscribes and begins to work. It returns when every subscription is live on the server.

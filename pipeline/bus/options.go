@@ -22,6 +22,7 @@ type Config struct {
 	MarkTTL       time.Duration // how long a process counts as there after its last mark; 10 s
 	HopPatience   time.Duration // how long a question may stay without a sign; 250 ms
 	MemberTimeout time.Duration // how long work that is shown no more is waited for; 10 s
+	AfterOutage   time.Duration // how long others may be silent after an outage, or a start, and not be lost; 3 s
 	MaxQueueWait  time.Duration // longest expected wait in line for a target; 30 s
 	QueueCapacity int           // target work that a member queues beyond its slots; 16
 	KeepBytes     int           // of outcomes that a member keeps in memory; 64 MiB

@@ -273,6 +273,7 @@ func TestAStoredCallSurvivesItsProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts about thirty processes")
 	}
+	t.Parallel()
 	atStep(t, messages.Tool, ownerSteps[2], faults[3])
 	atStep(t, messages.Model, ownerSteps[3], faults[1])
 	atStep(t, messages.Tool, ownerSteps[5], faults[1])

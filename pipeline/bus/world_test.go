@@ -50,6 +50,9 @@ func classes(cfg bus.Config) bus.Config {
 
 func newWorld(t testing.TB, cfg bus.Config) *world {
 	t.Helper()
+	if cfg.AfterOutage == 0 {
+		cfg.AfterOutage = 300 * time.Millisecond // a start counts as an outage, and nobody is coming back here
+	}
 	dir, err := os.MkdirTemp(scratch, "world-")
 	require.NoError(t, err)
 	srv, err := embed.Start(embed.Options{Dir: dir, Sync: time.Minute})

@@ -6,6 +6,7 @@ import "time"
 // answers; when it comes back, everything that was sent to the process before it has been read. So silence counts up
 // to the sending of the last probe that came back, and not before the last outage or stop of the process.
 type Hearing struct {
+	after   time.Duration // how long others may take to come back after an outage
 	up      bool
 	base    time.Duration // the end of the last outage or stop
 	horizon time.Duration // when the last probe that came back was sent
@@ -34,7 +35,7 @@ func (h *Hearing) Since(t time.Duration) time.Duration { return max(0, h.horizon
 
 // Calm is Since without the time right after an outage, in which others are still coming back.
 func (h *Hearing) Calm(t time.Duration) time.Duration {
-	return max(0, h.horizon-max(t, h.base+afterOutage))
+	return max(0, h.horizon-max(t, h.base+h.after))
 }
 
 // Current reports whether all that was sent before the last outage or stop has been read. Until then a message may be

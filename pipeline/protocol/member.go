@@ -15,8 +15,9 @@ type Member struct {
 
 // NewMember returns the member of a process. The name is new in each life of the process.
 func NewMember(name string, cfg Config) *Member {
-	m := &Member{Name: name, Presence: NewPresence(name), Hearing: &Hearing{}, Hands: newHands()}
-	m.Works = newWorks(name, cfg.withDefaults(), m.Presence, m.Hearing, &m.Hands, &m.ops)
+	cfg = cfg.withDefaults()
+	m := &Member{Name: name, Presence: NewPresence(name), Hearing: &Hearing{after: cfg.AfterOutage}, Hands: newHands()}
+	m.Works = newWorks(name, cfg, m.Presence, m.Hearing, &m.Hands, &m.ops)
 	return m
 }
 

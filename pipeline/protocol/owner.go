@@ -24,7 +24,7 @@ type Owner struct {
 // NewOwner returns the owner of a process. The name is new in each life of the process.
 func NewOwner(name string, cfg Config) *Owner {
 	cfg = cfg.withDefaults()
-	o := &Owner{Name: name, Presence: NewPresence(name), Hearing: &Hearing{}}
+	o := &Owner{Name: name, Presence: NewPresence(name), Hearing: &Hearing{after: cfg.AfterOutage}}
 	o.Asks = newAsks(cfg.HopPatience, o.Presence, o.Hearing)
 	o.Runs = newRuns(name, cfg, o.Presence, o.Hearing, &o.ops)
 	o.Deliveries = newDeliveries(cfg, o.Hearing, &o.ops, &o.Runs)

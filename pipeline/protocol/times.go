@@ -35,8 +35,6 @@ const (
 	// steadyGap the longest gap between two refreshes.
 	steadyFor = 15 * time.Second
 	steadyGap = 6 * time.Second
-	// afterOutage is how long no clock of lost work runs after the own connection is back: others come back too.
-	afterOutage = 3 * time.Second
 	// offerSilent is when an offer without a sign is asked about, holdersWithin how long holders may take to answer.
 	offerSilent   = time.Second
 	holdersWithin = time.Second
@@ -93,6 +91,9 @@ type Config struct {
 	HopPatience time.Duration
 	// MemberTimeout is how long work that was shown and is shown no more is waited for: 10 s.
 	MemberTimeout time.Duration
+	// AfterOutage is how long no clock of lost work runs after the own connection is there, again or for the first time,
+	// because others come back too: 3 s.
+	AfterOutage time.Duration
 	// MaxQueueWait is the longest expected wait in line before calls are refused: 30 s.
 	MaxQueueWait time.Duration
 	// QueueCapacity is how much work a member queues beyond the slots of a class: 16.
@@ -110,6 +111,7 @@ func (c Config) withDefaults() Config {
 	or(&c.AckWait, 15*time.Second)
 	or(&c.HopPatience, silentAfter)
 	or(&c.MemberTimeout, 10*time.Second)
+	or(&c.AfterOutage, 3*time.Second)
 	or(&c.MaxQueueWait, 30*time.Second)
 	if c.QueueCapacity == 0 {
 		c.QueueCapacity = 16

@@ -27,6 +27,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
@@ -55,6 +56,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	pace.Parallel(8)
 	os.Exit(m.Run())
 }
 

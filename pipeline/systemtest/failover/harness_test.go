@@ -23,7 +23,13 @@ import (
 
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
+
+func TestMain(m *testing.M) {
+	pace.Parallel(8)
+	os.Exit(m.Run())
+}
 
 // patience is how long a test waits for an answer. Nothing under test takes as long: it is the "never a hang".
 const patience = 20 * time.Second

@@ -25,7 +25,13 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
+
+func TestMain(m *testing.M) {
+	pace.Parallel(8)
+	os.Exit(m.Run())
+}
 
 // The tenants of the tests, each with a key over HTTP and a user of NATS of its own. Names that look alike as subjects,
 // keys and paths are what a careless rule would mix up.

@@ -22,6 +22,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 var binDir string
@@ -35,20 +37,17 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		binDir = dir
+		pace.Parallel(6)
 		return m.Run()
 	}())
 }
 
 // build builds the commands and the server once, into a directory that goes when the tests end.
 var build = sync.OnceValue(func() error {
-	for name, pkg := range map[string]string{
-		"gateway": "github.com/shallot-nats/shallot/cmd/gateway", "worker": "github.com/shallot-nats/shallot/cmd/worker",
-		"nats-server": "github.com/nats-io/nats-server/v2",
-	} {
-		out, err := exec.Command("go", "build", "-o", filepath.Join(binDir, name), pkg).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
-		}
+	out, err := exec.Command("go", "build", "-o", binDir, "github.com/shallot-nats/shallot/cmd/gateway",
+		"github.com/shallot-nats/shallot/cmd/worker", "github.com/nats-io/nats-server/v2").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 })

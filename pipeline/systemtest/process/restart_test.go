@@ -74,7 +74,9 @@ func (p *gate) env() []string {
 	return []string{"OPENAI_API_KEY=k", "OPENAI_BASE_URL=" + p.url}
 }
 
-func asks(key string) string { return `{"model":"m","messages":[{"role":"user","content":"` + key + `"}]}` }
+func asks(key string) string {
+	return `{"model":"m","messages":[{"role":"user","content":"` + key + `"}]}`
+}
 
 // whole is the text of an answer, which must be one.
 func whole(t *testing.T, a answer, err error) string {

@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -14,12 +13,12 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 	"github.com/shallot-nats/shallot/stages"
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	_ = flag.Set("test.parallel", "12")                                  // they mostly wait: for deadlines, lost leases, and nodes that stop
+	pace.Parallel(12)
 	_ = os.Setenv("SHALLOT_PII_KEY", "0123456789abcdef0123456789abcdef") // PI-3
 	os.Exit(m.Run())
 }

@@ -25,6 +25,7 @@ func TestApprovalUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
 	}
+	t.Parallel()
 	const calls = 60
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)

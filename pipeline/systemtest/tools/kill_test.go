@@ -3,7 +3,6 @@ package tools_test
 import (
 	"bufio"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,20 +21,18 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // sideBySide is how many tests run at once: most of their time they wait for leases, deadlines and restarts.
-const sideBySide = "6"
+const sideBySide = 12
 
 // TestMain lets this test binary be the processes that the kill test kills.
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv("SHALLOT_TEST_PROCESS") {
 	case "":
-		flag.Parse()
-		if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
-			_ = f.Value.Set(sideBySide)
-		}
+		pace.Parallel(sideBySide)
 		os.Exit(m.Run())
 	case "tool":
 		err = toolProcess(os.Getenv("SHALLOT_TEST_NATS"), os.Getenv("SHALLOT_TEST_FILE"))
@@ -150,16 +147,17 @@ func (p *process) kill() {
 
 // Tool workers and Shallot workers are killed while they work. A tool that may not run twice runs at most once for each
 // call, whatever dies, and where it cannot be known the caller is told so; every call is answered exactly once
-// (design.md section 5). 200 calls; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what
+// (design.md section 5). 200 calls, fewer with the race detector; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what
 // SHALLOT_TEST_NODE_TOOL names: .ci/clients does that.
 func TestAtMostOnceUnderKills(t *testing.T) {
-	calls, every := 200, 25
+	calls, every := pace.Rounds(200), pace.Rounds(25)
 	if os.Getenv("SHALLOT_LONG") != "" {
 		calls, every = 1000, 50
 	}
 	if testing.Short() {
 		t.Skip("starts and kills processes")
 	}
+	t.Parallel()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
