@@ -142,6 +142,7 @@ func (s *Server) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, 
 		status = http.StatusAccepted
 	}
 	if c != nil {
+		ended(w, c)
 		facts(w.Header(), c, started(r))
 		got.Status = api.RunCompleted // what stages made of it counts
 		if got.Output = ""; c.HasReply() {

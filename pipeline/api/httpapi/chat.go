@@ -155,6 +155,7 @@ func accepted(w http.ResponseWriter, call, status string) {
 
 // finish writes the end of a call: its fault, or its reply byte for byte.
 func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+	ended(w, c)
 	facts(w.Header(), c, started(r))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
 	switch text, isText := c.ReplyText(); {

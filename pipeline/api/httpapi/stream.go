@@ -87,6 +87,7 @@ var errSlowReader = errors.New("the reader of the stream is too slow")
 
 // endStream writes what the follower still holds, then the end.
 func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
+	ended(e.w, c)
 	chunks, fault := f.End(c)
 	if fault == nil {
 		fault = c.Fault
