@@ -61,6 +61,10 @@ type Pending interface {
 	// Leave says that the caller is gone. Work for the call is cancelled, unless an idempotency key lets the caller
 	// come back for the answer. It may be called at any time and more than once.
 	Leave()
+	// Stop says that this process stops and that Wait is over. A call that is bound to the process ends then, and Stop
+	// returns its end, which says whether it may be sent again; it takes two seconds at most. It returns nil for a call
+	// that goes on elsewhere.
+	Stop() *messages.Call
 }
 
 // Delta is one chunk of a streamed reply on its way from the target to the process that accepted the call.

@@ -69,7 +69,7 @@ func (c *LoggingConfig) Validate() error {
 }
 
 // newLogging makes the innermost stage: one log line when a request goes to the model and one, with a record for the
-// audit stream, when it comes back, for each attempt of retry and fallback. Which calls are in the sample follows
+// audit stream, when it comes back, for each attempt of retry and fallback. Without bodies the lines are of level DEBUG. Which calls are in the sample follows
 // from the call id, so both lines of a call, and all its attempts, are there or are not. It fails open.
 func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
 	l := &logging{cfg: *cfg, deps: d}
@@ -78,6 +78,15 @@ func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
 
 func (l *logging) sampled(c *messages.Call) bool {
 	return unitHash("logging", c.ID) < l.cfg.Sample
+}
+
+// level is that of both lines. Who wants the bodies reads them in the log; else the log has one line for a call, that of
+// its request, and these are for a closer look.
+func (l *logging) level() slog.Level {
+	if l.cfg.Bodies {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
 }
 
 func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -91,7 +100,7 @@ func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	if l.cfg.Bodies {
 		attrs = append(attrs, slog.String("body", string(c.Request())))
 	}
-	l.deps.Log.LogAttrs(ctx, slog.LevelInfo, "model request", attrs...)
+	l.deps.Log.LogAttrs(ctx, l.level(), "model request", attrs...)
 	return pipeline.Continue(), c.SetState(loggingState{Begin: time.Now()})
 }
 
@@ -111,13 +120,11 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 	if l.cfg.Bodies && r.ReplyBody != nil {
 		attrs = append(attrs, slog.String("body", string(r.ReplyBody)))
 	}
-	level := slog.LevelInfo
 	if r.Code != "" {
-		level = slog.LevelWarn
 		attrs = append(attrs,
 			slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
 	}
-	l.deps.Log.LogAttrs(ctx, level, "model reply", attrs...)
+	l.deps.Log.LogAttrs(ctx, l.level(), "model reply", attrs...)
 	if l.deps.Publish == nil {
 		return pipeline.Continue(), nil
 	}

@@ -20,7 +20,7 @@ func TestLogging(t *testing.T) {
 	run := func(t *testing.T, config string, calls int) (r *records, log *bytes.Buffer) {
 		r, log = &records{}, &bytes.Buffer{}
 		d := harnessDeps()
-		d.Publish, d.Log = r.Publish, slog.New(slog.NewJSONHandler(log, nil))
+		d.Publish, d.Log = r.Publish, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		for range calls {
 			script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError), []byte(usageReply + "}}")}}}
 			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", "base-delay: 0s", d), harnessModel(t, "logging", config, d)}, Target: script}
@@ -40,14 +40,15 @@ func TestLogging(t *testing.T) {
 			require.NotContains(t, string(out), "secret")
 		}
 		require.Contains(t, log.String(), "model request")
-		require.Contains(t, log.String(), `"level":"WARN"`)
+		require.Contains(t, log.String(), `"code":"provider_error"`)
+		require.NotRegexp(t, `"level":"(INFO|WARN)"[^\n]*"model re`, log.String(), "the request's own line says it once")
 	})
 	t.Run("S0-LOG-1 bodies as they were", func(t *testing.T) {
 		t.Parallel()
 		r, log := run(t, "bodies: true", 1)
 		require.Contains(t, string(r.Raw), `"requestBody":`+body)
 		require.Contains(t, string(r.Raw), `"replyBody":`+usageReply)
-		require.Contains(t, log.String(), "secret")
+		require.Regexp(t, `"level":"INFO"[^\n]*"model request"[^\n]*secret`, log.String())
 	})
 	t.Run("sample by call id", func(t *testing.T) {
 		t.Parallel()

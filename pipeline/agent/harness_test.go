@@ -166,6 +166,8 @@ type pending struct {
 func (p *pending) ID() string { return p.c.ID }
 func (p *pending) Leave()     {}
 
+func (p *pending) Stop() *messages.Call { return nil }
+
 func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {
 	w := p.w
 	w.mu.Lock()

@@ -17,7 +17,8 @@ func Forbidden(format string, args ...any) *messages.Fault {
 	return Refused(messages.Forbidden, format, args...)
 }
 
-// StoppingFault tells the caller of an accepted call that this process stops and where the answer will be.
+// StoppingFault tells the caller of a stored call that this process stops and where the answer will be. Bound calls end
+// with their process, so their callers hear that end: pipeline.Pending.Stop.
 func StoppingFault(code messages.Code, call string) *messages.Fault {
 	return Refused(code, "the gateway is stopping; the call goes on, its answer will be at %s", ResultPath(call))
 }

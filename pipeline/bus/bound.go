@@ -2,6 +2,8 @@ package bus
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -32,11 +34,24 @@ func (n *Node) bind(c *messages.Call) *pending {
 	o := n.calls.own(c, false, true) // the id is new
 	o.waiter = p
 	p.over, p.leave = o.ctx.Done(), func() { o.cancel(pipeline.ErrCancelled) }
+	p.stop = func() { o.cancel(errStopping) }
+	stopping := func() bool { return errors.Is(context.Cause(o.ctx), errStopping) }
+	p.patience = func() time.Duration {
+		if stopping() {
+			return stopGrace
+		}
+		return lateGrace
+	}
 	facts := messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Session: c.Session, Run: c.Run,
 		RequestID: c.RequestID, Accepted: c.Accepted, Deadline: c.Deadline, Trace: c.Trace}
 	p.late = func() *messages.Call {
 		end := facts
-		end.Fail(overFault(o.ctx, &end))
+		f := overFault(o.ctx, &end)
+		if stopping() {
+			f = messages.NewFault(messages.OutcomeUnknown, "the process that ran the call %s stops, and the call did not end "+
+				"in time; find out what came of it before it is called again", end.ID).From("entry")
+		}
+		end.Fail(f)
 		return &end
 	}
 	n.work.Go(func() { n.runBound(o) })

@@ -223,3 +223,40 @@ func TestADecidedCallGoesOnAtOnce(t *testing.T) {
 	require.Less(t, fastest, 800*time.Millisecond)
 	t.Log(fastest)
 }
+
+// Whoever waits in a process that stops hears of a bound call how it ended, and of a stored one that it goes on. Work
+// that must not run twice and has begun is not said to be free for another try, not even where it does not listen.
+func TestBoundCallsEndWithTheirProcess(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		once bool
+		code messages.Code
+	}{"may run again": {false, messages.Stopping}, "once": {true, messages.OutcomeUnknown}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, bus.Config{})
+			began, release := make(chan string, 2), make(chan struct{})
+			deaf := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				began <- c.ID
+				<-release
+				return nil
+			})
+			n := w.node(bus.Options{Entry: true, Targets: roles(deaf), Manager: manager(t),
+				Once: func(*messages.Call) bool { return row.once }})
+			defer close(release)
+			stored := chatRequest()
+			stored.Submit = true
+			p := accept(t, n, stored)
+			<-began
+			require.Nil(t, p.Stop(), "it goes on elsewhere")
+			p = accept(t, n, chatRequest())
+			<-began
+			begin := time.Now()
+			c := p.Stop()
+			require.NotNil(t, c)
+			require.Less(t, time.Since(begin), 2*time.Second)
+			require.NotNil(t, c.Fault)
+			require.Equal(t, row.code, c.Fault.Code, c.Fault.Message)
+		})
+	}
+}

@@ -18,6 +18,10 @@ type pending struct {
 	late func() *messages.Call
 	// leave is called once, when the caller left before the end.
 	leave func()
+	// stop ends the call because its process stops; nil where it goes on elsewhere.
+	stop func()
+	// patience is how long the call may take to end when its context is over; nil with over.
+	patience func() time.Duration
 	// pass takes the pieces of the reply at once where who follows the call waits in another process; nil: they wait here.
 	pass func(d pipeline.Delta)
 
@@ -47,6 +51,9 @@ const (
 	behindGrace = 100 * time.Millisecond
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
+	// stopGrace is lateGrace where the process stops: nobody may be told to send a call again before it is known whether
+	// its target began.
+	stopGrace = 1500 * time.Millisecond
 	// tailGrace is how long an end waits for the pieces of the reply that it counts. Those are lost that did not come
 	// until then: the reader sees a gap, and gets the rest from the final reply.
 	tailGrace = 250 * time.Millisecond
@@ -185,7 +192,7 @@ func (p *pending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*mess
 			show()
 			return p.result()
 		case <-over:
-			over, grace = nil, time.After(lateGrace)
+			over, grace = nil, time.After(p.patience())
 		case <-grace:
 			p.end(p.late())
 		case <-ctx.Done():
@@ -210,6 +217,19 @@ func (p *pending) result() (*messages.Call, error) {
 		return nil, pipeline.ErrHeld
 	}
 	return p.final, nil
+}
+
+// Stop implements pipeline.Pending.
+func (p *pending) Stop() *messages.Call {
+	if p.stop == nil {
+		return nil
+	}
+	p.stop()
+	c, err := p.Wait(context.Background(), nil) // the context of the call is over, so this is
+	if err != nil {
+		return nil // held: it is stored
+	}
+	return c
 }
 
 // Leave implements pipeline.Pending.

@@ -148,35 +148,6 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	return nil
 }
 
-// refreshTools reads the registry again when its bucket has changed, so that a tool that another process registered is
-// known.
-func (h *Host) refreshTools(ctx context.Context) {
-	t := time.NewTicker(2 * time.Second)
-	defer t.Stop()
-	var last uint64
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-		s, err := h.publisher.Stream(ctx, "KV_"+jet.ToolsBucket)
-		if err == nil && s.CachedInfo().State.LastSeq == last {
-			continue
-		}
-		if err == nil {
-			err = h.tools.registry.Refresh(ctx)
-		}
-		if err != nil {
-			if ctx.Err() == nil {
-				h.log.Debug("the tool registry cannot be read", "err", err)
-			}
-			continue
-		}
-		last = s.CachedInfo().State.LastSeq // of before the reading: what came in between is read next time
-	}
-}
-
 // Times of a whole tool call, attempts and waits together: a minute, or, where the tool's own time limit is
 // longer, that and a minute, up to an hour.
 const (

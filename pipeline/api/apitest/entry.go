@@ -18,6 +18,7 @@ type Entry struct {
 	Target pipeline.TargetFunc
 	Refuse func(pipeline.Request) error // refuses requests, if set
 	Left   chan string
+	Bound  bool // calls end when their process stops
 
 	mu      sync.Mutex
 	Seen    []pipeline.Request
@@ -88,6 +89,16 @@ func (p *localPending) Leave() {
 		default:
 		}
 	}
+}
+
+// Stop implements pipeline.Pending.
+func (p *localPending) Stop() *messages.Call {
+	if !p.d.Bound {
+		return nil
+	}
+	c := p.c.Clone()
+	c.Fail(messages.NewFault(messages.Stopping, "the process stops; send it again").From("entry"))
+	return c
 }
 
 func (p *localPending) Wait(ctx context.Context, onDelta func(pipeline.Delta)) (*messages.Call, error) {

@@ -122,7 +122,7 @@ func (s *Server) awaitRun(w http.ResponseWriter, r *http.Request, tenant, agent 
 	c, err := pending.Wait(ctx, nil)
 	switch {
 	case err != nil && !errors.Is(err, pipeline.ErrHeld):
-		s.notEnded(w, r, pending.ID(), err)
+		s.notEnded(w, r, pending, err)
 	case err == nil && c.Fault != nil:
 		s.finish(w, r, c)
 	default:
@@ -142,6 +142,7 @@ func (s *Server) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, 
 		status = http.StatusAccepted
 	}
 	if c != nil {
+		ended(w, c)
 		facts(w.Header(), c, started(r))
 		got.Status = api.RunCompleted // what stages made of it counts
 		if got.Output = ""; c.HasReply() {

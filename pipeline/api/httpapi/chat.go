@@ -66,7 +66,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	defer cancel()
 	c, err := pending.Wait(ctx, nil)
 	if err != nil {
-		s.notEnded(w, r, pending.ID(), err)
+		s.notEnded(w, r, pending, err)
 		return
 	}
 	if _, text := c.ReplyText(); req.Wire == messages.ResponsesWire && c.HasReply() && !text {
@@ -120,14 +120,20 @@ func (s *Server) untilHalt(ctx context.Context) (context.Context, context.Cancel
 
 var errStopping = errors.New("the gateway is stopping")
 
-// notEnded answers about an accepted call whose end this connection will not see.
-func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, call string, err error) {
+// notEnded answers about an accepted call for which this connection waits no more. If the gateway stops, a bound call
+// ends here, with an answer.
+func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, err error) {
+	call := pending.ID()
 	switch {
 	case r.Context().Err() != nil: // the caller is gone, or has closed its sending side
 		writeFault(w, gone())
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
 	case s.Halted.Err() != nil:
+		if c := pending.Stop(); c != nil {
+			s.finish(w, r, c)
+			return
+		}
 		w.Header().Set("Location", api.ResultPath(call))
 		writeFault(w, api.StoppingFault(messages.Stopping, call))
 	default:
@@ -149,6 +155,7 @@ func accepted(w http.ResponseWriter, call, status string) {
 
 // finish writes the end of a call: its fault, or its reply byte for byte.
 func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+	ended(w, c)
 	facts(w.Header(), c, started(r))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
 	switch text, isText := c.ReplyText(); {

@@ -92,7 +92,7 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, r
 	defer cancel()
 	c, err := pending.Wait(ctx, nil)
 	if err != nil {
-		s.notEnded(w, r, pending.ID(), err)
+		s.notEnded(w, r, pending, err)
 		return
 	}
 	if c.Fault == nil && c.HasReply() {

@@ -82,8 +82,9 @@ func methodFault(w http.ResponseWriter, r *http.Request, allow string) *messages
 type recorder struct {
 	http.ResponseWriter
 	identity api.Identity
-	shape    shape  // of errors; nil: OpenAI's
-	idHeader string // a further header of the request id
+	shape    shape       // of errors; nil: OpenAI's
+	idHeader string      // a further header of the request id
+	ended    []slog.Attr // what the log says of the call that ended
 
 	mu     sync.Mutex // one writes at a time: the handler, or who looks whether the caller is gone
 	status int
@@ -154,8 +155,7 @@ func (s *Server) wrap(t *router) http.Handler {
 				a.status = messages.Cancelled.Info().Status // for the log; the caller does not read it
 			}
 			done(r.Pattern, a.status)
-			s.Log.Log(r.Context(), levelOf(r.Method, r.URL.Path, a.status), "http", "method", r.Method, "path", r.URL.Path, "status", a.status, "dur_ms", time.Since(begin).Milliseconds(),
-				"request_id", w.Header().Get("X-Request-Id"), "call", w.Header().Get("Shallot-Call"), "tenant", a.identity.Tenant, "key", a.identity.KeyID)
+			s.line(r, a, begin)
 			if p != nil && w.Header().Get(cutMark) != "" {
 				panic(http.ErrAbortHandler)
 			}
@@ -182,6 +182,23 @@ func (s *Server) wrap(t *router) http.Handler {
 			t.mux.ServeHTTP(a, r)
 		}
 	})
+}
+
+// line writes the one line of the log about a request, and about the call that it made.
+func (s *Server) line(r *http.Request, a *recorder, begin time.Time) {
+	h := a.Header()
+	said := []slog.Attr{slog.String("method", r.Method), slog.String("path", r.URL.Path),
+		slog.Int("status", a.status), slog.Int64("dur_ms", time.Since(begin).Milliseconds()),
+		slog.String("request_id", h.Get("X-Request-Id")), slog.String("call", h.Get("Shallot-Call")),
+		slog.String("tenant", a.identity.Tenant), slog.String("key", a.identity.KeyID)}
+	s.Log.LogAttrs(r.Context(), levelOf(r.Method, r.URL.Path, a.status), "http", append(said, a.ended...)...)
+}
+
+// ended notes the end of a call for the log.
+func ended(w http.ResponseWriter, c *messages.Call) {
+	if a, ok := w.(*recorder); ok {
+		a.ended = api.LogLine(c)
+	}
 }
 
 // levelOf is the level of a request's line in the log. Probes and pages come every few seconds to see how things are,

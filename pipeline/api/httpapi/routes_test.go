@@ -168,3 +168,30 @@ func TestMountedSurfaceKnowsWhoAsks(t *testing.T) {
 	require.Equal(t, "ta", g.Do(t, "POST", "/mcp", "{}", apitest.AuthA).Body, "and the key ends at the gateway")
 	g.Do(t, "POST", "/mcp", "{}").IsFault(t, messages.Unauthenticated)
 }
+
+// A call has one line in the log, which says how it ended: a plain one, a streamed one and one that failed.
+func TestOneLineACall(t *testing.T) {
+	t.Parallel()
+	reply := `{"object":"chat.completion","model":"m1","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}`
+	for name, row := range map[string]struct {
+		body, says string
+		target     pipeline.TargetFunc
+	}{
+		"plain":    {apitest.GoodBody, `"attempts":1,"model":"[^"]+","input_tokens":7,"output_tokens":3}`, apitest.Replies(reply)},
+		"streamed": {apitest.StreamBody, `"attempts":1,"model":"[^"]+","input_tokens":7,"output_tokens":3}`, apitest.Replies(reply)},
+		"failed": {apitest.GoodBody, `"status":503.*"fault":"overloaded","origin":"target"}`,
+			func(context.Context, *messages.Call, pipeline.Emit) error {
+				return messages.NewFault(messages.Overloaded, "full").From(messages.TargetOrigin)
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := start(t, &apitest.Entry{Target: row.target}, nil)
+			g.Chat(t, row.body)
+			g.Close()
+			lines := strings.Split(strings.TrimSpace(g.log.String()), "\n")
+			require.Len(t, lines, 1, lines)
+			require.Regexp(t, row.says, lines[0])
+		})
+	}
+}

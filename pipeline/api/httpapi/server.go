@@ -268,8 +268,8 @@ func (s *Server) Retire() {
 }
 
 // Shutdown stops accepting, lets requests finish within the grace, and then ends streams with an error event and
-// waiting calls with the path of their result. It returns when all connections are done or ctx ends. Calls are not
-// cancelled, because they were accepted.
+// waiting calls with the path of their result, or with their end if they are bound to this process. It returns when all
+// connections are done or ctx ends. Stored calls are not cancelled, because they were accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {

@@ -74,7 +74,10 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 			chunks, marks := q.take()
 			e.marks = marks
 			e.write(chunks)
-			if done.err != nil {
+			if cause := context.Cause(ctx); e.started && e.err == nil && errors.Is(cause, errStopping) && done.err != nil {
+				done.call = pending.Stop() // nil: it goes on elsewhere
+			}
+			if done.err != nil && done.call == nil {
 				s.lost(e, r, pending, context.Cause(ctx), done.err)
 				return
 			}
@@ -91,6 +94,7 @@ var errSlowReader = errors.New("the reader of the stream is too slow")
 
 // endStream writes what the follower still holds, then the end.
 func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
+	ended(e.w, c)
 	chunks, fault := f.End(c)
 	if fault == nil {
 		fault = c.Fault
@@ -130,8 +134,8 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 	}
 }
 
-// lost ends a stream whose call goes on without this connection: the caller left or reads too slowly, the gateway
-// stops, or the entry failed.
+// lost ends a stream without the end of its call: the caller left or reads too slowly, the gateway stops and the call
+// goes on elsewhere, or the entry failed.
 func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
 	switch {
 	case r.Context().Err() != nil: // Leave was called when it happened
@@ -140,7 +144,7 @@ func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 		pending.Leave()
 		panic(http.ErrAbortHandler) // cuts the connection: a clean end would look like a whole answer
 	case !e.started:
-		s.notEnded(e.w, r, pending.ID(), err)
+		s.notEnded(e.w, r, pending, err)
 	case errors.Is(err, pipeline.ErrHeld): // by a stage further out than the tool, after a part was shown
 		e.fail(api.Refused(messages.StreamCut, "the call waits for a person's decision; its answer will be at %s",
 			api.ResultPath(pending.ID())))

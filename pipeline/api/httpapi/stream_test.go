@@ -277,8 +277,32 @@ func TestStreamThenReplyOnOneConnection(t *testing.T) {
 
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
+	all, bodies, d := stopped(t, false)
+	require.Contains(t, all, `"code":"stream_cut"`)
+	require.Empty(t, d.Left, "an accepted call goes on")
+	for _, res := range bodies {
+		if res.StatusCode != 200 {
+			require.Contains(t, res.Header.Get("Location"), "/v1/results/")
+		}
+	}
+}
+
+// A call that is bound to its gateway ends with it: its caller hears that end, and of no place where one will be.
+func TestBoundCallsEndWithTheirGateway(t *testing.T) {
+	t.Parallel()
+	all, bodies, _ := stopped(t, true)
+	require.Contains(t, all, "send it again")
+	require.NotContains(t, all, "goes on")
+	require.NotContains(t, all, "/v1/results/")
+	for _, res := range bodies {
+		require.Empty(t, res.Header.Get("Location"))
+	}
+}
+
+// stopped stops a gateway in the middle of a streamed and a plain call, and returns what their callers read.
+func stopped(t *testing.T, bound bool) (all string, answers []*http.Response, d *apitest.Entry) {
 	running := make(chan struct{}, 2)
-	d := &apitest.Entry{Left: make(chan string, 4),
+	d = &apitest.Entry{Left: make(chan string, 4), Bound: bound,
 		Target: func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 			if c.Stream {
 				_ = emit([]byte(`{"n":1}`))
@@ -315,21 +339,21 @@ func TestGracefulStop(t *testing.T) {
 	<-running
 	require.NoError(t, s.Shutdown(t.Context()))
 	require.NoError(t, <-served)
-	all := <-texts + <-texts
+	all = <-texts + <-texts
 	require.Contains(t, all, `data: {"n":1}`)
-	require.Contains(t, all, `"code":"stream_cut"`)
 	require.Contains(t, all, `"code":"stopping"`)
 	require.NotContains(t, all, "[DONE]")
-	require.Empty(t, d.Left, "an accepted call goes on")
 	_, err = net.Dial("tcp", l.Addr().String())
 	require.Error(t, err)
 	for range 2 {
-		if res := <-bodies; res.StatusCode != 200 {
-			require.Contains(t, res.Header.Get("Location"), "/v1/results/")
+		res := <-bodies
+		answers = append(answers, res)
+		if res.StatusCode != 200 {
 			require.Empty(t, res.Header.Get("X-Should-Retry"), "another gateway may be asked")
 			require.NotEmpty(t, res.Header.Get("Retry-After"))
 		}
 	}
+	return all, answers, d
 }
 
 func TestStopLetsCallsFinish(t *testing.T) {

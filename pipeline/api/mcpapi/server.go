@@ -122,7 +122,7 @@ func (f *Server) Close() {
 // EndSessions answers the requests that wait for a call, then ends all sessions. Answers on their way are not cut off.
 func (f *Server) EndSessions() {
 	f.halt()
-	f.posts.WaitFor(time.Second)
+	f.posts.WaitFor(2 * time.Second) // as long as Pending.Stop takes
 	for s := range f.server.Sessions() {
 		_ = s.Close()
 	}
@@ -272,13 +272,13 @@ func (f *Server) call(ctx context.Context, d *tool.Definition, req *mcp.CallTool
 	case errors.Is(err, pipeline.ErrHeld):
 		return f.held(ctx, req, heldState{Call: pending.ID(), Tenant: r.Tenant}, "")
 	case err != nil:
-		return f.notEnded(ctx, pending, err)
+		return f.notEnded(ctx, d, req, pending, err)
 	}
 	return f.result(d, c, standsAlone(req.Params))
 }
 
-// notEnded answers about a call whose end this process will not see.
-func (f *Server) notEnded(ctx context.Context, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
+// notEnded answers about a call that is waited for no more. If the gateway stops, a bound call ends here.
+func (f *Server) notEnded(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
 	id := pending.ID()
 	switch {
 	case ctx.Err() != nil:
@@ -288,6 +288,9 @@ func (f *Server) notEnded(ctx context.Context, pending pipeline.Pending, err err
 		return faultResult(messages.NewFault(messages.DeadlineExceeded, "gateway mcp was told to stop; "+
 			"the call %s was cancelled, and what it had done until then is not undone", id), id)
 	case f.halted.Err() != nil:
+		if c := pending.Stop(); c != nil {
+			return f.result(d, c, standsAlone(req.Params))
+		}
 		return faultResult(api.StoppingFault(messages.Stopping, id), id)
 	}
 	f.Log.Error("an MCP call was lost", "call", id, "err", err)

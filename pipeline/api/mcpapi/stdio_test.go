@@ -155,14 +155,17 @@ func TestMCPStdioEnds(t *testing.T) {
 	require.False(t, open)
 }
 
-// A gateway that stops tells who waits where the result will be, before it cuts anything.
+// A gateway that stops tells who waits where the result will be, or that the call ends with it, before it cuts anything.
 func TestMCPHaltAnswers(t *testing.T) {
 	t.Parallel()
-	for _, revision := range []string{"2026-07-28", "2025-06-18"} {
-		t.Run(revision, func(t *testing.T) {
+	for _, row := range []struct {
+		revision, words string
+		bound           bool
+	}{{"2026-07-28", "/v1/results/", false}, {"2025-06-18", "/v1/results/", false}, {"2026-07-28", "send it again", true}} {
+		t.Run(row.revision+" "+row.words, func(t *testing.T) {
 			t.Parallel()
 			begun := make(chan struct{}, 1)
-			entry := &apitest.Entry{Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+			entry := &apitest.Entry{Bound: row.bound, Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 				begun <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()
@@ -173,7 +176,7 @@ func TestMCPHaltAnswers(t *testing.T) {
 			g := serveMCP(t, entry, server, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
-				&mcp.ClientSessionOptions{ProtocolVersion: revision}) // a standing stream that ends may end the client before it has read the answer
+				&mcp.ClientSessionOptions{ProtocolVersion: row.revision}) // a standing stream that ends may end the client before it has read the answer
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = s.Close() })
 			got := make(chan *mcp.CallToolResult, 1)
@@ -183,7 +186,8 @@ func TestMCPHaltAnswers(t *testing.T) {
 			r := <-got
 			require.NotNil(t, r)
 			require.True(t, r.IsError)
-			require.Contains(t, apitest.TextOf(t, r), "/v1/results/")
+			require.Contains(t, apitest.TextOf(t, r), row.words)
+			require.Equal(t, !row.bound, strings.Contains(apitest.TextOf(t, r), "/v1/results/"))
 		})
 	}
 }

@@ -179,7 +179,7 @@ func (f *Server) callTask(
 	case errors.Is(err, pipeline.ErrHeld):
 		return f.held(ctx, req, heldState{Call: pending.ID(), Tenant: r.Tenant}, "")
 	case err != nil:
-		return f.notEnded(ctx, pending, err)
+		return f.notEnded(ctx, d, req, pending, err)
 	}
 	return f.result(d, c, true)
 }

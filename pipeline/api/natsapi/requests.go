@@ -3,6 +3,7 @@ package natsapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -67,18 +68,22 @@ func (s *Server) serveRequest(m *nats.Msg) {
 		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
+	begin := time.Now()
 	r, err := s.readRequest(in, m)
 	if err != nil {
 		s.refuse(m, err)
+		s.line(m, begin, r, "", slog.String("fault", string(messages.AsFault(err, "entry").Code)))
 		return
 	}
 	ctx := s.waiting
 	p, err := s.Calls.Accept(context.WithoutCancel(ctx), r)
 	if err != nil {
 		s.refuse(m, err)
+		s.line(m, begin, r, "", slog.String("fault", string(messages.AsFault(err, "entry").Code)))
 		return
 	}
 	if in.Submit {
+		s.line(m, begin, r, p.ID(), slog.String("status", "accepted"))
 		s.reply(m, status(m.Reply, p.ID(), "accepted", struct {
 			Call   string `json:"call"`
 			Status string `json:"status"`
@@ -86,7 +91,22 @@ func (s *Server) serveRequest(m *nats.Msg) {
 		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
 		return
 	}
-	s.serveWait(ctx, m, r, p)
+	c, err := s.serveWait(ctx, m, r, p)
+	switch {
+	case err == nil:
+		s.line(m, begin, r, p.ID(), api.LogLine(c)...)
+	case errors.Is(err, pipeline.ErrHeld):
+		s.line(m, begin, r, p.ID(), slog.String("status", "approval_pending"))
+	default:
+		s.line(m, begin, r, p.ID(), slog.String("status", "goes on elsewhere"))
+	}
+}
+
+// line writes the one line of the log about a request and the call that it made.
+func (s *Server) line(m *nats.Msg, begin time.Time, r pipeline.Request, call string, ended ...slog.Attr) {
+	said := []slog.Attr{slog.String("subject", m.Subject), slog.Int64("dur_ms", time.Since(begin).Milliseconds()),
+		slog.String("request_id", r.RequestID), slog.String("call", call), slog.String("tenant", r.Tenant)}
+	s.Log.LogAttrs(context.Background(), slog.LevelInfo, "nats", append(said, ended...)...)
 }
 
 // resultSubject is the subject to ask for the result of a submitted call. The bare one serves only the calls of the
@@ -120,8 +140,9 @@ func (s *Server) refuse(m *nats.Msg, err error) {
 	}
 }
 
-// serveWait answers a plain request. A streamed reply is one message for each chunk, and an empty one at the end.
-func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) {
+// serveWait answers a plain request and returns the end of its call. A streamed reply is one message for each chunk, and
+// an empty one at the end.
+func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) (*messages.Call, error) {
 	if !r.Stream {
 		c, err := p.Wait(ctx, nil)
 		switch {
@@ -130,7 +151,7 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 		case errors.Is(err, pipeline.ErrHeld):
 			s.reply(m, pendingAnswer(m.Reply, p.ID()))
 		}
-		return
+		return c, err
 	}
 	follow := followerOf(r.Kind, r.Body)
 	c, err := p.Wait(ctx, func(d pipeline.Delta) {
@@ -145,14 +166,15 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 		last := pendingAnswer(m.Reply, p.ID())
 		s.reply(m, last)
 		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // the empty end of the stream, with the same status
-		return
+		return nil, err
 	}
 	if err != nil {
-		return
+		return nil, err
 	}
 	for _, out := range streamEnd(m.Reply, follow, c, s.largest()) {
 		s.reply(m, out)
 	}
+	return c, nil
 }
 
 // largest is how many bytes of data fit into a message beside its headers.

@@ -22,9 +22,10 @@ import (
 const toolMetadata = "shallot.tool"
 
 const (
-	discoverEvery = 3 * time.Second
+	discoverEvery = 10 * time.Second
+	leaseTime     = 3 * time.Second // in which the store must answer
 	discoverWait  = time.Second // services that are here answer at once
-	discoverLease = 10 * time.Second
+	discoverLease = 30 * time.Second
 	maxServices   = 4096 // answers of one poll; more come from another installation or an attack
 )
 
@@ -106,7 +107,7 @@ const leaseKey = "tools.discovery"
 
 // holds takes or renews the lease. If the store does not answer, the lease counts as not held.
 func (d *Discovery) holds(ctx context.Context) bool {
-	try, cancel := context.WithTimeout(ctx, discoverEvery)
+	try, cancel := context.WithTimeout(ctx, leaseTime)
 	defer cancel()
 	when := pipeline.IfRevision(d.rev)
 	if d.rev == 0 {
