@@ -32,11 +32,13 @@ const (
 	ChatWire      Wire = "chat"      // OpenAI chat completions
 	ResponsesWire Wire = "responses" // OpenAI and Open Responses
 	MessagesWire  Wire = "messages"  // Anthropic Messages
+	// EmbeddingsWire is that of OpenAI's embeddings, which only providers of it answer.
+	EmbeddingsWire Wire = "embeddings"
 )
 
 // Valid reports whether w is one of the closed list of wires, or empty.
 func (w Wire) Valid() bool {
-	return w == "" || w == ChatWire || w == ResponsesWire || w == MessagesWire
+	return w == "" || w == ChatWire || w == ResponsesWire || w == MessagesWire || w == EmbeddingsWire
 }
 
 // Or returns the wire, ChatWire where it is empty.

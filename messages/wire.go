@@ -105,7 +105,7 @@ func (c *Call) check() error {
 	case !c.Kind.Valid():
 		return fmt.Errorf("wire: kind %q; known: model, tool, agent", c.Kind)
 	case !c.Wire.Valid():
-		return fmt.Errorf("wire: the call speaks %q; known: chat, responses, messages", c.Wire)
+		return fmt.Errorf("wire: the call speaks %q; known: chat, responses, messages, embeddings", c.Wire)
 	case c.Tenant == "":
 		return fmt.Errorf("wire: the call has no tenant")
 	}

@@ -83,9 +83,11 @@ var arrows = []arrow{
 	{[]string{"pipeline/toolbox"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
 	{[]string{"pipeline/bus"}, []string{"messages", "pipeline!", "pipeline/stream",
 		"pipeline/protocol", "pipeline/bus/jet"}},
+	{[]string{"pipeline/api/responses"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/api!",
+		"pipeline/tool"}},
 	{[]string{"pipeline/api/httpapi", "pipeline/api/mcpapi", "pipeline/api/natsapi", "pipeline/api"},
 		[]string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool", "pipeline/evicted", "pipeline/calls!",
-			"pipeline/api!", "pipeline/api/inflight"}},
+			"pipeline/api!", "pipeline/api/inflight", "pipeline/api/responses"}},
 	{[]string{"pipeline/agent"}, []string{"messages", "pipeline!", "pipeline/stream", "pipeline/tool"}},
 	{[]string{"pipeline/config"}, []string{"messages"}},
 }

@@ -159,6 +159,15 @@ func (b *budget) cost(c *messages.Call, estimate quota.Amount) quota.Amount {
 	return spent
 }
 
+// Money is what a call has cost, in millionths of a US dollar, by the prices of the configuration or as its reply says.
+// A nil configuration knows no prices.
+func Money(cfg *BudgetConfig, c *messages.Call) int64 {
+	if cfg == nil {
+		cfg = &BudgetConfig{}
+	}
+	return (&budget{cfg: *cfg}).cost(c, quota.Amount{}).Micros
+}
+
 func (b *budget) estimate(w messages.Wire, request []byte) quota.Amount {
 	in := int64(len(request) / bytesPerToken)
 	out := int64(reservedOutput)

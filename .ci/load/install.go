@@ -160,7 +160,8 @@ func (in *installation) split(name string) (*path, error) {
 		}
 		p.procs, nats = append(p.procs, cmd), url
 	} else {
-		p.about, more = "gateway, worker, three nats-servers, everything replicated", fmt.Sprintf("nats: {replicas: %d}\n", replica)
+		p.about = "gateway, worker, three nats-servers, everything replicated"
+		more = fmt.Sprintf("nats: {replicas: %d}\n", replica)
 		cmds, urls, err := in.cluster()
 		if err != nil {
 			return nil, err

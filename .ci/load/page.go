@@ -66,8 +66,8 @@ func (f *figures) tables() string {
 		fmt.Fprintf(&b, "| path | calls/s | to proxy | CPU | to proxy | %s | above proxy | p99 |\n", p50)
 		b.WriteString("|---|---|---|---|---|---|---|---|\n")
 		for _, r := range rows {
-			fmt.Fprintf(&b, "| %s | %.0f | %.2f | %.0f us | %.1f | %.2f ms | %.2f ms | %.2f ms |\n", r.Path, r.Rate, r.Share, r.CPU,
-				r.Cost, r.P50, r.Above, r.P99)
+			fmt.Fprintf(&b, "| %s | %.0f | %.2f | %.0f us | %.1f | %.2f ms | %.2f ms | %.2f ms |\n", r.Path, r.Rate, r.Share,
+				r.CPU, r.Cost, r.P50, r.Above, r.P99)
 		}
 	}
 	return b.String()
@@ -81,7 +81,8 @@ const (
 )
 
 var colours = map[string]string{
-	"proxy": "#8a8f98", "bus": "#c3a24a", "fused": "#2b6cb0", "spread": "#2f9e6e", "split": "#b5533c", "three nodes": "#7d4fa1",
+	"proxy": "#8a8f98", "bus": "#c3a24a", "fused": "#2b6cb0", "spread": "#2f9e6e", "split": "#b5533c",
+	"three nodes": "#7d4fa1",
 }
 
 func (f *figures) plot(title string, groups []string, value func(r row) float64) string {
@@ -99,9 +100,10 @@ func (f *figures) plot(title string, groups []string, value func(r row) float64)
 	width, height := plotLeft+len(groups)*group, plotTop+plotHeight+plotBottom
 	y := func(v float64) float64 { return plotTop + plotHeight - v/most*plotHeight }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n",
-		width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/><text x="8" y="18" font-size="13">%s</text>`+"\n", width, height, title)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
+		`font-size="11">`+"\n", width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
+	fmt.Fprintf(&b, `<text x="8" y="18" font-size="13">%s</text>`+"\n", title)
 	for i, p := range paths {
 		x := 8 + i*90
 		fmt.Fprintf(&b, `<rect x="%d" y="28" width="10" height="10" fill="%s"/><text x="%d" y="37">%s</text>`+"\n", x,

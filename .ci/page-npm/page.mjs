@@ -1,118 +1,249 @@
-// The page in a real browser: it loads from the gateway alone, shows the stages, switches one, asks before a mandatory
-// one, sends a streamed chat, and decides about calls that wait. SHALLOT_URL is the gateway, CHROME the browser, SHOTS a
-// directory for screenshots.
+// The page in a real browser, at two widths and in both themes: it loads from the gateway alone, shows calls as they
+// come, opens a waterfall, switches stages, calls tools, decides about calls that wait, and redrives a dead letter. Each
+// tab is checked by axe. SHALLOT_URL is the gateway, NATS_PORT its NATS server, KEYED_URL a gateway that wants KEY,
+// CHROME the browser, SHOTS a directory for screenshots.
 import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
+import { bury } from "./nats.mjs";
 
 const url = process.env.SHALLOT_URL;
-const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"];
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const flags = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-dev-shm-usage",
+];
+const wide = { width: 1280, height: 860 },
+  phone = { width: 390, height: 844 };
 
 // A user-data-dir of its own, given as such: nothing of the person who runs this is read or left behind.
 const context = await chromium.launchPersistentContext(process.env.PROFILE, {
-  executablePath: process.env.CHROME, headless: true, args: flags, viewport: { width: 1500, height: 1250 }, colorScheme: "light",
+  executablePath: process.env.CHROME,
+  headless: true,
+  args: flags,
+  viewport: wide,
+  colorScheme: "light",
+  reducedMotion: "reduce",
 });
-const shot = async name => process.env.SHOTS && page.screenshot({ path: `${process.env.SHOTS}/${name}.png`, fullPage: true });
-const page = context.pages()[0] ?? await context.newPage();
-const wrong = [], asked = new Set();
-page.on("pageerror", e => wrong.push(`script: ${e.message}`));
-page.on("console", m => { if (m.type() === "error") wrong.push(`console: ${m.text()}`); });
-page.on("request", r => asked.add(new URL(r.url()).origin));
+const page = context.pages()[0] ?? (await context.newPage());
+const wrong = [],
+  asked = new Set(),
+  paths = [];
+page.on("pageerror", (e) => wrong.push(`script: ${e.message}`));
+page.on("console", (m) => {
+  if (m.type() === "error") wrong.push(`console: ${m.text()}`);
+});
+page.on("request", (r) => {
+  const u = new URL(r.url());
+  asked.add(u.origin);
+  paths.push(u.pathname);
+});
 
-try {
+const $ = (css, options) => page.locator(css, options);
+const tab = (name) => page.click(`#tab-${name}`);
+const stage = (name) => $(`#flow tr[data-stage="${name}"]`);
+const shot = async (name) => process.env.SHOTS && page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
+const attr = (css, name, value) => $(`${css}[${name}="${value}"]`).waitFor();
+const send = async (path, body) => {
+  const r = await fetch(url + path, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+  return { status: r.status, text: await r.text(), place: r.headers.get("location") };
+};
+
+let checks = 0;
+// clean fails if axe finds anything in what is shown, or if the page can be scrolled sideways.
+async function clean(what) {
+  await page.evaluate(() => Promise.all(document.getAnimations().map((a) => a.finished.catch(() => {}))));
+  const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  const said = found.violations.map(
+    (v) =>
+      `${v.id}: ${v.help}\n  ${v.nodes
+        .slice(0, 4)
+        .map((n) => n.html.slice(0, 160) + "\n    " + (n.any[0]?.message || ""))
+        .join("\n  ")}`,
+  );
+  assert.deepEqual(said, [], `axe, ${what}`);
+  const sideways = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(sideways <= 0, `${what}: ${sideways} pixels can be scrolled sideways`);
+  const cut = await $(".panel:visible").evaluateAll((all) =>
+    all.filter((p) => p.scrollWidth > p.clientWidth + 1).map((p) => p.id),
+  );
+  assert.deepEqual(cut, [], `${what}: cut off at the side`);
+  checks++;
+}
+
+async function loads() {
   await page.goto(url + "/");
-  assert.equal(page.url(), url + "/ui/", "/ leads to the page");
-  const row = stage => page.locator(`#flow tr[data-stage="${stage}"]`);
-  await row("audit").waitFor();
-  const stages = await page.locator("#flow tr[data-stage]").evaluateAll(rows => rows.map(r => r.dataset.stage));
+  assert.equal(new URL(page.url()).pathname, "/ui/", "/ leads to the page");
+  await $("#state.ok").waitFor();
+  await $("html[data-ready]").waitFor();
+  await stage("audit").waitFor();
+  const stages = await $("#flow tr[data-stage]").evaluateAll((rows) => rows.map((r) => r.dataset.stage));
+  const tabs = await $("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab));
+  for (const name of ["flow", "calls", "playground", "approvals", "tools", "agents", "todo", "dead", "system"])
+    assert.ok(tabs.includes(name), `the tab ${name} is missing`);
   assert.equal(stages[0], "audit", "the outermost stage comes first");
   assert.equal(stages.at(-1), "logging", "the innermost stage comes last");
-  await page.locator("#state.ok").waitFor();
+  await page.evaluate(axe);
+}
 
-  // A chat, streamed, sent with the keyboard.
-  await page.locator("#model option", { hasText: "demo/echo" }).waitFor({ state: "attached" });
+async function chats() {
+  await tab("calls");
+  await $("#calls-list .empty").waitFor();
+  await clean("no calls yet");
+  await tab("playground");
   await page.selectOption("#model", "demo/echo");
+  await page.fill("#session", "page");
   await page.fill("#text", "one two <b>three</b>");
   await page.press("#text", "Enter");
-  await page.locator("#answer", { hasText: "one two <b>three</b>" }).waitFor();
-  await page.locator("#facts", { hasText: "shallot-call" }).waitFor();
-  await page.locator("#send:enabled").waitFor();
-  assert.match(await page.locator("#chat-cmd").innerText(), /curl -N .*demo\/echo[\s\S]*nats .*model\.request/);
-  await row("logging").locator("td").filter({ hasText: /^1( \(\+1\))?$/ }).waitFor();
-  await shot("chat");
-
-  // Not streamed: the headers carry the path, which is marked in the flow.
-  await page.uncheck("#stream");
-  await page.click("#send");
-  await page.locator("#facts", { hasText: "shallot-path" }).waitFor();
-  await row("logging").locator(".hop.hit").first().waitFor();
-
-  // An optional stage goes off and on, by keyboard.
-  const logging = page.locator("#switch-model-logging");
-  await logging.focus();
+  await $("#answer", { hasText: "one two <b>three</b>" }).waitFor();
+  await $("#way-note", { hasText: "answered after" }).waitFor();
+  const way = await $("#way li").allInnerTexts();
+  assert.match(way[0], /^audit/);
+  assert.ok(
+    way.some((w) => w === "demo/echo"),
+    "the target is on the way",
+  );
+  assert.match(way.at(-1), /^audit/, "a call comes back through the outermost stage");
+  await clean("playground");
+  await shot("playground");
+  await tab("flow");
+  await stage("audit").locator(".hop.mine").first().waitFor();
+  await stage("audit")
+    .locator(".rate small", { hasText: /^[1-9]/ })
+    .waitFor();
+  // It stands in the list without a reload, and its waterfall opens by keyboard.
+  await tab("calls");
+  const row = $("#calls-list tr", { hasText: "demo/echo" }).first();
+  await row.locator(".tag.ok").waitFor();
+  await row.locator("button").focus();
   await page.keyboard.press("Enter");
-  await page.locator("#switch-model-logging[aria-checked=false]").waitFor();
-  assert.match(await page.locator("#switch-cmd").innerText(), /interceptor\/logging\/disable[\s\S]*kv put shallot_control stage\.model\.logging\.enabled false/);
-  await page.click("#send");
-  await page.locator("#send:enabled").waitFor();
-  assert.doesNotMatch(await page.locator("#facts").innerText(), /logging\.beforeModel/, "a stage that is off is not passed");
-  await logging.click();
-  await page.locator("#switch-model-logging[aria-checked=true]").waitFor();
-
-  // A mandatory stage asks for its name first.
-  await page.locator("#switch-model-audit").click();
-  await page.locator("dialog[open]").waitFor();
-  assert.equal(await page.locator("#confirm-yes").isEnabled(), false);
-  await shot("confirm");
+  await $("#story[open] .waterfall").waitFor();
+  assert.ok((await $("#story .waterfall .at-target").count()) === 1, "one run of the target");
+  assert.match(await $("#story-body").innerText(), /todo-list before[\s\S]*\/messages\/0/, "what a stage changed");
+  await clean("waterfall");
+  await shot("waterfall");
   await page.keyboard.press("Escape");
-  await page.locator("dialog[open]").waitFor({ state: "detached" });
-  assert.equal(await page.locator("#switch-model-audit").getAttribute("aria-checked"), "true", "Escape leaves it on");
-  await page.locator("#switch-model-audit").click();
+  await $("#story[open]").waitFor({ state: "detached" });
+  // A fault, with the provider's own words, found by its filter and by its id.
+  const bad = JSON.parse(
+    (await send("/v1/chat/completions", '{"model":"demo/fail","messages":[{"role":"user","content":"fail 500"}]}'))
+      .text,
+  );
+  assert.equal(bad.error.code, "provider_error");
+  await $("#calls-list .tag.bad", { hasText: "provider_error" }).waitFor();
+  await page.selectOption("#filter-outcome", "fault");
+  await $("#calls-count", { hasText: /^1 shown/ }).waitFor();
+  await $("#calls-list [data-call]").click();
+  await $("#story .fault", { hasText: "demo/fail was asked for status 500" }).waitFor();
+  const id = await $("#story .facts code").first().innerText();
+  await page.keyboard.press("Escape");
+  await page.click("#filters [type=reset]");
+  await page.keyboard.press("Tab");
+  await page.fill("#search-id", id);
+  await page.press("#search-id", "Enter");
+  await $("#story .fault").waitFor();
+  await page.keyboard.press("Escape");
+  await shot("calls");
+}
+
+async function switches() {
+  await tab("flow");
+  await $("#switch-model-logging").focus();
+  await page.keyboard.press("Enter");
+  await attr("#switch-model-logging", "aria-checked", "false");
+  assert.match(
+    (await $("#switch-shell").innerText()) + (await $("#switch-shell pre").first().textContent()),
+    /interceptor\/logging\/disable/,
+  );
+  await send("/v1/chat/completions", '{"model":"demo/echo","messages":[{"role":"user","content":"off"}]}');
+  await tab("calls");
+  await $("#calls-list [data-call]").first().click();
+  await $("#story .waterfall").waitFor();
+  assert.doesNotMatch(await $("#story .waterfall").innerText(), /logging/, "a stage that is off is not passed");
+  await page.keyboard.press("Escape");
+  await tab("flow");
+  await $("#switch-model-logging").click();
+  await attr("#switch-model-logging", "aria-checked", "true");
+  // A mandatory stage asks for its name first.
+  await $("#switch-model-audit").click();
+  await $("#confirm[open]").waitFor();
+  assert.equal(await $("#confirm-yes").isEnabled(), false);
+  await clean("confirm");
+  await page.keyboard.press("Escape");
+  await attr("#switch-model-audit", "aria-checked", "true");
+  await $("#switch-model-audit").click();
   await page.fill("#confirm-input", "audit");
   await page.press("#confirm-input", "Enter");
-  await page.locator("#switch-model-audit[aria-checked=false]").waitFor();
-  await page.locator("#switch-model-audit").click();
-  await page.locator("#switch-model-audit[aria-checked=true]").waitFor();
-
-  // The other kinds, and a fault.
-  await page.locator("#tab-model").focus();
+  await attr("#switch-model-audit", "aria-checked", "false");
+  await $("#switch-model-audit").click();
+  await attr("#switch-model-audit", "aria-checked", "true");
+  await $("#kind-model").focus();
   await page.keyboard.press("ArrowRight");
-  await page.locator(`#flow tr[data-stage="tool-arguments"]`).waitFor();
-  await page.locator("#tab-model").click();
-  await page.selectOption("#model", "demo/fail");
-  await page.fill("#text", "fail 500");
-  await page.click("#send");
-  await page.locator("#answer.bad").waitFor();
-  await page.locator("#facts", { hasText: "shallot-fault" }).waitFor();
-  assert.ok(await page.locator("#queues tr").count() > 5, "the queues are listed");
-  await shot("fault");
+  await stage("tool-arguments").waitFor();
+  await page.keyboard.press("Home");
+  await stage("logging").waitFor();
+}
 
-  // Calls that wait for a person: shown exactly, decided here.
-  const json = { "Content-Type": "application/json" };
-  const post = async (path, body) => { const r = await fetch(url + path, { method: "POST", headers: json, body }); return { status: r.status, body: await r.text(), place: r.headers.get("location") }; };
-  assert.ok(await page.locator("#ask").isHidden(), "nothing waits");
-  assert.equal((await post("/v1/tools", '{"name":"careful_echo","description":"Says <i>it</i> again.","executor":"go:echo","effect":"read","approval":"always","cache":"off"}')).status, 201);
-  const call = async args => { const r = await post("/v1/tools/careful_echo/call", args); assert.equal(r.status, 202, r.body); return r.place; };
+async function tools() {
+  await tab("tools");
+  await $("#tool-list [data-tool=add]").click();
+  await page.fill("#arg-a", "9007199254740993");
+  await page.click("#tool-call .main");
+  await $("#tool-note", { hasText: "b is required" }).waitFor();
+  await page.fill("#arg-b", "1");
+  await page.click("#tool-call .main");
+  await $("#tool-out pre", { hasText: "9007199254740994" }).waitFor();
+  await clean("tools");
+  await shot("tools");
+}
+
+async function decides() {
+  assert.equal(
+    (
+      await send(
+        "/v1/tools",
+        '{"name":"careful_echo","description":"Says <i>it</i> again.","executor":"go:echo","effect":"read","approval":"always","cache":"off"}',
+      )
+    ).status,
+    201,
+  );
+  const call = async (args) => {
+    const r = await send("/v1/tools/careful_echo/call", args);
+    assert.equal(r.status, 202, r.text);
+    return r.place;
+  };
   const ended = async (place, status) => {
     const r = await fetch(url + place, { headers: { Prefer: "wait=10" } });
     const text = await r.text();
     assert.equal(r.status, status, text);
     return text;
   };
-  const ask = () => page.locator(".ask").first();
-  let place = await call('{"n":9007199254740993,"html":"<b>x</b>"}');
+  let place = "";
+  const ask = () => $(`[id="ask-${place.split("/").at(-1)}"]`);
+  await tab("approvals");
+  await $("#asks-empty .empty").waitFor();
+  const first = '{"n":9007199254740993,"html":"<b>x</b>"}';
+  place = await call(first);
   await ask().locator("pre", { hasText: "9007199254740993" }).waitFor();
-  await shot("approval");
+  await $("#tab-approvals .count", { hasText: "1" }).waitFor();
+  await clean("approvals");
+  await shot("approvals");
   await ask().locator("[data-decision=approve]").click();
-  assert.equal(await ended(place, 200), '{"n":9007199254740993,"html":"<b>x</b>"}');
-  await page.locator("#ask").waitFor({ state: "hidden" });
+  assert.equal(await ended(place, 200), first);
+  await ask().waitFor({ state: "detached" });
   place = await call('{"n":1}');
   await ask().locator("[data-decision=edit]").click();
   await ask().locator("textarea").fill("{");
   await ask().locator("[data-decision=edit]").click();
-  await ask().locator(".bad", { hasText: "no JSON" }).waitFor();
+  await ask().locator(".note", { hasText: "not JSON" }).waitFor();
   await ask().locator("textarea").fill('{"n":9007199254740995}');
-  await shot("approval-edit");
   await ask().locator("[data-decision=edit]").click();
   assert.equal(await ended(place, 200), '{"n":9007199254740995}');
   place = await call('{"n":2}');
@@ -123,22 +254,152 @@ try {
   await ask().locator("input").fill("three");
   await ask().locator("[data-decision=respond]").click();
   assert.equal(await ended(place, 200), '"three"');
-  await page.locator("#ask").waitFor({ state: "hidden" });
-  await call('{"n":4}'); // stays, for the pictures
-  await ask().waitFor();
-  await page.emulateMedia({ colorScheme: "dark" });
-  await shot("dark");
-  await page.setViewportSize({ width: 420, height: 900 });
-  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling on a narrow window");
-  await shot("narrow");
+}
 
-  // The one failed chat is reported by the browser itself; nothing else may be.
-  assert.deepEqual(wrong.filter(w => !/Failed to load resource: .*(500|502|503)/.test(w)), []);
+async function runs() {
+  await tab("agents");
+  await page.fill("#run-input", "Add one and one.");
+  await page.click("#run-form .main");
+  await $("#run-out .tag.ok", { hasText: "run ended" }).waitFor();
+  await $("#runs .tag.ok").first().waitFor();
+  await clean("agents");
+  await $("#runs button.link").first().click();
+  await $("#story-inner table").waitFor();
+  await clean("a run");
+  await page.keyboard.press("Escape");
+}
+
+async function lists() {
+  await tab("todo");
+  await page.fill("#todo-session", "page");
+  await page.press("#todo-session", "Enter");
+  await $("#todo-add").waitFor();
+  await page.fill("#todo-title", "peel");
+  await page.press("#todo-title", "Enter");
+  await $(".todo", { hasText: "peel" }).locator("select").selectOption("COMPLETED");
+  await $(".todo.completed").waitFor();
+  await clean("todo");
+}
+
+async function redrives() {
+  await tab("dead");
+  await $("#dead-list .empty").waitFor();
+  await bury(
+    Number(process.env.NATS_PORT),
+    "model.submit",
+    '{"model":"demo/echo","messages":[{"role":"user","content":"again"}]}',
+    crypto.randomUUID(),
+  );
+  await send("/v1/tools/echo/call", '{"message":"news"}'); // something happens, so the statistics are read
+  await $("#dead-list [data-redrive]").waitFor();
+  await clean("dead letters");
+  await shot("dead-letters");
+  await $("#dead-list button.link").click();
+  await $("#letter[open] pre", { hasText: "again" }).waitFor();
+  await clean("a dead letter");
+  await page.keyboard.press("Escape");
+  await $("#dead-list [data-redrive]").click();
+  await $("#dead-done", { hasText: "1 redriven" }).waitFor();
+  await $("#dead-list .empty").waitFor();
+}
+
+// traffic is some calls at once, so that the flow has something to show.
+async function traffic() {
+  const one = (i) => {
+    const fails = i % 12 === 7,
+      messages = [{ role: "user", content: fails ? "fail 500" : `call ${i}` }];
+    const headers = { "Content-Type": "application/json", ...(i % 3 ? { "Shallot-Session": `s${i % 5}` } : {}) };
+    const body = JSON.stringify({ model: fails ? "demo/fail" : "demo/echo", messages });
+    return fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body }).then((r) => r.text());
+  };
+  for (let i = 0; i < 60; i += 3) await Promise.all([one(i), one(i + 1), one(i + 2)]);
+  await tab("flow");
+  await stage("audit").locator(".rate b", { hasText: /[1-9]/ }).waitFor();
+}
+
+// looks goes through every tab in a theme and a width.
+async function looks(size, colorScheme) {
+  await page.setViewportSize(size);
+  await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+  for (const name of await $("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab))) {
+    await tab(name);
+    await clean(`${name}, ${size.width} pixels, ${colorScheme}`);
+    if (name === "flow" && size === wide) await shot(`flow-${colorScheme}`);
+    if (name === "flow" && size === phone && colorScheme === "light") await shot("phone");
+  }
+  await tab("calls");
+  await $("#calls-list [data-call]").first().click();
+  await $("#story .waterfall").waitFor();
+  await clean(`waterfall, ${size.width} pixels, ${colorScheme}`);
+  if (size === phone && colorScheme === "dark") await shot("phone-dark");
+  await page.keyboard.press("Escape");
+}
+
+// keyed opens the page of a gateway that wants a key: it asks for one, and works with it.
+async function keyed() {
+  const other = await context.newPage();
+  try {
+    await other.goto(process.env.KEYED_URL + "/");
+    await other.locator("#key-dialog[open]").waitFor();
+    await other.fill("#key", "wrong");
+    await other.press("#key", "Enter");
+    await other.locator("#key-why", { hasText: "does not know" }).waitFor();
+    await other.fill("#key", process.env.KEY);
+    await other.press("#key", "Enter");
+    await other.locator("#state.ok").waitFor();
+    await other.locator('#flow tr[data-stage="audit"]').waitFor();
+  } finally {
+    await other.close();
+  }
+  const guest = await context.newPage();
+  try {
+    await guest.goto(process.env.KEYED_URL + "/");
+    await guest.fill("#key", process.env.CALLER_KEY);
+    await guest.press("#key", "Enter");
+    await guest.locator("html[data-ready]").waitFor();
+    const tabs = await guest.locator("#tabs [role=tab]:visible").evaluateAll((all) => all.map((t) => t.dataset.tab));
+    assert.deepEqual(tabs, ["playground", "tools", "agents", "todo"], "what a caller may use");
+  } finally {
+    await guest.close();
+  }
+}
+
+const begun = Date.now();
+page.setDefaultTimeout(15_000);
+try {
+  await loads();
+  await chats();
+  await switches();
+  await tools();
+  await decides();
+  await lists();
+  await runs();
+  await redrives();
+  await traffic();
+  for (const [size, scheme] of [
+    [wide, "dark"],
+    [phone, "dark"],
+    [phone, "light"],
+    [wide, "light"],
+  ])
+    await looks(size, scheme);
+  if (process.env.KEYED_URL) await keyed();
+  // Nothing is asked in intervals: for four seconds in which nothing happens, only signs of life lead to a question.
+  paths.length = 0;
+  await page.waitForTimeout(4000);
+  assert.ok(paths.length <= 2, `asked while nothing happened: ${paths}`);
   assert.deepEqual([...asked], [url], "nothing is loaded from elsewhere");
-  console.log(`page: ${stages.length} model stages, a chat, two switches, a fault, four decisions`);
+  assert.deepEqual(wrong, []);
+  console.log(`page: ${checks} views without a finding of axe, ${Math.round((Date.now() - begun) / 1000)} s`);
 } catch (e) {
   await shot("failed").catch(() => {});
-  console.error(await page.locator("body").innerText().catch(() => ""));
+  console.error(
+    wrong.join("\n"),
+    await page
+      .locator("body")
+      .innerText()
+      .catch(() => ""),
+  );
   throw e;
 } finally {
   await context.close();

@@ -112,8 +112,9 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
 	}
 	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h, h, h.Agents(), h.Dead()
+	srv.Responses, srv.Cancel = h.Responses(), h.CancelCall
 	mcp, err := mcpapi.New(mcpapi.Options{
-		Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
+		Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(),
 		Measure: h.MCPServed, Log: log,
 	})

@@ -65,7 +65,7 @@ func runMCP(ctx context.Context, f *serveFlags, in io.ReadCloser, out io.WriteCl
 		return err
 	}
 	server, err := mcpapi.New(mcpapi.Options{
-		Entry: h.Entry(), Source: h, Approvals: h, // the person at the client started this process
+		Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, // the person at the client started this process
 		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator},
 		Alone:   true,
 		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Log: log,

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// The walkers of this file pass over JSON without a copy. They take anything and read no further than its end; what they
-// say about bytes that are not valid JSON means nothing.
+// The walkers of this file pass over JSON without a copy. They take anything and read no further than its end; what
+// they say about bytes that are not valid JSON means nothing.
 
 // eachPair calls f for each pair of an object, in order, until f returns false: key is the key with its quotes, pair is
 // where it begins, and from..to is the value. It does nothing if obj is not an object.

@@ -124,6 +124,8 @@ func (c Choice) Finish() string {
 		return v.finish(c.Raw)
 	case anthropic:
 		return v.finish(c.Raw)
+	case embeddings:
+		return FinishStop
 	}
 	return str(c.Raw, "finish_reason")
 }

@@ -49,6 +49,8 @@ func Of(w messages.Wire) View {
 		return responses{}
 	case messages.MessagesWire:
 		return anthropic{}
+	case messages.EmbeddingsWire:
+		return embeddings{}
 	}
 	return chat{}
 }

@@ -75,6 +75,7 @@ func (c crashing) Put(ctx context.Context, key string, value []byte, ttl time.Du
 func (w *world) loop() *agent.Loop {
 	return agent.New(agent.Options{
 		Entry: w, Log: agent.Log{Store: crashing{&w.store, w}}, Judge: w.judge, Fits: w.fits,
+		Money: func(*messages.Call) int64 { return 700 },
 		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
 			if s := w.specs[name]; s != nil {
 				return s, nil

@@ -5,10 +5,17 @@ import (
 	"strings"
 )
 
-// modelLimit says that the run has used up its model calls; empty if it has not.
+// modelLimit says that the run may ask no model any more, and why; empty if it may.
 func (s *State) modelLimit() string {
-	if limit := s.Start.Spec.Limits.ModelCalls; s.Spent.Models >= limit {
-		return fmt.Sprintf("Model call limits exceeded: run limit (%d/%d)", s.Spent.Models, limit)
+	l, used := s.Start.Spec.Limits, s.Spent.Usage
+	switch {
+	case s.Spent.Models >= l.ModelCalls:
+		return fmt.Sprintf("Model call limits exceeded: run limit (%d/%d)", s.Spent.Models, l.ModelCalls)
+	case l.Tokens != nil && used.Total >= *l.Tokens:
+		return fmt.Sprintf("Token limits exceeded: run limit (%d/%d)", used.Total, *l.Tokens)
+	case l.Micros != nil && used.Micros >= *l.Micros:
+		return fmt.Sprintf("Money limits exceeded: run limit (%.6g/%.6g USD)", float64(used.Micros)/1e6,
+			float64(*l.Micros)/1e6)
 	}
 	return ""
 }
@@ -60,6 +67,8 @@ func clone(c Counts) Counts {
 func (s *State) Left(sub Limits, n int) Limits {
 	l := s.Start.Spec.Limits
 	sub.ModelCalls = min(sub.ModelCalls, max(l.ModelCalls-s.Spent.Models, 0)/n)
+	sub.Tokens = share(sub.Tokens, l.Tokens, s.Spent.Usage.Total, n)
+	sub.Micros = share(sub.Micros, l.Micros, s.Spent.Usage.Micros, n)
 	if l.Tools.Run != nil {
 		left := max(*l.Tools.Run-s.Spent.Tools.total(), 0) / n
 		if sub.Tools.Run != nil {
@@ -68,4 +77,16 @@ func (s *State) Left(sub Limits, n int) Limits {
 		sub.Tools.Run = &left
 	}
 	return sub
+}
+
+// share is one of n equal parts of what is left of a limit, or the own limit if that is less.
+func share(own, limit *int64, used int64, n int) *int64 {
+	if limit == nil {
+		return own
+	}
+	left := max(*limit-used, 0) / int64(n)
+	if own != nil {
+		left = min(left, *own)
+	}
+	return &left
 }

@@ -14,6 +14,8 @@ import (
 
 func num(n int) *int { return &n }
 
+func micro(n int64) *int64 { return &n }
+
 func TestLimitsOfARun(t *testing.T) {
 	t.Parallel()
 	ask := func(names ...string) []wanted {
@@ -39,6 +41,12 @@ func TestLimitsOfARun(t *testing.T) {
 			"Model call limits exceeded: run limit (2/2)", "", nil},
 		"the same with an error (LM-2)": {agent.Limits{ModelCalls: 2, Exit: agent.ExitError}, []any{ask("a"), ask("a"), "never"}, 2, 2,
 			"", "Model call limits exceeded: run limit (2/2)", nil},
+		"a limit of tokens, after which no model is asked": {agent.Limits{ModelCalls: 9, Tokens: micro(7)},
+			[]any{ask("a"), ask("a"), ask("a"), "never"}, 3, 3, "Token limits exceeded: run limit (9/7)", "", nil},
+		"an answer that reaches it is an answer": {agent.Limits{ModelCalls: 9, Tokens: micro(6)},
+			[]any{ask("a"), "done"}, 2, 1, "done", "", nil},
+		"a limit of money": {agent.Limits{ModelCalls: 9, Micros: micro(1000), Exit: agent.ExitError},
+			[]any{ask("a"), ask("a"), "never"}, 2, 2, "", "Money limits exceeded: run limit (0.0014/0.001 USD)", nil},
 		"a limit of 0 (LM-5)": {agent.Limits{}, nil, 0, 0, "Model call limits exceeded: run limit (0/0)", "", nil},
 		"a batch of three with two left, which continues (LM-7)": {agent.Limits{ModelCalls: 9, Tools: tools("", 2)},
 			[]any{ask("a", "b", "c"), "done"}, 2, 2, "done", "",
@@ -164,4 +172,18 @@ func TestAgentsDelegateOnlySoDeep(t *testing.T) {
 	}
 	require.Contains(t, said(t, w.run(w.call(hello))), "delegate to each other 5 deep")
 	require.Equal(t, 2*agent.MaxDepth, w.models)
+}
+
+// Sub-agents that begin at once share what the run has left, of tokens and of money too.
+func TestWhatIsLeftOfTokensAndMoneyIsShared(t *testing.T) {
+	t.Parallel()
+	limits := agent.Limits{ModelCalls: 9, Tokens: micro(100), Micros: micro(50)}
+	s := agent.State{Start: agent.Start{Spec: agent.Spec{Limits: limits}}}
+	s.Spent.Usage = agent.Usage{Total: 40, Micros: 60}
+	left := s.Left(agent.Limits{ModelCalls: 2, Tokens: micro(20)}, 2)
+	require.EqualValues(t, 20, *left.Tokens, "its own is less")
+	require.EqualValues(t, 0, *left.Micros, "nothing is left")
+	require.EqualValues(t, 30, *s.Left(agent.Limits{ModelCalls: 2}, 2).Tokens)
+	free := agent.State{Start: agent.Start{Spec: agent.Spec{Limits: agent.Limits{ModelCalls: 9}}}}
+	require.Nil(t, free.Left(agent.Limits{ModelCalls: 2}, 1).Tokens)
 }

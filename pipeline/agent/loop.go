@@ -27,6 +27,8 @@ type Options struct {
 	Judge Judge
 	// Fits says what is wrong with a final answer by its schema; empty if nothing is. Nil: every answer fits.
 	Fits func(schema json.RawMessage, text string) string
+	// Money is what a model call has cost, in millionths of a US dollar; nil: nobody knows.
+	Money func(c *messages.Call) int64
 	// Show is told of text as the model says it, for those who follow the run; nil: nobody does. It must be quick.
 	Show func(tenant, run string, e Event)
 	Out  *slog.Logger

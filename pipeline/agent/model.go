@@ -69,6 +69,9 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 		if err := d.read(ctx, a, c.Reply()); err != nil {
 			return nil, nil, err
 		}
+		if d.o.Money != nil {
+			a.Usage.Micros = d.o.Money(c)
+		}
 	}
 	return &Record{Answer: a, Updates: updatesOf(c)}, nil, nil
 }

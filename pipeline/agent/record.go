@@ -59,10 +59,12 @@ type Usage struct {
 	Prompt     int64 `json:"prompt_tokens,omitempty"`
 	Completion int64 `json:"completion_tokens,omitempty"`
 	Total      int64 `json:"total_tokens,omitempty"`
+	// Micros is money, in millionths of a US dollar.
+	Micros int64 `json:"micro_usd,omitempty"`
 }
 
 func (u Usage) plus(v Usage) Usage {
-	return Usage{u.Prompt + v.Prompt, u.Completion + v.Completion, u.Total + v.Total}
+	return Usage{u.Prompt + v.Prompt, u.Completion + v.Completion, u.Total + v.Total, u.Micros + v.Micros}
 }
 
 // Counts are numbers of calls by tool.

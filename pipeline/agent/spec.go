@@ -61,6 +61,10 @@ const (
 type Limits struct {
 	ModelCalls int    `json:"model_calls"` // 0: none at all
 	Exit       string `json:"exit,omitempty"`
+	// Tokens and Micros, which is money in millionths of a US dollar, bound what model calls use. A run that has used so
+	// much asks no model any more; nil is no limit.
+	Tokens *int64 `json:"tokens,omitempty"`
+	Micros *int64 `json:"micro_usd,omitempty"`
 	// Tools bound the tool calls; their Exit may be continue.
 	Tools ToolLimits `json:"tools"`
 }
@@ -95,6 +99,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("an agent needs a name")
 	case s.Limits.ModelCalls < 0:
 		return fmt.Errorf("agent %s: limits.model-calls is below 0", s.Name)
+	case s.Limits.Tokens != nil && *s.Limits.Tokens < 0, s.Limits.Micros != nil && *s.Limits.Micros < 0:
+		return fmt.Errorf("agent %s: a limit of tokens or money is below 0", s.Name)
 	case s.Limits.Exit != "" && s.Limits.Exit != ExitEnd && s.Limits.Exit != ExitError:
 		return fmt.Errorf("agent %s: at its limit of model calls a run can %s or %s, not %q", s.Name, ExitEnd, ExitError,
 			s.Limits.Exit)

@@ -14,6 +14,16 @@ type Agent struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 	Model       string `json:"model,omitempty"`
+	// OutputSchema is the JSON Schema of the answer of its runs, if it has one.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+}
+
+// AgentInfo is an agent with where it comes from. Definition, in the words of the configuration, is there for agents
+// that were put over the API.
+type AgentInfo struct {
+	Agent
+	Source     string          `json:"source"` // configuration or api
+	Definition json.RawMessage `json:"definition,omitempty"`
 }
 
 // The states of a run.
@@ -60,6 +70,14 @@ const RunEnded = "run.ended"
 type AgentService interface {
 	// Agents lists the agents that there are.
 	Agents() []Agent
+	// AgentInfo returns one agent; an unknown one is not_found.
+	AgentInfo(ctx context.Context, name string) (AgentInfo, error)
+	// PutAgent checks an agent as the file's are and stores it, in place of one that was put before; by says who. One of
+	// the configuration stays: conflict. Runs that have begun go on as they began.
+	PutAgent(ctx context.Context, name string, definition []byte, by string) (info AgentInfo, created bool, err error)
+	// DeleteAgent takes out an agent that was put. One of the configuration, or one that others delegate to, stays:
+	// conflict.
+	DeleteAgent(ctx context.Context, name, by string) error
 	// Run returns a run as it is now.
 	Run(ctx context.Context, tenant, run string) (Run, error)
 	// Follow tells the events of a run after the given id, or all if that is empty, in their order and each once, until

@@ -28,6 +28,7 @@ const (
 	maxN        = 128
 	maxTokens   = 1 << 24
 	maxModel    = 256
+	maxInputs   = 100_000 // to be embedded
 )
 
 // Chat is what the entry reads of a chat body. The body itself goes on as it came.
@@ -49,6 +50,7 @@ func ParseChat(body []byte) (Chat, *messages.Fault) {
 // lists are the fields in which the wires have the conversation.
 var lists = map[messages.Wire]string{
 	messages.ChatWire: "messages", messages.ResponsesWire: "input", messages.MessagesWire: "messages",
+	messages.EmbeddingsWire: "input",
 }
 
 // ParseModel is ParseChat for a body of any wire.
@@ -82,7 +84,11 @@ func ParseModel(w messages.Wire, body []byte) (Chat, *messages.Fault) {
 	if f := checkModel(fields["model"], &c); f != nil {
 		return c, f
 	}
-	if f := checkList(w, list, talk); f != nil {
+	check := checkList
+	if w == messages.EmbeddingsWire {
+		check = checkInputs
+	}
+	if f := check(w, list, talk); f != nil {
 		return c, f
 	}
 	switch v := fields["stream"]; v.Type {
@@ -178,6 +184,29 @@ func checkList(w messages.Wire, list string, raw []byte) *messages.Fault {
 	if bad := slices.IndexFunc(all, func(m []byte) bool { return m[0] != '{' }); bad >= 0 {
 		param := fmt.Sprintf("%s[%d]", list, bad)
 		return Invalid(param, "%s must be an object", param)
+	}
+	return nil
+}
+
+// checkInputs checks what is to be embedded: a text or its tokens, or a list of either.
+func checkInputs(_ messages.Wire, list string, raw []byte) *messages.Fault {
+	v := gjson.ParseBytes(raw)
+	kind := func(v gjson.Result) bool { return v.Type == gjson.String && v.Str != "" || v.IsArray() }
+	n, bad := 0, false
+	if v.IsArray() {
+		v.ForEach(func(_, m gjson.Result) bool {
+			bad = bad || !kind(m) && m.Type != gjson.Number
+			n++
+			return true
+		})
+	}
+	switch {
+	case !v.Exists():
+		return Invalid(list, "%s is missing; send a text or a list of texts", list)
+	case !kind(v) || bad || v.IsArray() && n == 0:
+		return Invalid(list, "%s must be a text or a list of texts, or of tokens; none may be empty", list)
+	case n > maxInputs:
+		return tooMany(list, maxInputs)
 	}
 	return nil
 }

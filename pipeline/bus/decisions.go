@@ -189,7 +189,7 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 // second answers for a call that is decided and has not ended. If it was not resumed, that is done.
 func (h *holds) second(ctx context.Context, p Parked, wire []byte, mine *Decided) (Parked, error) {
 	if !p.Resumed {
-		if err := h.resume(ctx, p, wire); err != nil {
+		if err := h.resume(ctx, p, wire, false); err != nil {
 			h.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 		}
 	}

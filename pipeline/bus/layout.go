@@ -102,6 +102,7 @@ func newLayout(c Config) jet.Layout {
 		kept(jet.AuditStream, "audit records: who, what, verdicts; no bodies", s.Control("audit", ">")),
 		kept(jet.DeadStream, "dead letters with their reason; redrive or delete them", s.Control("dead", ">")),
 		begunStream(c),
+		responsesStream(c, month),
 	}
 	for _, q := range c.queues() {
 		l.Consumers[jet.CallsStream] = append(l.Consumers[jet.CallsStream], jetstream.ConsumerConfig{
@@ -144,5 +145,16 @@ func begunStream(c Config) jetstream.StreamConfig {
 		Name: "KV_" + jet.BegunBucket, Description: "work that must not run twice, by tenant, call and run", Subjects: []string{kvSubject(jet.BegunBucket, ">")},
 		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DenyDelete: true, AllowRollup: true, AllowMsgTTL: true,
 		Duplicates: 2 * time.Minute, Replicas: c.Replicas,
+	}
+}
+
+// responsesStream is a bucket that only its leader is read from: a client that has seen the end of a response goes on
+// from there at any gateway. When it is full, the oldest give way.
+func responsesStream(c Config, age time.Duration) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: "KV_" + jet.ResponsesBucket, Description: "responses, their events, items and conversations, by tenant and key",
+		Subjects: []string{kvSubject(jet.ResponsesBucket, ">")}, MaxMsgsPerSubject: 1, MaxAge: age, MaxBytes: 1 << 30,
+		Discard: jetstream.DiscardOld, DenyDelete: true, AllowRollup: true, AllowMsgTTL: true, Duplicates: 2 * time.Minute,
+		Replicas: c.Replicas,
 	}
 }

@@ -42,10 +42,13 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 		if err != nil {
 			return nil, time.Time{}, err
 		}
-		if waiting.result == protocol.OK {
-			return d.expire(ctx, waiting)
+		queued := waiting.result == protocol.OK
+		if queued {
+			if c, at, err = d.expire(ctx, waiting); c != nil || err != nil {
+				return c, at, err
+			}
 		}
-		p, err := d.holds.find(ctx, tenant, id)
+		p, err := d.holds.find(ctx, tenant, id) // a call that is parked stays in the queue for a moment
 		switch {
 		case err == nil && p.Decided == nil && !p.Delayed:
 			return nil, time.Time{}, pipeline.ErrHeld
@@ -53,6 +56,8 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 			return nil, time.Time{}, nil
 		case !errors.Is(err, pipeline.ErrNotFound):
 			return nil, time.Time{}, unread(err)
+		case queued:
+			return nil, time.Time{}, nil
 		}
 	}
 	if o := d.calls.get(id); o != nil && o.tenant == tenant { // bound, and not yet parked

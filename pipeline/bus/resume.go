@@ -54,6 +54,7 @@ func expired(p Parked) *messages.Fault {
 func (h *holds) settle(ctx context.Context, p *Parked, rev uint64, wire []byte, d Decided) error {
 	d.At = time.Now().UTC()
 	p.Decided = &d
+	began := time.Now()
 	_, err := h.store.Put(ctx, messages.Key(p.Tenant, p.Call), parkedRecord(*p, wire), 0, pipeline.IfRevision(rev))
 	if err != nil {
 		return err
@@ -61,15 +62,16 @@ func (h *holds) settle(ctx context.Context, p *Parked, rev uint64, wire []byte, 
 	if !p.Delayed {
 		h.tell("answered", *p)
 	}
-	if err := h.resume(ctx, *p, wire); err != nil {
+	if err := h.resume(ctx, *p, wire, time.Since(began) < soon/2); err != nil {
 		h.log.Warn("a decision was not carried out yet; that is done in a few seconds", "call", p.Call, "err", err)
 	}
 	return nil
 }
 
 // resume puts a decided call into the queue again, as its next generation and with the time that it had left. It may be
-// done twice: a second copy finds the first one's owner, or its end.
-func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
+// done twice: a second copy finds the first one's owner, or its end. first says that this process has just written the
+// decision: others who find it wait before they do the same.
+func (h *holds) resume(ctx context.Context, p Parked, wire []byte, first bool) error {
 	c, err := messages.Unmarshal(wire)
 	if err != nil {
 		return fmt.Errorf("held call %s: %w", p.Call, err)
@@ -102,7 +104,7 @@ func (h *holds) resume(ctx context.Context, p Parked, wire []byte) error {
 	done := h.queue.ready(callMessage(h.subject(c), c, data))
 	time.AfterFunc(time.Until(time.Now().Add(resumeTime)), done)
 	h.decide(func(o *protocol.Owner, t time.Duration, out []protocol.Effect) []protocol.Effect {
-		return o.Resumes.Resume(t, p.Call, p.Generation, out)
+		return o.Resumes.Resume(t, p.Call, p.Generation, first, out)
 	})
 	return nil
 }
@@ -165,7 +167,7 @@ func (h *holds) lookAfter(ctx context.Context, key string, cancelled func(id str
 	case p.Resumed:
 		return time.Now().Add(max(time.Until(p.Decided.At.Add(p.Left)), time.Minute)), nil
 	case p.Decided != nil:
-		return time.Now().Add(soon), h.resume(ctx, p, wire)
+		return time.Now().Add(soon), h.resume(ctx, p, wire, false)
 	case cancelled(p.Call):
 		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the caller", Fault: withdrawn(p)})
 	case p.Delayed && !time.Now().Before(p.Expires):

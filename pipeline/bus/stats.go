@@ -2,6 +2,7 @@ package bus
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ func (s *nodeStats) endpoint(name, subject, group string) {
 	}
 	if s.endpoints[name] == nil {
 		s.order = append(s.order, name)
+		slices.Sort(s.order)
 		s.endpoints[name] = &endpointStats{subject: subject, group: group}
 	}
 }

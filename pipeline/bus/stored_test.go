@@ -199,3 +199,27 @@ func TestAStoppingProcessHandsItsCallsBack(t *testing.T) {
 	require.Nil(t, c.Fault)
 	require.NoError(t, <-stopped)
 }
+
+// A decided call goes on at once: nobody else can have it, so nobody is asked. A process that is busy for a moment may
+// ask all the same, so the fastest of a few counts.
+func TestADecidedCallGoesOnAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, gate())})
+	w.node(bus.Options{Entry: true, Manager: manager(t, gate())})
+	fastest := time.Hour
+	for range 5 {
+		p := accept(t, n, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{}`)})
+		_, err := p.Wait(t.Context(), nil)
+		require.ErrorIs(t, err, pipeline.ErrHeld)
+		began := time.Now()
+		_, err = n.Decide(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
+		require.NoError(t, err)
+		c, err := n.Result(t.Context(), "default", p.ID())
+		require.NoError(t, err)
+		require.Nil(t, c.Fault)
+		fastest = min(fastest, time.Since(began))
+	}
+	require.Less(t, fastest, 800*time.Millisecond)
+	t.Log(fastest)
+}

@@ -24,7 +24,9 @@ func collectRarely(getenv func(string) string) {
 
 // memory is how much this process may have: what its container allows, else what the machine has; 0 if neither is known.
 func memory() int64 {
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+	for _, file := range []string{
+		"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+	} {
 		raw, _ := os.ReadFile(file)
 		n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 		if err == nil && n > 0 && n < 1<<50 { // version 1 writes a huge number for no limit, version 2 "max"

@@ -72,7 +72,9 @@ func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
 type AgentLimits struct {
 	ModelCalls   *int          `yaml:"model-calls" doc:"Model calls of one run, those of its sub-agents included; null: 50." min:"0"`
 	ToolCalls    *int          `yaml:"tool-calls" doc:"Tool calls of one run, those of its sub-agents included; null: 200, or tool-limit.run-limit." min:"0"`
-	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls: end ends the run with a message, error fails it." enum:"end,error"`
+	Tokens       *int64        `yaml:"tokens" doc:"Tokens of one run, those of its sub-agents included; null: no limit." min:"0"`
+	USD          *float64      `yaml:"usd" doc:"Money of one run in US dollars, that of its sub-agents included, by agent.interceptor.budget.prices; null: no limit." min:"0"`
+	ExitBehavior string        `yaml:"exit-behavior" doc:"At the limit of model calls, tokens or money: end ends the run with a message, error fails it." enum:"end,error"`
 	Timeout      time.Duration `yaml:"timeout" doc:"Time of one run; 0: an hour." min:"0s"`
 }
 
@@ -117,9 +119,11 @@ type Provider struct {
 	Models    []string `yaml:"models" doc:"Names that it serves; * stands for any text." required:"true"`
 	Wires     []string `yaml:"wires" doc:"APIs that it speaks: chat, responses, messages. Callers of another one are translated to the first. Empty: found by the address."`
 	// OutputLimit fills in what the messages wire demands.
-	OutputLimit int64             `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
-	Headers     map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
-	Timeouts    ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
+	OutputLimit int64 `yaml:"output-limit" doc:"Tokens of an answer where a request to an Anthropic API names no limit; 0: 8192." min:"0"`
+	// EmbedBatch splits requests for embeddings.
+	EmbedBatch int               `yaml:"embed-batch" doc:"Inputs in one request for embeddings; larger requests are split. 0: 2048." min:"0"`
+	Headers    map[string]Secret `yaml:"headers" doc:"Headers added to each request."`
+	Timeouts   ProviderTimeouts  `yaml:"timeouts" doc:"Times of this provider; 0: as in models.timeouts."`
 }
 
 // ModelTimeouts bounds one request to a provider.

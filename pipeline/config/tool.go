@@ -16,6 +16,23 @@ var notChecked = []string{"annotations", "source", "held", "hash", "executor.com
 // a suggestion, wrong types, values out of bounds, all of them at once. ${VAR} is text in it. What is no JSON object is for
 // others to refuse.
 func CheckTool(raw []byte) error {
+	var t Tool
+	return checkJSON(raw, &t)
+}
+
+// ReadAgent reads the definition of an agent in JSON, by the rules of the file's agent.agents; see [CheckTool].
+func ReadAgent(raw []byte) (AgentSpec, error) {
+	var a AgentSpec
+	a.SetDefaults()
+	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) || !json.Valid(raw) {
+		return a, errors.New("it is not a JSON object")
+	}
+	err := checkJSON(raw, &a)
+	return a, err
+}
+
+// checkJSON reads JSON into what v points to.
+func checkJSON(raw []byte, into any) error {
 	var compact bytes.Buffer
 	if json.Compact(&compact, raw) != nil || compact.Len() == 0 || compact.Bytes()[0] != '{' {
 		return nil
@@ -27,14 +44,16 @@ func CheckTool(raw []byte) error {
 		return nil // JSON that YAML reads in another way
 	}
 	d := &decoder{source: src, at: map[string]*node{}, meant: map[string]bool{}}
-	var t Tool
-	v := reflect.ValueOf(&t).Elem()
+	v := reflect.ValueOf(into).Elem()
 	d.value(root, v, "", field{})
 	c := &checker{decoder: d, refused: map[string]bool{}}
 	for _, p := range d.found {
 		c.refused[p.Path] = true
 	}
 	c.value(v, "", field{})
+	if a, ok := into.(*AgentSpec); ok {
+		c.agent(*a, "")
+	}
 	var wrong []string
 	for _, p := range d.found {
 		if !slices.ContainsFunc(notChecked, func(k string) bool { return p.Path == k || strings.HasPrefix(p.Path, k+".") }) {

@@ -33,11 +33,16 @@ func (c *checker) rules(cfg *Config) {
 	for i, a := range cfg.Agent.Agents {
 		at := fmt.Sprintf("agent.agents[%d]", i)
 		names = c.unique(names, a.Name, at+".name")
-		c.object(a.OutputSchema, at+".output-schema")
-		for key, rule := range a.State {
-			if rule != "append" && rule != "replace" {
-				c.fail(at+".state."+key, "%q; known: append, replace", clip(rule))
-			}
+		c.agent(a, at+".")
+	}
+}
+
+// agent checks one agent, whose keys stand below at.
+func (c *checker) agent(a AgentSpec, at string) {
+	c.object(a.OutputSchema, at+"output-schema")
+	for key, rule := range a.State {
+		if rule != "append" && rule != "replace" {
+			c.fail(at+"state."+key, "%q; known: append, replace", clip(rule))
 		}
 	}
 }

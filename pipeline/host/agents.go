@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // agentPrefix stands before the name of an agent where a model or a tool is named.
@@ -20,24 +22,9 @@ const agentPrefix = "agent/"
 func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*agent.Spec, error) {
 	var out []*agent.Spec
 	for i, a := range c.Agent.Agents {
-		s := &agent.Spec{
-			Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: a.Model, Tools: a.Tools, Stages: a.Stages,
-			OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
-		}
-		if s.Model == "" {
-			s.Model = first
-		}
-		for key, rule := range a.State {
-			if s.Rules == nil {
-				s.Rules = map[string]agent.Rule{}
-			}
-			s.Rules[key] = agent.Rule(rule)
-		}
-		if err := s.Validate(); err != nil {
+		s, err := specOf(a, limits, first)
+		if err != nil {
 			return nil, fmt.Errorf("agent.agents[%d]: %w", i, err)
-		}
-		if s.Model == "" {
-			return nil, fmt.Errorf("agent.agents[%d] (%s): name a model; no provider names one", i, a.Name)
 		}
 		out = append(out, s)
 	}
@@ -52,8 +39,33 @@ func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*ag
 	return out, nil
 }
 
+// specOf is one agent as a definition has it.
+func specOf(a config.AgentSpec, limits *config.ToolLimit, first string) (*agent.Spec, error) {
+	s := &agent.Spec{
+		Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: cmp.Or(a.Model, first), Tools: a.Tools,
+		Stages: a.Stages, OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
+	}
+	for key, rule := range a.State {
+		if s.Rules == nil {
+			s.Rules = map[string]agent.Rule{}
+		}
+		s.Rules[key] = agent.Rule(rule)
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if s.Model == "" {
+		return nil, fmt.Errorf("agent %s: name a model; no provider names one", a.Name)
+	}
+	return s, nil
+}
+
 func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
-	out := agent.Limits{ModelCalls: agent.DefaultModelCalls, Exit: l.ExitBehavior}
+	out := agent.Limits{ModelCalls: agent.DefaultModelCalls, Tokens: l.Tokens, Exit: l.ExitBehavior}
+	if l.USD != nil {
+		micros := int64(*l.USD * 1e6)
+		out.Micros = &micros
+	}
 	if l.ModelCalls != nil {
 		out.ModelCalls = *l.ModelCalls
 	}
@@ -78,14 +90,29 @@ func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
 
 // agents is what this process knows of agents.
 type agents struct {
-	h     *Host
-	specs []*agent.Spec
-	log   agent.Log
+	h      *Host
+	specs  []*agent.Spec // of the configuration
+	stored shelf
+	limits *config.ToolLimit    // of all runs
+	budget *stages.BudgetConfig // knows prices; may be nil
+	first  string               // the model of agents that name none
+	log    agent.Log
 	// show publishes what a model says in a run.
 	show func(tenant, run string, e agent.Event)
 }
 
+// get is an agent by name; nil: none that is known here.
 func (a *agents) get(name string) *agent.Spec {
+	if s := a.configured(name); s != nil {
+		return s
+	}
+	if s := a.stored.get(name); s != nil {
+		return s.spec
+	}
+	return nil
+}
+
+func (a *agents) configured(name string) *agent.Spec {
 	if i := slices.IndexFunc(a.specs, func(s *agent.Spec) bool { return s.Name == name }); i >= 0 {
 		return a.specs[i]
 	}
@@ -97,8 +124,9 @@ func (a *agents) options() agent.Options {
 	t := a.h.tools
 	return agent.Options{
 		Log: a.log, Judge: t.desk, Show: a.show, Out: a.h.log, Tools: a.tools,
-		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			if s := a.get(name); s != nil {
+		Money: func(c *messages.Call) int64 { return stages.Money(a.budget, c) },
+		Agent: func(ctx context.Context, name string) (*agent.Spec, error) {
+			if s := a.find(ctx, name); s != nil {
 				return s, nil
 			}
 			return nil, noAgent(name)
@@ -116,33 +144,32 @@ func noAgent(name string) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
 }
 
-// tools are those that an agent's patterns name: of the registry without those that are held, and other agents.
+// tools are those that an agent's patterns name, in their order and then by name: of the registry without those that are
+// held, and other agents. The same definitions give the same list, which the prompt caches of models need.
 func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
-	var plain []string
-	for _, pattern := range s.Tools {
-		name, is := strings.CutPrefix(pattern, agentPrefix)
-		if !is {
-			plain = append(plain, pattern)
-			continue
-		}
-		sub := a.get(name)
-		if sub == nil {
-			return nil, noAgent(name)
-		}
-		out = append(out, agent.NewTool(pattern, sub.Description, nil))
-	}
-	if len(plain) == 0 {
-		return out, nil
-	}
 	all, err := a.h.tools.registry.List(ctx)
 	if err != nil {
 		return nil, messages.AsFault(err, "registry")
 	}
-	for _, d := range all {
-		if d.Quarantined != "" || !messages.AnyGlob(plain, d.Name) {
+	taken := map[string]bool{}
+	for _, pattern := range s.Tools {
+		if name, is := strings.CutPrefix(pattern, agentPrefix); is {
+			sub := a.find(ctx, name)
+			if sub == nil {
+				return nil, noAgent(name)
+			}
+			if !taken[pattern] {
+				out = append(out, agent.NewTool(pattern, sub.Description, nil))
+			}
+			taken[pattern] = true
 			continue
 		}
-		out = append(out, agent.NewTool(d.Name, d.Description, json.RawMessage(d.InputSchema)))
+		for _, d := range all {
+			if d.Quarantined == "" && !taken[d.Name] && messages.AnyGlob([]string{pattern}, d.Name) {
+				taken[d.Name] = true
+				out = append(out, agent.NewTool(d.Name, d.Description, json.RawMessage(d.InputSchema)))
+			}
+		}
 	}
 	return out, nil
 }
@@ -154,12 +181,23 @@ func (a *agents) time(name string) time.Duration {
 			return s.Limits.Timeout
 		}
 	}
+	if s := a.stored.get(name); s != nil {
+		return s.timeout
+	}
 	return 0
+}
+
+// priced refuses a limit of money that nothing could be held against.
+func (a *agents) priced(c config.AgentSpec) error {
+	if c.Limits.USD != nil && (a.budget == nil || len(a.budget.Prices) == 0) {
+		return fmt.Errorf("agent %s: limits.usd needs prices of models, at agent.interceptor.budget.prices", c.Name)
+	}
+	return nil
 }
 
 // models lists the agents as models, for clients that know nothing else.
 func (a *agents) models() (out []ModelInfo) {
-	for _, s := range a.specs {
+	for _, s := range a.all() {
 		out = append(out, ModelInfo{ID: agentPrefix + s.Name, Owner: "shallot"})
 	}
 	return out

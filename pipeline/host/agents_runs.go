@@ -36,9 +36,9 @@ var _ api.AgentService = (*runs)(nil)
 
 // Agents implements api.AgentService.
 func (r *runs) Agents() []api.Agent {
-	out := make([]api.Agent, 0, len(r.specs))
-	for _, s := range r.specs {
-		out = append(out, api.Agent{Name: s.Name, Description: s.Description, Model: s.Model})
+	out := []api.Agent{}
+	for _, s := range r.all() {
+		out = append(out, agentRow(s))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,12 +14,19 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/stages"
 )
 
 // makeAgents makes the agents of the configuration.
 func (h *Host) makeAgents(o Options, stores map[string]pipeline.Store) error {
 	limits, _ := o.Config.Sections["tool-limit"].(*config.ToolLimit)
-	h.agents = &agents{h: h, log: agent.Log{Store: stores["runs"]}}
+	h.agents = &agents{h: h, log: agent.Log{Store: stores["runs"]}, limits: limits, first: h.firstModel()}
+	h.agents.budget, _ = o.Config.Sections["budget"].(*stages.BudgetConfig)
+	for i, a := range h.Config.Agent.Agents {
+		if err := h.agents.priced(a); err != nil {
+			return fmt.Errorf("agent.agents[%d]: %w", i, err)
+		}
+	}
 	var err error
 	h.agents.specs, err = agentSpecs(&h.Config, limits, h.firstModel())
 	return err
@@ -57,9 +65,9 @@ func (h *Host) wireAgents(n *bus.Options, o Options, stores map[string]pipeline.
 	return nil
 }
 
-// Agents is what the faces ask about agents and their runs; nil if none is configured.
+// Agents is what the faces ask about agents and their runs; nil if this process has none.
 func (h *Host) Agents() api.AgentService {
-	if len(h.agents.specs) == 0 {
+	if h.runs == nil {
 		return nil
 	}
 	return h.runs
@@ -67,7 +75,7 @@ func (h *Host) Agents() api.AgentService {
 
 // prepareRun checks the agent of a new run, gives the run its id, which is that of its call, and its time.
 func (h *Host) prepareRun(c *messages.Call) error {
-	if h.agents.get(c.Agent) == nil {
+	if h.agents.find(context.Background(), c.Agent) == nil {
 		return noAgent(c.Agent)
 	}
 	c.Run = c.ID

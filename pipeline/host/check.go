@@ -166,7 +166,7 @@ func (n noStore) Keys(context.Context, string) ([]string, error) { return nil, n
 // buckets are those that the process opens as stores, by their short names.
 var buckets = []string{
 	jet.CacheBucket, jet.RetryBucket, jet.TodoBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket,
-	jet.LimitsBucket,
+	jet.LimitsBucket, jet.ResponsesBucket,
 }
 
 const bucketPrefix = "shallot_"

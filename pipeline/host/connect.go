@@ -75,7 +75,8 @@ func (h *Host) models(o Options) error {
 			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
 		}
 		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models,
-			Headers: headers, Timeouts: providerTimes(p.Timeouts), Wires: wires(p.Wires), OutputLimit: p.OutputLimit}
+			Headers: headers, Timeouts: providerTimes(p.Timeouts), Wires: wires(p.Wires), OutputLimit: p.OutputLimit,
+			EmbedBatch: p.EmbedBatch}
 		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
 			providers[i] = mp // a written provider takes the place of the one that the environment makes
 			continue

@@ -16,15 +16,17 @@ import (
 // deed is the audit record of a control action: who did what, to what, from where, and what came of it. It does not
 // depend on the stage audit, which may be what is switched.
 type deed struct {
-	Event   string    `json:"event"` // control
-	Time    time.Time `json:"time"`
-	Action  string    `json:"action"` // switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved, redrive, delete-dead
-	What    string    `json:"what"`   // the stage, the call, the tool
-	By      string    `json:"by"`
-	From    string    `json:"from,omitempty"` // http <address>, nats <subject>, mcp
-	Tenant  string    `json:"tenant,omitempty"`
-	Detail  string    `json:"detail,omitempty"` // the decision; the hash of a definition
-	Outcome string    `json:"outcome"`          // done | the code of the fault that refused it
+	Event string    `json:"event"` // control
+	Time  time.Time `json:"time"`
+	// Action is switch-on, switch-off, decide, tool-registered, tool-removed, tool-approved, agent-put, agent-removed,
+	// redrive, delete-dead
+	Action  string `json:"action"`
+	What    string `json:"what"` // the stage, the call, the tool
+	By      string `json:"by"`
+	From    string `json:"from,omitempty"` // http <address>, nats <subject>, mcp
+	Tenant  string `json:"tenant,omitempty"`
+	Detail  string `json:"detail,omitempty"` // the decision; the hash of a definition
+	Outcome string `json:"outcome"`          // done | the code of the fault that refused it
 }
 
 // recordDeed writes the record. err is what came of the action.

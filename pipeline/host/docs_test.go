@@ -269,7 +269,7 @@ var (
 func TestDocsNames(t *testing.T) {
 	known := []string{
 		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
-		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket,
+		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket, jet.ResponsesBucket,
 		jet.BodiesObjects, jet.EvictedObjects, natscalls.Stream,
 		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
 	}

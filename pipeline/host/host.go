@@ -93,6 +93,7 @@ type Host struct {
 	caller    *lateCaller
 	tools     *tools
 	todo      pipeline.Store
+	responses pipeline.Store
 	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
@@ -104,32 +105,6 @@ type Host struct {
 	runs      *runs
 	seen      seen
 	telemetry *telemetry.Telemetry
-}
-
-// Sections returns a fresh configuration for each section under agent.interceptor, with its defaults.
-func Sections() map[string]any {
-	out := map[string]any{"tool-limit": &config.ToolLimit{ExitBehavior: "continue"}} // of the agent loop, no stage
-	for _, s := range stages.All() {
-		if out[s.Name] == nil {
-			out[s.Name] = s.Config()
-		}
-	}
-	return out
-}
-
-// builtIn are the names of the stages of the registry by kind.
-func builtIn() map[string][]string {
-	out := map[string][]string{}
-	for _, s := range stages.All() {
-		out[string(s.Kind)] = append(out[string(s.Kind)], s.Name)
-	}
-	return out
-}
-
-// Load reads the configuration with the sections of every stage; flags are keys and values of the command line, which
-// win over the environment, which wins over the file.
-func Load(file string, environ []string, flags map[string]string) (*config.Loaded, error) {
-	return config.Load(config.Options{File: file, Environ: environ, Flags: flags, Sections: Sections(), Stages: builtIn()})
 }
 
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
@@ -168,7 +143,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err != nil {
 		return h, err
 	}
-	h.todo = stores["todo"]
+	h.todo, h.responses = stores["todo"], stores["responses"]
 	if err := h.startCalls(ctx, js, name); err != nil {
 		return h, err
 	}
@@ -199,6 +174,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
 	h.loops.Go(func() { h.refreshTools(loop) })
+	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.run(loop) })
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })

@@ -38,7 +38,7 @@ const demoCreated = 1700000000
 func Demo() Provider {
 	return Provider{
 		Name: DemoName, BaseURL: "http://demo.invalid/v1", Client: demo{}, KeyEnv: "none",
-		Models: []string{DemoEcho, DemoSlow, DemoTools, DemoFail, DemoLong}, Wires: demoWires,
+		Models: []string{DemoEcho, DemoSlow, DemoTools, DemoFail, DemoLong, DemoEmbed}, Wires: demoWires,
 	}
 }
 
@@ -55,6 +55,9 @@ func (demo) Do(req *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return nil, err
+	}
+	if strings.HasSuffix(req.URL.Path, "/embeddings") {
+		return demoEmbeddings(req, body)
 	}
 	if w := demoWire(req.URL.Path); w != messages.ChatWire {
 		return demoIn(w, req, body)

@@ -2,6 +2,8 @@ package model
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +15,6 @@ import (
 	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/messages/translate"
-	"github.com/shallot-nats/shallot/messages/view"
 )
 
 // demoWires are all wires: the demonstration models answer in each as a provider of it would.
@@ -33,9 +34,15 @@ func demoID(model string, body []byte) string {
 	return "demo-" + messages.Token(model+strconv.Itoa(len(body)))
 }
 
+// itemsID is what the ids of items are made of, by which a client may name them later: requests that differ share none.
+func itemsID(body []byte) string {
+	sum := sha256.Sum256(body)
+	return "demo-" + hex.EncodeToString(sum[:8])
+}
+
 // demoIn answers on another wire than chat: the request and the answer are translated.
 func demoIn(w messages.Wire, req *http.Request, body []byte) (*http.Response, error) {
-	p := translate.Pair{Client: w, Provider: messages.ChatWire, Owner: DemoName, ID: demoID(view.ModelName(body), body),
+	p := translate.Pair{Client: w, Provider: messages.ChatWire, Owner: DemoName, ID: itemsID(body),
 		Created: demoCreated}
 	ask, _, err := p.Request(body)
 	if f, ok := errors.AsType[*messages.Fault](err); ok {

@@ -141,7 +141,11 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 	parent := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key)())
 	defer cancel()
-	err := r.do(ctx)
+	do := r.do
+	if r.pair.Provider == messages.EmbeddingsWire {
+		do = r.embed
+	}
+	err := do(ctx)
 	c.Note(messages.NoteTargetRun, messages.TargetRun{Provider: p.Name, Model: model, FirstMicros: r.first.Microseconds()})
 	if perr := parent.Err(); err != nil && perr != nil {
 		return perr // the caller's reason counts, whatever error the connection gave

@@ -38,6 +38,8 @@ type Provider struct {
 	Wires []messages.Wire
 	// OutputLimit is the limit of the answer that the messages wire demands, where a request has none; 0 means 8192.
 	OutputLimit int64
+	// EmbedBatch is how many inputs a request for embeddings may have; 0 means 2048.
+	EmbedBatch int
 	// Client sends the requests; nil means the endpoint's own.
 	Client Doer
 }

@@ -136,8 +136,8 @@ func TestModels(t *testing.T) {
 		for _, m := range list {
 			ids = append(ids, m.Provider+":"+m.ID)
 		}
-		require.Equal(t, []string{"up:b/x", "demo:demo/echo", "demo:demo/fail", "demo:demo/long", "demo:demo/slow",
-			"demo:demo/tools", "down:exact", "up:m"}, ids, "gpt-9 would go to another provider")
+		require.Equal(t, []string{"up:b/x", "demo:demo/echo", "demo:demo/embed", "demo:demo/fail", "demo:demo/long",
+			"demo:demo/slow", "demo:demo/tools", "down:exact", "up:m"}, ids, "gpt-9 would go to another provider")
 		require.Equal(t, `{"id":"b/x","object":"model","created":5,"owned_by":"o","vendor":1}`, string(list[0].Raw))
 		require.Equal(t, int64(5), list[0].Created)
 		require.Len(t, errs, 1)

@@ -34,7 +34,7 @@ func wiresOf(base string) []messages.Wire {
 
 // wire returns the wire in which a provider is asked for a client's: the same if it speaks that, else its first.
 func (p Provider) wire(client messages.Wire) messages.Wire {
-	if client = client.Or(); len(p.Wires) == 0 || slices.Contains(p.Wires, client) {
+	if client = client.Or(); len(p.Wires) == 0 || client == messages.EmbeddingsWire || slices.Contains(p.Wires, client) {
 		return client
 	}
 	return p.Wires[0]
@@ -91,10 +91,7 @@ func (x *exchange) send(ctx context.Context, p Provider, w messages.Wire, stream
 	if w == messages.ChatWire {
 		return x.chat(ctx, p, stream)
 	}
-	path := "/responses"
-	if w == messages.MessagesWire {
-		path = "/messages"
-	}
+	path := "/" + string(w)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.BaseURL+path, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -142,6 +139,9 @@ func (r *run) forwarded(set func(key, value string)) {
 
 // whole checks a reply that came in one piece and returns it in the caller's wire.
 func (r *run) whole(b []byte) ([]byte, error) {
+	if r.pair.Provider == messages.EmbeddingsWire {
+		return b, nil // embed reads it
+	}
 	if r.pair.Provider == messages.ChatWire && len(view.Of(messages.ChatWire).Choices(b)) == 0 {
 		return nil, r.badReply("its reply has no choices")
 	}

@@ -36,6 +36,7 @@ type durable struct {
 	tries      int
 	mark       uint64
 	alone      bool
+	only       bool // nobody else can have its generation, if the queue has not given it to them
 	copy       bool // somebody put it into the queue once more, as nobody seemed to have it
 	stored     bool // it is in the queue: a bound call that holds is not
 	until      time.Duration
@@ -68,7 +69,7 @@ type Delivery struct {
 	Call       string
 	Generation uint64
 	Count      uint64 // 1 for the first delivery
-	// Again is the mark of a message that may be a second copy, or follow another generation.
+	// Again is the mark of a message that may be a second copy, or follow a generation that others may still have.
 	Again bool
 	Until time.Duration // the call's deadline
 	// Old says that the message may have waited in this process for long, so that others may have the call by now.
@@ -99,6 +100,10 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 		return s.readResult(now, d, out)
 	}
 	d.marked = now
+	if m.Generation > 0 { // it was held: the records say that it has neither ended nor been parked once more
+		d.only = true
+		return s.readResult(now, d, out)
+	}
 	return s.run(d, true, 0, out)
 }
 
@@ -274,6 +279,9 @@ func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect
 	case readingHeld:
 		if st.Result == OK {
 			return s.ack(now, d, out)
+		}
+		if d.only && d.delivery == 1 && s.hearing.Current() && s.certain(now, d) {
+			return s.run(d, false, 0, out)
 		}
 		return s.findOwner(now, d, out)
 	case marking:

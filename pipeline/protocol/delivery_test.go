@@ -145,3 +145,47 @@ func TestAnOwnerIsCertainOfItsCallsWhateverTheAckWait(t *testing.T) {
 		}
 	}
 }
+
+// A call that was held goes on at once when its copy is the first: the records alone say whether it is still to be run.
+// A copy that is not, or that was delivered before, is asked about first.
+func TestADecidedCallGoesOnAtOnceWhereNobodyElseCanHaveIt(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	put := only(b.Resumes.Resume(b.now, "c", 3, true, nil), PutCall)
+	require.Len(t, put, 1)
+	require.EqualValues(t, 4, put[0].N)
+	require.False(t, put[0].Again)
+	b.Resumes.Stored(put[0], Stored{Result: Unclear})
+	again := b.pass(time.Second, PutCall)
+	require.NotEmpty(t, again)
+	require.True(t, again[0].Again, "the first copy may be there")
+	later := only(b.Resumes.Resume(b.now, "d", 1, false, nil), PutCall)
+	require.True(t, later[0].Again, "somebody else may have carried out the decision")
+
+	look := func(m Delivery) *bench {
+		b := newBench()
+		m.Call, m.Until = "c", b.now+time.Minute
+		b.out = b.Deliveries.Delivered(b.now, m, b.out[:0])
+		b.stored(t, GetResult, Stored{Result: Missing})
+		b.stored(t, GetHeld, Stored{Result: Missing})
+		return b
+	}
+	b = look(Delivery{Generation: 4, Count: 1})
+	require.Equal(t, []Effect{{Kind: Run, Call: "c", N: 4}}, b.out)
+	for _, m := range []Delivery{{Generation: 4, Count: 1, Again: true}, {Generation: 4, Count: 2},
+		{Generation: 4, Count: 1, Old: true}} {
+		b = look(m)
+		require.Empty(t, only(b.out, Run))
+		require.Len(t, only(b.out, WhoOwns), 1)
+	}
+
+	b = newBench()
+	b.out = b.Deliveries.Delivered(b.now, Delivery{Call: "c", Generation: 4, Count: 1, Until: b.now + time.Minute}, b.out[:0])
+	b.stored(t, GetResult, Stored{Result: Missing})
+	b.now += 20 * time.Second // stopped for so long that the queue may have given it to others
+	b.out = b.Beat(b.now, b.out[:0])
+	b.hear(nil)
+	b.stored(t, GetHeld, Stored{Result: Missing})
+	require.Empty(t, only(b.out, Run))
+	require.NotEmpty(t, only(b.out, WhoOwns))
+}

@@ -181,7 +181,7 @@ func (w *world) decide(c *call) {
 	}, func(st Stored) {
 		if st.Result == OK {
 			p.owner.beat()
-			p.owner.out(p.owner.o.Resumes.Resume(p.clock(), c.id, r.Nonce, nil))
+			p.owner.out(p.owner.o.Resumes.Resume(p.clock(), c.id, r.Nonce, r.State != Decided, nil))
 		}
 	})
 }

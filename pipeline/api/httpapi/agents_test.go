@@ -32,6 +32,27 @@ func (f *fakeAgents) Agents() []api.Agent {
 	return []api.Agent{{Name: "helper", Description: "helps"}, {Name: "secret"}}
 }
 
+func (f *fakeAgents) AgentInfo(_ context.Context, name string) (api.AgentInfo, error) {
+	if name == "nobody" {
+		return api.AgentInfo{}, messages.NewFault(messages.NotFound, "no agent")
+	}
+	return api.AgentInfo{Agent: api.Agent{Name: name}, Source: "api", Definition: []byte(`{"instructions":"x"}`)}, nil
+}
+
+func (f *fakeAgents) PutAgent(_ context.Context, name string, _ []byte, by string) (api.AgentInfo, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.after = append(f.after, "put "+name+" by "+by)
+	return api.AgentInfo{Agent: api.Agent{Name: name}}, len(f.after) == 1, nil
+}
+
+func (f *fakeAgents) DeleteAgent(_ context.Context, name, by string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.after = append(f.after, "delete "+name+" by "+by)
+	return nil
+}
+
 func (f *fakeAgents) Run(_ context.Context, tenant, run string) (api.Run, error) {
 	if f.tenant != "" && tenant != f.tenant {
 		return api.Run{}, messages.NewFault(messages.NotFound, "no run %s", run)

@@ -36,7 +36,7 @@ func newRouter(s *Server) *router {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/messages, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/responses, /v1/messages, /v1/embeddings, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
 }
 
 func (t *router) mount(pattern string, h http.HandlerFunc) {

@@ -19,7 +19,7 @@ import (
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	g := start(t, &apitest.Entry{}, nil)
-	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/embeddings", "/v1/chat/completions/x",
+	for _, path := range []string{"/", "/nope", "/v1", "/v1/nope", "/v1/rerank", "/v1/chat/completions/x",
 		"/v1/chat/completions/"} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			got := g.Do(t, method, path, "")

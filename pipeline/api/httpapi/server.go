@@ -19,6 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -95,9 +96,11 @@ type Deps struct {
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists
-	Agents      api.AgentService // nil: this gateway runs none
-	Calls       CallLookup       // nil: calls cannot be looked up
-	Observer    RequestObserver  // nil: nobody measures requests
+	Agents      api.AgentService  // nil: this gateway runs none
+	Calls       CallLookup        // nil: calls cannot be looked up
+	Observer    RequestObserver   // nil: nobody measures requests
+	Responses   *responses.Kept   // nil: no Responses API
+	Cancel      func(call string) // ends a call, wherever it runs
 	Extra       []Surface
 	Log         *slog.Logger
 }
@@ -115,6 +118,7 @@ type Server struct {
 	stop     sync.Once
 	https    []*http.Server
 	mu       sync.Mutex
+	tended   sync.WaitGroup // responses in the background whose events and ends are kept here
 }
 
 // New checks that the configuration is safe to serve: a listener beyond loopback needs keys, or InsecureOpen.
@@ -195,6 +199,9 @@ func (s *Server) mainRoutes() *router {
 	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
 	s.addAgents(t)
+	s.addAgentAdmin(t, s.Addr, true)
+	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
+	s.addResponses(t)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)
@@ -218,6 +225,7 @@ func (s *Server) adminRoutes() *router {
 	if s.Tools != nil {
 		s.addTools(t, s.Admin, false)
 	}
+	s.addAgentAdmin(t, s.Admin, false)
 	s.addApprovals(t, s.Admin, false)
 	s.addControl(t, s.Admin)
 	return t
@@ -284,6 +292,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			})
 		}
 		wait.Wait()
+		s.halt()
+		s.tended.Wait()
 		err = errors.Join(errs...)
 	})
 	return err

@@ -13,6 +13,7 @@ import (
 	wires "github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
@@ -20,20 +21,26 @@ import (
 // before the follower releases a chunk, so that a failure until then has its real status. [DONE] follows a success
 // only; after a cut comes an error event, and the stream ends.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
+	var f Follower = &stream.ToolFollower{}
+	switch {
+	case req.Kind == messages.Tool:
+	case req.Wire.Or() != messages.ChatWire:
+		f = stream.NewEventFollower(req.Wire, req.Body)
+	default:
+		f = s.NewFollower(req.Body)
+	}
+	s.streamWith(w, r, pending, req, f)
+}
+
+// streamWith is stream with a follower of the face's own.
+func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
+	f Follower) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool, wire: req.Wire.Or()}
 	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
-	var f Follower = &stream.ToolFollower{}
-	switch {
-	case e.tool:
-	case e.wire != messages.ChatWire:
-		f = stream.NewEventFollower(e.wire, req.Body)
-	default:
-		f = s.NewFollower(req.Body)
-	}
 	type end struct {
 		call *messages.Call
 		err  error
@@ -103,6 +110,9 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 		}
 	}
 	e.write(chunks)
+	if n := len(chunks); n > 0 && wires.Name(chunks[n-1]) == "response.failed" {
+		return // it has said so
+	}
 	switch {
 	case fault != nil && e.tool:
 		e.event("error", errorEvent(c, fault))
@@ -155,6 +165,7 @@ type events struct {
 	// marks are sent with the headers, because those of the finished call would come too late.
 	marks pipeline.Marks
 	err   error
+	next  int // number of the next event, where events have numbers
 	buf   []byte
 }
 
@@ -176,6 +187,9 @@ func (e *events) write(chunks [][]byte) {
 			continue
 		}
 		e.event(wires.Name(c), oneLine(c))
+		if n := responses.Number(c); n >= 0 {
+			e.next = n + 1
+		}
 	}
 }
 
@@ -202,6 +216,10 @@ func (e *events) fail(f *messages.Fault) {
 	name := ""
 	if e.tool || e.wire != messages.ChatWire {
 		name = "error"
+	}
+	if e.wire == messages.ResponsesWire {
+		e.event(name, responses.ErrorEvent(f, e.next))
+		return
 	}
 	e.event(name, oneLine(shapeOf(e.w)(f, e.w.Header().Get("X-Request-Id"))))
 }

@@ -26,15 +26,7 @@ type ToolService interface {
 // addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
 // (contracts 19); elsewhere it says where it is.
 func (s *Server) addTools(t *router, addr string, main bool) {
-	control := func(next endpoint) http.HandlerFunc {
-		if main && !IsLoopback(addr) {
-			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
-				writeFault(w, api.Forbidden("tools are registered on the admin listener (http.admin) only, "+
-					"because this port is reachable from other machines"))
-			})
-		}
-		return s.operator(addr, next)
-	}
+	control := func(next endpoint) http.HandlerFunc { return s.registers("tools", addr, main, next) }
 	list := methods{http.MethodPost: control(s.registerTool)}
 	one := methods{http.MethodDelete: control(s.removeTool)}
 	if main {
@@ -47,6 +39,17 @@ func (s *Server) addTools(t *router, addr string, main bool) {
 	t.add("/v1/tools", list)
 	t.add("/v1/tools/{name}", one)
 	t.add("/v1/tools/{name}/approve", methods{http.MethodPost: control(s.approveTool)})
+}
+
+// registers is an endpoint that changes what there is in the installation; what names those things.
+func (s *Server) registers(what, addr string, main bool, next endpoint) http.HandlerFunc {
+	if main && !IsLoopback(addr) {
+		return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+			writeFault(w, api.Forbidden("%s are registered on the admin listener (http.admin) only, "+
+				"because this port is reachable from other machines", what))
+		})
+	}
+	return s.operator(addr, next)
 }
 
 // callTool is POST /v1/tools/{name}/call. The body is the arguments, or empty. The answer is the tool's result, as

@@ -125,8 +125,10 @@ func (f *Server) held(
 	modern := sessionlessClient(req)
 	id, _ := f.caller(req.Extra)
 	if err == nil && id.Operator() && asksForms(req) && !of.Quiet && (modern || req.Params.InputResponses == nil) {
-		asks := mcp.InputRequestMap{questionID: question(a, note)}
-		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: asks}, nil
+		if q := question(a, note); q != nil {
+			asks := mcp.InputRequestMap{questionID: q}
+			return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: asks}, nil
+		}
 	}
 	if modern {
 		return &mcp.CallToolResult{Meta: meta, RequestState: state, InputRequests: mcp.InputRequestMap{}}, nil
@@ -155,8 +157,11 @@ func asksForms(req *mcp.CallToolRequest) bool {
 	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
 }
 
-// question is the form with which a person at the client decides.
+// question is the form with which a person at the client decides; nil if a run waits for something else.
 func question(a api.Approval, note string) *mcp.ElicitParams {
+	if a.Kind == messages.Agent {
+		return runQuestion(a, note)
+	}
 	q := gjson.ParseBytes(a.Question)
 	shown := q.Get("arguments").Raw
 	if shown == "" {
@@ -215,7 +220,8 @@ func (f *Server) attach(
 		s.Arguments != hashArguments(req.Params.Arguments):
 		return refuse("it belongs to another call; send it with the same tool and arguments")
 	}
-	if answer, asked := req.Params.InputResponses[questionID]; asked {
+	answer, asked := req.Params.InputResponses[questionID]
+	if asked {
 		note, err := f.decided(ctx, req, &s, answer)
 		if err != nil {
 			return nil, err
@@ -233,7 +239,7 @@ func (f *Server) attach(
 			return nil, ctx.Err()
 		case c != nil:
 			return f.result(d, c, standsAlone(req.Params))
-		case limit.Err() != nil:
+		case limit.Err() != nil, asked && errors.Is(err, pipeline.ErrHeld) && f.asksAgain(ctx, d, s):
 			return f.held(ctx, req, s, "")
 		case err != nil && !errors.Is(err, pipeline.ErrHeld):
 			return faultResult(messages.AsFault(err, "entry"), s.Call)
@@ -263,7 +269,13 @@ func (f *Server) decided(
 		s.Quiet = note == ""
 		return note, nil
 	}
+	if form.Action == "decline" {
+		d = f.declined(ctx, s, d)
+	}
 	err = f.Approvals.Decide(api.WithOrigin(ctx, "mcp"), s.Tenant, s.Call, d, id.Who()+"/mcp")
+	if errors.Is(err, pipeline.ErrHeld) && form.Content[callField] != nil {
+		return "That is decided; the run waits for more.", nil
+	}
 	if err == nil || errors.Is(err, pipeline.ErrHeld) {
 		return "", nil
 	}
@@ -297,5 +309,9 @@ func decisionOf(form *mcp.ElicitResult) (decision json.RawMessage, note string) 
 	if d.Decision == approval.Respond {
 		d.Content = rawjson.Encode(text("content"))
 	}
-	return rawjson.Encode(d), ""
+	raw := rawjson.Encode(d)
+	if call := text(callField); call != "" {
+		raw = rawjson.SetFieldString(raw, "id", call)
+	}
+	return raw, ""
 }

@@ -37,7 +37,7 @@ func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		switch r := res.(type) {
 		case *mcp.ListToolsResult:
-			r.Tools = keep(r.Tools, func(t *mcp.Tool) bool { return id.MayTool(t.Name) })
+			r.Tools = keep(r.Tools, func(t *mcp.Tool) bool { return f.mayTool(id, t.Name) })
 			if !standsAlone(req.GetParams()) {
 				r.Tools = olderTools(r.Tools)
 			}
@@ -81,13 +81,13 @@ func keep[T any](list []T, may func(T) bool) []T {
 // mayAsk refuses what the key's list of tools does not allow. Prompts are named like the tools of their server and
 // follow the same patterns. The resources of a server are for keys that may call all its tools.
 func (f *Server) mayAsk(id api.Identity, params mcp.Params) error {
-	if len(id.Tools) == 0 {
+	if len(id.Tools)+len(id.Agents) == 0 {
 		return nil
 	}
 	var uris []string
 	switch p := params.(type) {
 	case *mcp.CallToolParamsRaw:
-		if !id.MayTool(p.Name) {
+		if !f.mayTool(id, p.Name) {
 			return notAllowed("the key may not call tool %q; tools/list shows the tools that it may call", p.Name)
 		}
 	case *mcp.GetPromptParams:

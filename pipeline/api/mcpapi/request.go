@@ -37,11 +37,19 @@ func (f *Server) request(d *tool.Definition, req *mcp.CallToolRequest) (pipeline
 		return pipeline.Request{}, err
 	}
 	r, fault := api.Metadata(headers.Values, id, api.Chat{}, time.Now())
+	if d.Executor.Kind == execAgent {
+		r.Agent = d.Executor.Name
+	}
 	if fault == nil && r.Agent != "" && !id.MayAgent(r.Agent) {
 		fault = api.Forbidden("the key may not use agent %q", r.Agent).At("Shallot-Agent")
 	}
 	if fault != nil {
 		return r, metadataError(fault, said)
+	}
+	if d.Executor.Kind == execAgent {
+		r.Kind, r.Stream = messages.Agent, false
+		r.Body, err = runBody(r.Agent, req.Params.Arguments)
+		return r, err
 	}
 	r.Kind, r.Tool, r.Body, r.Stream = messages.Tool, d.Name, req.Params.Arguments, false
 	if len(r.Body) == 0 || string(r.Body) == "null" {

@@ -181,6 +181,9 @@ func (f *Server) body(d *tool.Definition, c *messages.Call, alone bool) *mcp.Cal
 			f.Log.Warn("the result of an MCP server cannot be read; its text goes out", "tool", d.Name, "call", c.ID, "err", err)
 		}
 	}
+	if d.Executor.Kind == execAgent {
+		return runResult(d, c, alone)
+	}
 	if text, ok := c.ReplyText(); ok {
 		return textResult(text, nil)
 	}

@@ -49,7 +49,8 @@ type Server struct {
 	logs      logLevels
 
 	mu      sync.Mutex
-	touched map[string]bool // MCP servers that reported changed tools
+	touched map[string]bool   // MCP servers that reported changed tools
+	agents  map[string]string // the agents that are listed, by the name of their tool
 }
 
 // sessionIdle is how long a session of an older revision may be idle.
@@ -59,6 +60,7 @@ const sessionIdle = 30 * time.Minute
 type Options struct {
 	Entry     pipeline.Entry
 	Source    Source
+	Agents    Agents          // agents, which are listed as tools; nil: there are none
 	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told that they wait
 	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here, because MCP clients look at isError.
 	GracefulIsError bool
@@ -161,16 +163,22 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 	}
 }
 
-// sync lists the registry's tools again if they changed; the SDK tells its clients. Quarantined tools are not listed.
+// sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools are
+// not listed.
 func (f *Server) sync(ctx context.Context) {
-	defs, err := f.Source.Tools(ctx)
+	defs, err := f.tools(ctx)
 	if err != nil {
 		f.Log.Debug("the tools cannot be listed", "err", err)
 		return
 	}
 	f.mu.Lock()
 	touched := f.touched
-	f.touched = map[string]bool{}
+	f.touched, f.agents = map[string]bool{}, map[string]string{}
+	for _, d := range defs {
+		if d.Executor.Kind == execAgent {
+			f.agents[d.Name] = d.Executor.Name
+		}
+	}
 	f.mu.Unlock()
 	now := map[string]bool{}
 	for _, d := range defs {

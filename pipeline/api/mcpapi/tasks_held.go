@@ -29,8 +29,12 @@ func (t *task) heldName() string { return fmt.Sprintf("%d-%s-%d", t.Round, quest
 func (f *Server) heldTask(ctx context.Context, extra *mcp.RequestExtra, p *taskParams, t *task) *taskView {
 	if id, _ := f.caller(extra); f.Approvals != nil && id.Operator() && !t.Quiet && formsIn(p.GetMeta()) {
 		if a, err := f.Approvals.Approval(ctx, t.tenant, t.Call); err == nil {
-			raw, err := json.Marshal(mcp.InputRequestMap{t.heldName(): question(a, t.Note)})
-			if err == nil {
+			raw, err := []byte(nil), error(nil)
+			q := question(a, t.Note)
+			if q != nil {
+				raw, err = json.Marshal(mcp.InputRequestMap{t.heldName(): q})
+			}
+			if err == nil && q != nil {
 				v := t.view(statusInput)
 				v.InputRequests, v.Meta = raw, heldMeta(t)
 				return v

@@ -110,7 +110,7 @@ func (f *Server) endOfTask(ctx context.Context, t *task, c *messages.Call) (mcp.
 
 // definition is the tool of a task. A tool that is no longer in the registry promises nothing.
 func (f *Server) definition(ctx context.Context, t *task) (*tool.Definition, error) {
-	defs, err := f.Source.Tools(ctx)
+	defs, err := f.tools(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -100,7 +100,7 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 	if err != nil {
 		return nil, f.taskTrouble(id, err)
 	}
-	if t.Who != who.Who() || !who.MayTool(t.Tool) {
+	if t.Who != who.Who() || !f.mayTool(who, t.Tool) {
 		return nil, none
 	}
 	return t, nil

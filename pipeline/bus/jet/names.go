@@ -24,6 +24,7 @@ const (
 	MembersBucket     = "shallot_members"
 	BegunBucket       = "shallot_begun"
 	OutcomesBucket    = "shallot_outcomes"
+	ResponsesBucket   = "shallot_responses"
 	BodiesObjects     = "shallot_bodies"
 	EvictedObjects    = "shallot_evicted"
 )

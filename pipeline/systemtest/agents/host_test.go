@@ -21,7 +21,9 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
+	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -112,7 +114,19 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 			return out
 		}})
 	require.NoError(t, err)
-	front := httptest.NewServer(srv.Handler())
+	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, Log: testLog(),
+		Local: api.Identity{Tenant: "default", Role: api.RoleOperator}})
+	require.NoError(t, err)
+	t.Cleanup(tools.Close)
+	overMCP, overHTTP := tools.Handler(1<<20), srv.Handler()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/mcp" {
+			overMCP.ServeHTTP(w, r.WithContext(api.WithIdentity(r.Context(),
+				api.Identity{Tenant: "default", Role: api.RoleOperator, KeyID: "ann"})))
+			return
+		}
+		overHTTP.ServeHTTP(w, r)
+	}))
 	t.Cleanup(front.Close)
 	nc, err := nats.Connect(h.URL)
 	require.NoError(t, err)

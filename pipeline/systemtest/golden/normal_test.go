@@ -20,6 +20,8 @@ var rules = []struct {
 	{"how long a call took", regexp.MustCompile(`(Shallot-Duration-Ms:|"shallot/duration-ms":) ?"?\d+"?`), "$1 <ms>"},
 	{"counted microseconds and milliseconds", regexp.MustCompile(`"(us|dur_ms|age_ms|waited_us)":\d+`), `"$1":<n>`},
 	{"ids of the server's micro service", regexp.MustCompile(`"id":"[A-Za-z0-9]{22}"`), `"id":"<nuid>"`},
+	{"names of processes", regexp.MustCompile(`"process":"[a-z0-9-]+"`), `"process":"<process>"`},
+	{"revisions of the configuration", regexp.MustCompile(`"config_revision":"[0-9a-f]+"`), `"config_revision":"<revision>"`},
 	{"the build", regexp.MustCompile(`"version":"\d+\.\d+\.\d+[^"]*"`), `"version":"<version>"`},
 	{"sessions of MCP", regexp.MustCompile(`(?m)^Mcp-Session-Id: \S+`), "Mcp-Session-Id: <session>"},
 	{"the time in an evicted result's name", regexp.MustCompile(`(largeText_)\d{13}`), "$1<millis>"},

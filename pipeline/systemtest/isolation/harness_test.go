@@ -190,8 +190,9 @@ func (i *installation) serve(log *slog.Logger) {
 	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
 		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(), Dead: h.Dead(),
-		Models: func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
-		Calls:  i.host.Calls(),
+		Models:    func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
+		Calls:     i.host.Calls(),
+		Responses: h.Responses(), Cancel: h.CancelCall,
 		Todo: &httpapi.TodoLists{
 			Load: func(ctx context.Context, tenant, session string) (any, error) {
 				return h.LoadTodo(ctx, tenant, session)
@@ -202,7 +203,7 @@ func (i *installation) serve(log *slog.Logger) {
 		},
 	})
 	require.NoError(t, err)
-	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Approvals: h, Version: "1", Log: log,
+	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, Version: "1", Log: log,
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)

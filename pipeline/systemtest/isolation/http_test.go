@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -30,8 +31,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			}
 		}
 	}
-	chat := func(path, body, key string) func(t *testing.T) {
-		return func(t *testing.T) { i.tryCalls(t, path, body, v.chat, key) }
+	chat := func(path, body, theirs, key string) func(t *testing.T) {
+		return func(t *testing.T) { i.tryCalls(t, path, body, theirs, key) }
 	}
 	agent := func(t *testing.T) {
 		r := post(
@@ -44,6 +45,21 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 	}
 	models := func(t *testing.T) { nothing(t, get(t, "/v1/models", "Shallot-Tenant: acme"), 200) }
 	model := func(t *testing.T) { nothing(t, get(t, "/v1/models/agent%2Fhelper", "Shallot-Tenant: acme"), 404) }
+	gone := func(method, path string, ids ...string) func(t *testing.T) {
+		return func(t *testing.T) {
+			body := map[string]string{"POST": `{"items":[]}`}[method]
+			for _, id := range ids {
+				for _, name := range spellings(id) {
+					path := fmt.Sprintf(path, name)
+					for _, headers := range [][]string{nil, {"Shallot-Tenant: acme"}} {
+						nothing(t, ask(t, i.base, "globex", method, path, body, headers...), 404)
+					}
+					nothing(t, ask(t, i.base, "op", method, path, body, "Shallot-Tenant: acme"), 404)
+				}
+				nothing(t, ask(t, i.base, "globex", method, fmt.Sprintf(path, id)+"?stream=true", body), 404)
+			}
+		}
+	}
 	health := func(t *testing.T) { nothing(t, get(t, "/readyz"), 200) }
 	page := func(t *testing.T) { nothing(t, get(t, "/ui/"), 200) }
 	todo := func(t *testing.T) {
@@ -84,11 +100,47 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
 	}
 	all := map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, "key-1"),
-		"POST /v1/messages": chat("/v1/messages", messagesBody, "key-messages"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /v1/messages":   chat("/v1/messages", messagesBody, v.chat, "key-messages"),
+		"POST /v1/embeddings": chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
 			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
 		},
+		"POST /v1/responses": func(t *testing.T) {
+			i.tryCalls(t, "/v1/responses", responsesBody, v.answer, "key-responses")
+			for _, more := range []string{`"previous_response_id":"` + v.response + `"`, `"conversation":"` + v.talk + `"`,
+				`"conversation":{"id":"` + v.talk + `"}`, `"previous_response_id":"` + v.background + `"`} {
+				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":"x",`+more+`}`), 404)
+			}
+			for _, item := range []string{v.item, v.line, "in_" + v.response + "_0"} {
+				for _, kind := range []string{`"type":"item_reference",`, ""} {
+					nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":[{`+kind+`"id":"`+item+`"}]}`), 404)
+				}
+			}
+		},
+		"GET /v1/responses": func(t *testing.T) { nothing(t, get(t, "/v1/responses"), 405) },
+		"POST /v1/responses/input_tokens": func(t *testing.T) {
+			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
+			nothing(t, post(t, "/v1/responses/input_tokens", body), 404)
+		},
+		"GET /v1/responses/{response}":             gone("GET", "/v1/responses/%s", v.response, v.background),
+		"DELETE /v1/responses/{response}":          gone("DELETE", "/v1/responses/%s", v.response, v.background),
+		"POST /v1/responses/{response}/cancel":     gone("POST", "/v1/responses/%s/cancel", v.response, v.background),
+		"GET /v1/responses/{response}/input_items": gone("GET", "/v1/responses/%s/input_items", v.response),
+		"POST /v1/conversations": func(t *testing.T) {
+			for _, item := range []string{v.item, v.line} {
+				body := `{"items":[{"type":"item_reference","id":"` + item + `"}]}`
+				nothing(t, post(t, "/v1/conversations", body), 404)
+			}
+		},
+		"GET /v1/conversations/{conversation}":              gone("GET", "/v1/conversations/%s", v.talk),
+		"POST /v1/conversations/{conversation}":             gone("POST", "/v1/conversations/%s", v.talk),
+		"DELETE /v1/conversations/{conversation}":           gone("DELETE", "/v1/conversations/%s", v.talk),
+		"GET /v1/conversations/{conversation}/items":        gone("GET", "/v1/conversations/%s/items", v.talk),
+		"POST /v1/conversations/{conversation}/items":       gone("POST", "/v1/conversations/%s/items", v.talk),
+		"GET /v1/conversations/{conversation}/items/{item}": gone("GET", "/v1/conversations/%s/items/"+v.line, v.talk),
+		"DELETE /v1/conversations/{conversation}/items/{item}": gone("DELETE", "/v1/conversations/%s/items/"+v.line,
+			v.talk),
 		"POST /v1/agents/{agent}/chat/completions": agent,
 		"GET /v1/models": models, "GET /models": models, "GET /v1/models/{id...}": model, "GET /models/{id...}": model,
 		"GET /v1/results/{call}": func(t *testing.T) {
@@ -114,6 +166,9 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			r := post(t, "/v1/tools/readEvictedResult/call", `{"path":"`+v.evicted+`"}`)
 			require.NotContains(t, r.body, canary)
 		},
+		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200) },
+		"PUT /v1/agents/{agent}":        forbidden("PUT", "/v1/agents/forged", `{}`),
+		"DELETE /v1/agents/{agent}":     forbidden("DELETE", "/v1/agents/helper", ""),
 		"POST /v1/tools":                forbidden("POST", "/v1/tools", `{"name":"forged","executor":"go:echo"}`),
 		"DELETE /v1/tools/{name}":       forbidden("DELETE", "/v1/tools/keep", ""),
 		"POST /v1/tools/{name}/approve": forbidden("POST", "/v1/tools/keep/approve", `{"hash":"x"}`),

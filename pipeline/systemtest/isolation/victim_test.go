@@ -51,6 +51,13 @@ type victim struct {
 	state      string // of a request over MCP whose call waits for a person
 	list       string // the todo list
 	run        string // of an agent
+	vectors    string // the call of embeddings
+	answer     string // the call of a response
+	response   string // that has ended
+	background string // a response too, streamed in the background
+	item       string // of its output
+	talk       string // a conversation
+	line       string // an item of it
 }
 
 const (
@@ -58,7 +65,10 @@ const (
 	// messagesBody asks the same over the Messages API.
 	messagesBody = `{"model":"demo/echo","max_tokens":100,"messages":[{"role":"user","content":"` + canary + `"}]}`
 	keepBody     = `{"message":"` + canary + `"}`
-	bigBody      = `{"a":1000,"b":1}`
+	// responsesBody asks the same over the Responses API.
+	responsesBody = `{"model":"demo/echo","input":"` + canary + `"}`
+	embedBody     = `{"model":"demo/embed","input":"` + canary + `"}`
+	bigBody       = `{"a":1000,"b":1}`
 )
 
 func mcpHello(t *testing.T, base, key string) string {
@@ -102,6 +112,16 @@ func (i *installation) newVictim(t *testing.T) victim {
 	require.Equal(t, 200, r.status, r)
 	v.list = r.body
 	v.run = id(call("/v1/agents/helper/runs", `{"input":"`+canary+`"}`, "Shallot-Session: s1"))
+	v.vectors = id(call("/v1/embeddings", embedBody, "Idempotency-Key: key-embed"))
+	v.answer = id(call("/v1/responses", responsesBody, "Idempotency-Key: key-responses"))
+	r = call("/v1/responses", strings.Replace(responsesBody, "}", `,"instructions":"nobody else says this"}`, 1))
+	v.response, v.item = gjson.Get(r.body, "id").Str, gjson.Get(r.body, "output.0.id").Str
+	r = call("/v1/responses", strings.Replace(responsesBody, "}", `,"background":true}`, 1))
+	v.background = gjson.Get(r.body, "id").Str
+	r = call("/v1/conversations", `{"metadata":{"a":"`+canary+`"},"items":[{"role":"user","content":"`+canary+`"}]}`)
+	v.talk = gjson.Get(r.body, "id").Str
+	r = ask(t, i.base, acme, "GET", "/v1/conversations/"+v.talk+"/items", "")
+	v.line = gjson.Get(r.body, "data.0.id").Str
 	v.session = mcpHello(t, i.base, acme)
 	v.task = apitest.TaskClient{URL: i.base, Key: "key-acme"}.Ready(t, "wait").Task(t, "wait", `{"ms":600000}`)
 	asked := apitest.TaskClient{URL: i.base, Key: "key-acme", Without: true, Caps: apitest.WithForms}
@@ -124,6 +144,11 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 	require.Equal(t, canary, gjson.Get(run.body, "output").Str, run)
 	require.Equal(t, v.list, ask(t, i.base, acme, "GET", "/v1/todo/s1", "").body)
 	require.Contains(t, ask(t, i.base, acme, "GET", "/v1/evicted/"+v.evicted, "").body, canary)
+	for _, path := range []string{"/v1/responses/" + v.response, "/v1/responses/" + v.response + "/input_items",
+		"/v1/responses/" + v.background + "/input_items", "/v1/conversations/" + v.talk,
+		"/v1/conversations/" + v.talk + "/items/" + v.line} {
+		require.Contains(t, ask(t, i.base, acme, "GET", path, "").body, canary, path)
+	}
 	require.Equal(t, "working", apitest.TaskClient{URL: i.base, Key: "key-acme"}.Get(t, v.task).Get("status").Str)
 	r := ask(
 		t,

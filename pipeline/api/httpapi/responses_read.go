@@ -1,0 +1,235 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
+)
+
+// owner is whose state a request is about. An operator may act for any tenant, but only with what their own key made.
+func owner(r *http.Request, id api.Identity) (responses.Owner, *messages.Fault) {
+	tenant, fault := api.OneValue(r.Header.Values, "Shallot-Tenant")
+	if tenant == "" || id.Role != api.RoleOperator {
+		tenant = id.Tenant
+	}
+	if tenant == "" {
+		tenant = "default"
+	}
+	return responses.Owner{Tenant: tenant, Key: id.KeyID}, fault
+}
+
+// owned calls f with the owner; the error that it returns is the answer.
+func (s *Server) owned(w http.ResponseWriter, r *http.Request, id api.Identity, f func(o responses.Owner) error) {
+	o, fault := owner(r, id)
+	if fault != nil {
+		writeFault(w, fault)
+		return
+	}
+	if err := f(o); err != nil {
+		s.failed(w, r, err)
+	}
+}
+
+// getResponse is GET /v1/responses/{response}. With stream=true it replays the events from the first, or after
+// starting_after, and goes on with those that come.
+func (s *Server) getResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	s.owned(w, r, id, func(o responses.Owner) error {
+		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		if err != nil {
+			return err
+		}
+		q := r.URL.Query()
+		if q.Get("stream") != "true" {
+			api.WriteJSON(w, http.StatusOK, rec.Now())
+			return nil
+		}
+		after := -1
+		if v := q.Get("starting_after"); v != "" {
+			if after, err = strconv.Atoi(v); err != nil || after < 0 {
+				return api.Invalid("starting_after", "starting_after must be the number of an event")
+			}
+		}
+		s.followResponse(w, r, o, rec, after)
+		return nil
+	})
+}
+
+// followPause is how often a follower looks for new events.
+const followPause = 50 * time.Millisecond
+
+// followResponse writes the events of a kept response after a number, those that are there and those that come, until
+// the stream ends or the reader leaves.
+func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record,
+	after int) {
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, wire: messages.ResponsesWire}
+	e.raw([]byte(": following\n\n"))
+	beat, pause := time.NewTicker(s.Heartbeat), time.NewTicker(followPause)
+	defer beat.Stop()
+	defer pause.Stop()
+	for n := 0; e.err == nil; {
+		list, last, err := s.nextEvents(ctx, o, rec, n)
+		switch {
+		case err == nil:
+			n++
+			e.write(slices.DeleteFunc(list, func(event []byte) bool { return responses.Number(event) <= after }))
+			if last {
+				return
+			}
+			continue
+		case !errors.Is(err, pipeline.ErrNotFound):
+			s.stopFollowing(ctx, e, rec, err)
+			return
+		}
+		select {
+		case <-pause.C:
+		case <-beat.C:
+			e.ping()
+		case <-ctx.Done():
+			s.stopFollowing(ctx, e, rec, context.Cause(ctx))
+			return
+		}
+		if _, err := s.Responses.Look(ctx, o, rec.ID); err != nil && ctx.Err() == nil {
+			s.stopFollowing(ctx, e, rec, err)
+			return
+		}
+	}
+}
+
+func (s *Server) stopFollowing(ctx context.Context, e *events, rec *responses.Record, err error) {
+	if errors.Is(context.Cause(ctx), errStopping) {
+		e.fail(api.StoppingFault(messages.StreamCut, rec.Call))
+		return
+	}
+	if f, ok := errors.AsType[*messages.Fault](err); ok {
+		e.fail(f)
+		return
+	}
+	e.fail(api.Refused(messages.StreamCut, "the gateway lost the stream; ask again after the last event"))
+}
+
+// nextEvents are the events of a batch. A response that was not streamed has one, when it has ended.
+func (s *Server) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) (list [][]byte,
+	last bool, err error) {
+	if rec.Stream {
+		return s.Responses.Events(ctx, o, rec.ID, n)
+	}
+	now, err := s.Responses.Look(ctx, o, rec.ID)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !now.Done():
+		return nil, false, pipeline.ErrNotFound
+	}
+	return now.Replay(), true, nil
+}
+
+// deleteResponse is DELETE /v1/responses/{response}. A response that still runs is cancelled.
+func (s *Server) deleteResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	s.owned(w, r, id, func(o responses.Owner) error {
+		name := r.PathValue("response")
+		if _, err := s.Responses.Cancel(r.Context(), o, name, s.cancelCall); err != nil {
+			return err
+		}
+		if err := s.Responses.Delete(r.Context(), o, name); err != nil {
+			return err
+		}
+		writeDeleted(w, name, "response")
+		return nil
+	})
+}
+
+func writeDeleted(w http.ResponseWriter, id, object string) {
+	writeValue(w, http.StatusOK, struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Deleted bool   `json:"deleted"`
+	}{id, object, true})
+}
+
+func (s *Server) cancelCall(call string) {
+	if s.Cancel != nil {
+		s.Cancel(call)
+	}
+}
+
+// cancelResponse is POST /v1/responses/{response}/cancel. It may be called again, and after the end.
+func (s *Server) cancelResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	s.owned(w, r, id, func(o responses.Owner) error {
+		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		if err != nil {
+			return err
+		}
+		if !rec.Background {
+			return api.Invalid("", "only a response that was made with background=true can be cancelled")
+		}
+		if rec, err = s.Responses.Cancel(r.Context(), o, rec.ID, s.cancelCall); err != nil {
+			return err
+		}
+		api.WriteJSON(w, http.StatusOK, rec.Now())
+		return nil
+	})
+}
+
+// inputItems is GET /v1/responses/{response}/input_items: all that the model was given.
+func (s *Server) inputItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	s.owned(w, r, id, func(o responses.Owner) error {
+		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		if err != nil {
+			return err
+		}
+		return writeItems(w, r, rec.Input)
+	})
+}
+
+// writeItems answers with a page of items, by order, after and limit. The newest come first unless the order says
+// otherwise.
+func writeItems(w http.ResponseWriter, r *http.Request, items []json.RawMessage) error {
+	const normal, most = 20, 100
+	q := r.URL.Query()
+	items = slices.Clone(items)
+	switch q.Get("order") {
+	case "", "desc":
+		slices.Reverse(items)
+	case "asc":
+	default:
+		return api.Invalid("order", "order is %q; known: asc, desc", q.Get("order"))
+	}
+	limit := normal
+	if v := q.Get("limit"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > most {
+			return api.Invalid("limit", "limit must be 1 to %d", most)
+		}
+		limit = n
+	}
+	if after := q.Get("after"); after != "" {
+		i := slices.IndexFunc(items, func(item json.RawMessage) bool { return itemID(item) == after })
+		if i < 0 {
+			return api.Refused(messages.NotFound, "no item %q in this list", messages.Clip(after, 100)).At("after")
+		}
+		items = items[i+1:]
+	}
+	l := itemList{Object: "list", Data: items[:min(limit, len(items))], HasMore: len(items) > limit}
+	if len(l.Data) == 0 {
+		l.Data = []json.RawMessage{}
+	} else {
+		first, last := itemID(l.Data[0]), itemID(l.Data[len(l.Data)-1])
+		l.First, l.Last = &first, &last
+	}
+	writeValue(w, http.StatusOK, l)
+	return nil
+}
+
+func itemID(item json.RawMessage) string { id, _ := rawjson.FieldString(item, "id"); return id }
