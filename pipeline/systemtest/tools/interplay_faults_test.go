@@ -344,7 +344,7 @@ stages:
 		}
 	}
 	for name, do := range map[string]func(int){"leaving": leaving, "waiting": waiting, "mute": mute} {
-		many(20, do) // what is made once
+		many(200, do) // what is made once, goroutines that are kept for more work among it
 		quiet := func() (int, int) { return runtime.NumGoroutine(), h.Conn.NumSubscriptions() }
 		var goroutines, subs int
 		require.Eventually(t, func() bool {
