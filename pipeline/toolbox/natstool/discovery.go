@@ -24,7 +24,7 @@ const toolMetadata = "shallot.tool"
 const (
 	discoverEvery = 10 * time.Second
 	leaseTime     = 3 * time.Second // in which the store must answer
-	discoverWait  = time.Second // services that are here answer at once
+	discoverWait  = time.Second     // services that are here answer at once
 	discoverLease = 30 * time.Second
 	maxServices   = 4096 // answers of one poll; more come from another installation or an attack
 )
