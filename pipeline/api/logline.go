@@ -7,8 +7,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/view"
 )
 
-// LogLine is what the one line in the log about a call's request says of the call's end: model and tokens, tool or agent,
-// how often the target was asked, and the fault. It holds nothing of the bodies beside the model's name.
+// LogLine is what the one line in the log about a call's request says of the call's end: model and tokens, tool or
+// agent, how often the target was asked, and the fault. It holds nothing of the bodies beside the model's name.
 func LogLine(c *messages.Call) []slog.Attr {
 	attrs := []slog.Attr{slog.String("kind", string(c.Kind)), slog.Int("attempts", c.Slip.Tries)}
 	add := func(key, value string) {

@@ -285,7 +285,7 @@ func TestDocsNames(t *testing.T) {
 	s := messages.Subjects{}
 	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"), s.Class("model", "x", "y"),
 		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls")} {
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls"), s.Control("letters")} {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {

@@ -140,9 +140,10 @@ func (s *Server) refuse(m *nats.Msg, err error) {
 	}
 }
 
-// serveWait answers a plain request and returns the end of its call. A streamed reply is one message for each chunk, and
-// an empty one at the end.
-func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) (*messages.Call, error) {
+// serveWait answers a plain request and returns the end of its call. A streamed reply is one message for each chunk,
+// and an empty one at the end.
+func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) (*messages.Call,
+	error) {
 	if !r.Stream {
 		c, err := p.Wait(ctx, nil)
 		switch {
