@@ -370,7 +370,7 @@ func TestStopEndsBoundCalls(t *testing.T) {
 		<-began
 		require.NoError(t, stop(n))
 		c := wait(t, p)
-		require.Equal(t, messages.Overloaded, c.Fault.Code, c.Fault.Message)
+		require.Equal(t, messages.Stopping, c.Fault.Code, c.Fault.Message)
 		_, err := n.Accept(t.Context(), chatRequest())
 		require.Error(t, err)
 	})

@@ -192,7 +192,8 @@ func TestAQuestionInTheHandsOfALostWorkerIsAskedOfAnother(t *testing.T) {
 			begin := time.Now()
 			require.Nil(t, wait(t, p).Fault)
 			t.Logf("it took %s", time.Since(begin))
-			require.Less(t, time.Since(begin), 10*time.Second)
+			// Asked three times in vain before the other worker was there, it is the frozen one's until that is gone: 15 s.
+			require.Less(t, time.Since(begin), 25*time.Second)
 			require.Equal(t, 2, held(x.ledger))
 		})
 	}

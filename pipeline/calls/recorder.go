@@ -159,9 +159,8 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 	w.where = placeOf(c)
 	w.story.Steps = make([]Step, 0, 2*len(c.Slip.Stops)+2)
 	w.request, w.reply = c.Request(), c.Reply()
-	if w.explain = w.explain && (w.sampled || c.Explain); w.texts {
-		w.redactor = redactorOf(c)
-	}
+	w.explain = w.explain && (w.sampled || c.Explain)
+	w.redactor = redactorOf(c)
 	r.mu.Lock()
 	r.running[c.ID] = w
 	r.mu.Unlock()

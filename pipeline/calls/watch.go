@@ -54,13 +54,22 @@ func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
 		s.Verdict = "skipped"
 	}
 	if p.Err != nil {
-		s.Error = cut(reason(p.Err))
+		s.Error = w.words(reason(p.Err), codeOf(p.Err))
 	}
 	s.Changes = w.changes(c, p.Stage, p.Phase)
 	w.add(s, placeOf(c))
 	if w.r.isWatched() {
 		w.r.tell(w.r.subjects.Event("hop", string(c.Kind), string(p.Phase), messages.Token(p.Stage)), w.happened(s))
 	}
+}
+
+// words is the text of a failure. On the way of a stage that takes personal data out it is only the code: what a target
+// or a stage says has not passed that stage yet.
+func (w *watch) words(text, code string) string {
+	if w.redactor >= 0 {
+		return code
+	}
+	return cut(text)
 }
 
 // reason is why something failed, as operators may know it.
@@ -82,9 +91,9 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 	}
 	switch {
 	case t.Err != nil:
-		s.Outcome, s.Error = codeOf(t.Err), cut(reason(t.Err))
+		s.Outcome, s.Error = codeOf(t.Err), w.words(reason(t.Err), codeOf(t.Err))
 	case c.Fault != nil:
-		s.Outcome, s.Error = string(c.Fault.Code), cut(c.Fault.Reason())
+		s.Outcome, s.Error = string(c.Fault.Code), w.words(c.Fault.Reason(), string(c.Fault.Code))
 	default:
 		if t.Usage != (chat.Usage{}) {
 			s.Usage = &t.Usage
@@ -168,7 +177,7 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
 	s.Outcome = OK
 	if f := c.Fault; f != nil {
 		s.Outcome, s.Origin, s.Message = string(f.Code), f.Origin, cut(f.Message)
-		if f.Detail != "" {
+		if f.Detail != "" && w.redactor < 0 {
 			s.Reason = cut(f.Detail)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -169,7 +171,8 @@ type events struct {
 	// marks are sent with the headers, because those of the finished call would come too late.
 	marks pipeline.Marks
 	err   error
-	next  int // number of the next event, where events have numbers
+	cut   atomic.Bool // nothing is written any more
+	next  int         // number of the next event, where events have numbers
 	buf   []byte
 }
 
@@ -237,6 +240,10 @@ func (e *events) raw(b []byte) {
 		e.start()
 	}
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout))
+	if e.cut.Load() { // the deadline that unblock has set is gone
+		e.err = os.ErrDeadlineExceeded
+		return
+	}
 	if _, e.err = e.w.Write(b); e.err == nil {
 		e.err = e.rc.Flush()
 	}
@@ -245,8 +252,11 @@ func (e *events) raw(b []byte) {
 	}
 }
 
-// unblock ends a write that hangs. It may be called from another goroutine.
-func (e *events) unblock() { _ = e.rc.SetWriteDeadline(time.Unix(1, 0)) }
+// unblock ends a write that hangs, and all further ones. It may be called from another goroutine.
+func (e *events) unblock() {
+	e.cut.Store(true)
+	_ = e.rc.SetWriteDeadline(time.Unix(1, 0))
+}
 
 // oneLine makes a chunk fit into one data line: a line break in JSON is only white space.
 func oneLine(chunk []byte) []byte {

@@ -106,6 +106,7 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 			return p
 		}
 		running := make(chan struct{})
+		require.NoError(t, h.Conn.Publish("shallot.v1.control.watch", nil)) // events of hops go out while somebody looks on
 		sub, err := h.Conn.Subscribe("shallot.v1.event.hop.tool.before.timeout", func(*nats.Msg) { running <- struct{}{} })
 		require.NoError(t, err)
 		require.NoError(t, sub.AutoUnsubscribe(1))

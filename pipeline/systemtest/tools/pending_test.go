@@ -15,8 +15,11 @@ import (
 // A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so it
 // runs alone.
 func TestPendingRetries(t *testing.T) {
-	require.Less(t, pendingRetries(t, 1000), 1050)
+	require.Less(t, pendingRetries(t, 1000), 1000+spare)
 }
+
+// spare are goroutines that a node keeps for more work, up to a bound.
+const spare = 200
 
 // BenchmarkPendingRetries is the same with 10,000 calls; goroutines is how many more there are than before.
 func BenchmarkPendingRetries(b *testing.B) {
@@ -51,7 +54,7 @@ func pendingRetries(t testing.TB, n int) int {
 	more := 0
 	require.Eventually(t, func() bool {
 		more = goroutines() - before
-		return more < n+50
+		return more < n+spare
 	}, 10*time.Second, 50*time.Millisecond)
 	return more
 }
