@@ -114,6 +114,9 @@ func TestMCPApprovalByState(t *testing.T) {
 	}
 	bad := *again
 	bad.RequestState = r.RequestState[:len(r.RequestState)-2] + "AA"
+	if bad.RequestState == r.RequestState {
+		bad.RequestState = r.RequestState[:len(r.RequestState)-2] + "BA"
+	}
 	refused(s, &bad, "this installation did not issue it")
 	bad.RequestState = strings.Replace(r.RequestState, ownState, ownState+"e30", 1)
 	refused(s, &bad, "this installation did not issue it")
