@@ -29,15 +29,19 @@ test('every field of a request goes up unchanged, and the reply comes back uncha
   assert.equal(got[0].body, JSON.stringify(request))
 })
 
-test('numbers, order, escapes and duplicates of a raw body survive; only white space goes', async () => {
+test('numbers, order and escapes of a raw body survive, only white space goes; a key twice in an object is refused', async () => {
   const body = `{"choices":[{"finish_reason":"stop","message":{"content":"\\u00e9\\/ 1.0","role":"assistant"},"index":0}],"created":12345678901234567890,"x":1.10,"usage":null}`
   const model = await script('raw', { body })
-  const sent = `{"seed":9007199254740993,"zz":0.10,"model":"${model}","big":123456789012345678901234567890,"e":1E5,"messages":[{"content":"\\u00e9 \\/ \\ud83e\\uddc5 a  b","role":"user"}],"extra":{"b":1,"a":2,"b":3}}`
-  const spaced = `\n { "seed" : 9007199254740993,\n\t"zz":0.10 , "model":"${model}","big":123456789012345678901234567890, "e":1E5,"messages": [ {"content":"\\u00e9 \\/ \\ud83e\\uddc5 a  b","role":"user"} ] ,"extra":{"b":1,"a":2,"b":3} } \n`
+  const sent = `{"seed":9007199254740993,"zz":0.10,"model":"${model}","big":123456789012345678901234567890,"e":1E5,"messages":[{"content":"\\u00e9 \\/ \\ud83e\\uddc5 a  b","role":"user"}],"extra":{"b":1,"a":2,"c":3}}`
+  const spaced = `\n { "seed" : 9007199254740993,\n\t"zz":0.10 , "model":"${model}","big":123456789012345678901234567890, "e":1E5,"messages": [ {"content":"\\u00e9 \\/ \\ud83e\\uddc5 a  b","role":"user"} ] ,"extra":{"b":1,"a":2,"c":3} } \n`
   const res = await fetch(`${base}/v1/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: spaced })
   assert.equal(res.status, 200)
   assert.equal(await res.text(), body)
   assert.equal((await seen(model))[0].body, sent)
+  const twice = await fetch(`${base}/v1/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
+    body: sent.replace('"c":3', '"b":3') })
+  assert.equal(twice.status, 400)
+  assert.match((await twice.json()).error.message, /comes twice/)
 })
 
 test('n=2 gives two choices', async () => {

@@ -7,14 +7,15 @@ import (
 	"strconv"
 )
 
-// Parallel has up to n tests of the package run at once, unless the command line says how many. It is for TestMain.
+// Parallel has up to n tests of the package run at once, unless the command line says how many; with the race detector,
+// which makes all that runs several times as slow, a quarter. It is for TestMain.
 func Parallel(n int) {
 	flag.Parse()
 	f := flag.Lookup("test.parallel")
 	if f == nil || f.Value.String() != f.DefValue {
 		return
 	}
-	_ = flag.Set(f.Name, strconv.Itoa(n)) // n is a number
+	_ = flag.Set(f.Name, strconv.Itoa(Rounds(n))) // it is a number
 }
 
 // Rounds is how many of n rounds a suite does that kills processes. With the race detector it is a quarter: rounds are
