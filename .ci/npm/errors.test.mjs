@@ -108,7 +108,7 @@ test('paths and methods that do not exist answer as JSON', async () => {
     assert.equal(res.status, status)
     assert.ok((await res.json()).error.message)
   }
-  const e = await fails(() => client().embeddings.create({ model: 'x', input: 'y' }))
+  const e = await fails(() => client().images.generate({ model: 'x', prompt: 'y' }))
   assert.ok(e instanceof OpenAI.NotFoundError)
 })
 
