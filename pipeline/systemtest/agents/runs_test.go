@@ -343,10 +343,19 @@ func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	const turns = 8
+	died := make([]chan struct{}, turns) // closed when a process has died in that turn, and another is there
+	for i := range died {
+		died[i] = make(chan struct{})
+	}
 	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
-		time.Sleep(150 * time.Millisecond) // simulated: a model takes its time, so that a process can die in each turn
 		if turn == turns {
 			return nil, "done"
+		}
+		s.mu.Unlock() // others are served meanwhile
+		defer s.mu.Lock()
+		select {
+		case <-died[turn]:
+		case <-t.Context().Done():
 		}
 		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)), call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
 	}
@@ -357,32 +366,29 @@ func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
 	}
 	door := s.node(false, false) // it only accepts
 	r := request()
-	r.Submit = true
+	r.Submit, r.MaxTime, r.Deadline = true, 10*time.Minute, time.Now().Add(10*time.Minute)
 	p, err := door.Accept(t.Context(), r)
 	require.NoError(t, err)
-	killed := 0
-	for last := -1; ; {
-		s.mu.Lock()
-		turn := len(s.turns)
-		s.mu.Unlock()
-		c, _, err := door.Peek(t.Context(), "acme", p.ID())
-		if err == nil && c != nil {
-			s.judge(c, turns, killed)
-			return
-		}
-		if turn != last && turn < turns { // one more turn was reached: somebody dies
-			last = turn
-			i := killed % len(procs)
-			procs[i].kill()
-			procs[i] = launch(t, specs[i])
-			killed++
-		}
-		select {
-		case <-time.After(10 * time.Millisecond): // simulated: the kills come at any time, not at an event
-		case <-t.Context().Done():
-			t.Fatal("the test's time is over")
-		}
+	for turn := range turns {
+		require.Eventually(t, func() bool { return s.reached(turn) }, 2*time.Minute, 5*time.Millisecond)
+		i := turn % len(procs)
+		procs[i].kill()
+		procs[i] = launch(t, specs[i])
+		close(died[turn])
 	}
+	var end *messages.Call
+	require.Eventually(t, func() bool {
+		end, _, err = door.Peek(t.Context(), "acme", p.ID())
+		return err == nil && end != nil
+	}, 2*time.Minute, 20*time.Millisecond)
+	s.judge(end, turns, turns)
+}
+
+// reached reports whether a model was asked for the turn.
+func (s *system) reached(turn int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.turns) > turn
 }
 
 // judge holds the end of a run to what upstream has logged: it says what the final model call was told, no finished step was
