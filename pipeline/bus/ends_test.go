@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,10 +35,15 @@ func runsOut(t *testing.T, n *bus.Node, r pipeline.Request, there func(c *messag
 	}
 }
 
-// began is a target that says when it begins, and works on as do says.
-func began(began *atomic.Bool, do pipeline.TargetFunc) []bus.TargetRole {
+// begun are the calls whose target has begun.
+type begun struct{ ids sync.Map }
+
+func (b *begun) has(c *messages.Call) bool { _, is := b.ids.Load(c.ID); return is }
+
+// roles are targets that work as do says.
+func (b *begun) roles(do pipeline.TargetFunc) []bus.TargetRole {
 	return roles(pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
-		began.Store(true)
+		b.ids.Store(c.ID, true)
 		return do(ctx, c, emit)
 	}))
 }
@@ -71,9 +77,9 @@ func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 				optional.Add(1)
 				return pipeline.Continue(), nil
 			}}
-		var there atomic.Bool
-		n := w.node(bus.Options{Entry: true, Targets: began(&there, until), Manager: manager(t, audit, other)})
-		c := runsOut(t, n, chatRequest(), func(*messages.Call) bool { return there.Load() })
+		var there begun
+		n := w.node(bus.Options{Entry: true, Targets: there.roles(until), Manager: manager(t, audit, other)})
+		c := runsOut(t, n, chatRequest(), there.has)
 		require.NotNil(t, c.Fault)
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
 		close(gate)
@@ -91,7 +97,7 @@ func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, cfg)
-				var there atomic.Bool
+				var there begun
 				gate, back := make(chan struct{}), make(chan error, 16)
 				lends := pipeline.Stage{Name: "lends", Kind: messages.Model, Order: 30, Before: pass, Finally: true,
 					After: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -105,8 +111,8 @@ func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
 				} else {
 					o.Hosts = nil
 				}
-				o.Entry, o.Targets = true, began(&there, until)
-				c := runsOut(t, w.node(o), chatRequest(), func(*messages.Call) bool { return there.Load() })
+				o.Entry, o.Targets = true, there.roles(until)
+				c := runsOut(t, w.node(o), chatRequest(), there.has)
 				require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
 				close(gate)
 				require.NoError(t, <-back, "it has time of its own")
@@ -140,9 +146,9 @@ func TestAWorkerThatEndsEarlyForTheTimeBeginsNoOtherPhase(t *testing.T) {
 			<-ctx.Done()
 			return messages.NewFault(messages.DeadlineExceeded, "over").From("deadline")
 		}
-		var there atomic.Bool
-		n := w.node(bus.Options{Entry: true, Targets: began(&there, ahead), Manager: manager(t, audit, other)})
-		c := runsOut(t, n, chatRequest(), func(*messages.Call) bool { return there.Load() })
+		var there begun
+		n := w.node(bus.Options{Entry: true, Targets: there.roles(ahead), Manager: manager(t, audit, other)})
+		c := runsOut(t, n, chatRequest(), there.has)
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code, c.Fault.Message)
 		require.Equal(t, messages.DeadlineExceeded, <-seen)
 		require.Zero(t, optional.Load())
@@ -201,14 +207,14 @@ func TestOnceWorkAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, cfg bus.Config) {
 		w := newWorld(t, cfg)
-		var there atomic.Bool
+		var there begun
 		deaf := func(context.Context, *messages.Call, pipeline.Emit) error {
 			<-t.Context().Done()
 			return nil
 		}
-		n := w.node(bus.Options{Entry: true, Targets: began(&there, deaf), Manager: manager(t)})
+		n := w.node(bus.Options{Entry: true, Targets: there.roles(deaf), Manager: manager(t)})
 		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`)}
-		c := runsOut(t, n, r, func(*messages.Call) bool { return there.Load() }) // although the work goes on
+		c := runsOut(t, n, r, there.has) // although the work goes on
 		require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
 	})
 	t.Run("nobody there", func(t *testing.T) {
