@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -25,6 +26,8 @@ type owned struct {
 	ask    asked
 	run    target
 	seen   sight
+	// offered says that work which must not run twice was offered, and may have begun.
+	offered atomic.Bool
 }
 
 // outcome is how a run through the onion came to its end.
