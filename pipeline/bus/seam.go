@@ -30,6 +30,9 @@ type owned struct {
 	offered atomic.Bool
 }
 
+// unsent reports whether the call's target was certainly not asked.
+func (o *owned) unsent() bool { return o.fresh && o.call.Slip.Tries == 0 && o.run.class == "" }
+
 // outcome is how a run through the onion came to its end.
 type outcome uint8
 
