@@ -16,6 +16,8 @@ type owned struct {
 	durable bool
 	// fresh says that no other owner can have offered the call's target work.
 	fresh bool
+	// resumed says that no other owner has run the call since it was held, and so none has offered work after that.
+	resumed bool
 	// waiter is who waits for the call in this process and follows its chunks; nil: nobody does.
 	waiter *pending
 

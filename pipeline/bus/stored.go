@@ -74,7 +74,7 @@ func (s *storedCalls) run(e protocol.Effect, r *mine) {
 		return
 	}
 	c.Generation = e.N
-	o := s.own(c, r, e.Fresh)
+	o := s.own(c, r, e)
 	if o == nil {
 		return
 	}
@@ -121,9 +121,9 @@ func (s *storedCalls) open(m *nats.Msg) (*messages.Call, error) {
 
 // own makes the call one that runs here; nil if it has left again already. If it ran here before, and what it left
 // behind still runs, that is waited for: nobody else will run the call.
-func (s *storedCalls) own(c *messages.Call, r *mine, fresh bool) *owned {
+func (s *storedCalls) own(c *messages.Call, r *mine, e protocol.Effect) *owned {
 	for {
-		o, off := s.tryOwn(c, r, fresh)
+		o, off := s.tryOwn(c, r, e)
 		if o != nil || off {
 			return o
 		}
@@ -131,17 +131,17 @@ func (s *storedCalls) own(c *messages.Call, r *mine, fresh bool) *owned {
 	}
 }
 
-func (s *storedCalls) tryOwn(c *messages.Call, r *mine, fresh bool) (o *owned, off bool) {
+func (s *storedCalls) tryOwn(c *messages.Call, r *mine, e protocol.Effect) (o *owned, off bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.off {
 		return nil, true
 	}
-	o = s.calls.own(c, true, fresh)
+	o = s.calls.own(c, true, e.Fresh)
 	if o == nil {
 		return nil, false
 	}
-	r.o = o
+	r.o, o.resumed = o, e.Yes
 	o.waiter = s.ends.follower(o)
 	unasked := s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent)
 	if unasked && c.Fault == nil { // one that was cancelled while it was held says so itself

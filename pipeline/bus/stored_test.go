@@ -260,3 +260,33 @@ func TestBoundCallsEndWithTheirProcess(t *testing.T) {
 		})
 	}
 }
+
+// Whoever goes on with a decided call at once asks nobody whether they have its work: nobody can have it.
+func TestADecidedCallAsksNobodyForItsWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	hold := gate()
+	hold.Kind = messages.Model
+	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, hold)})
+	asked, err := w.conn().SubscribeSync("shallot.v1.class.*.*.who")
+	require.NoError(t, err)
+	for range 5 { // a machine that stands still for a moment is reason enough to ask
+		r := chatRequest()
+		r.Submit = true
+		p := accept(t, n, r)
+		require.Eventually(t, func() bool {
+			_, err := n.DecideInOneWord(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
+			return err == nil
+		}, 20*time.Second, 10*time.Millisecond)
+		c, err := n.Result(t.Context(), "default", p.ID())
+		require.NoError(t, err)
+		require.Nil(t, c.Fault)
+		if questions, _, err := asked.Pending(); err == nil && questions == 0 {
+			return
+		}
+		require.NoError(t, asked.Unsubscribe())
+		asked, err = w.conn().SubscribeSync("shallot.v1.class.*.*.who")
+		require.NoError(t, err)
+	}
+	require.Fail(t, "each call was asked for")
+}

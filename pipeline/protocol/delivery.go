@@ -29,6 +29,7 @@ type durable struct {
 	delivery   uint64 // the highest count that was delivered here
 	step       step
 	doubt      bool          // it was running here, and others may have it by now
+	parks      bool          // it is to be parked once that is known
 	marked     time.Duration // sending of the last mark that was acknowledged
 	sentMark   time.Duration
 	asked      time.Duration // beginning of the step
@@ -281,7 +282,9 @@ func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect
 			return s.ack(now, d, out)
 		}
 		if d.only && d.delivery == 1 && s.hearing.Current() && s.certain(now, d) {
-			return s.run(d, false, 0, out)
+			out = s.run(d, false, 0, out)
+			out[len(out)-1].Yes = true
+			return out
 		}
 		return s.findOwner(now, d, out)
 	case marking:
@@ -312,7 +315,12 @@ func (s *Deliveries) nobody(now time.Duration, d *durable, out []Effect) []Effec
 		return s.remark(now, d, out)
 	case d.doubt:
 		d.doubt, d.step = false, running
-		return s.runs.doubt(now, d.call, false, out)
+		out = s.runs.doubt(now, d.call, false, out)
+		if d.parks {
+			d.parks = false
+			return s.Park(now, d.call, out)
+		}
+		return out
 	case d.alone: // its mark is stored
 		return s.run(d, false, 0, out)
 	case d.delivery >= poisonFrom || d.copy: // copies count from one again, so the first of them is late already

@@ -171,7 +171,7 @@ func TestADecidedCallGoesOnAtOnceWhereNobodyElseCanHaveIt(t *testing.T) {
 		return b
 	}
 	b = look(Delivery{Generation: 4, Count: 1})
-	require.Equal(t, []Effect{{Kind: Run, Call: "c", N: 4}}, b.out)
+	require.Equal(t, []Effect{{Kind: Run, Call: "c", N: 4, Yes: true}}, b.out)
 	for _, m := range []Delivery{{Generation: 4, Count: 1, Again: true}, {Generation: 4, Count: 2},
 		{Generation: 4, Count: 1, Old: true}} {
 		b = look(m)
@@ -205,4 +205,26 @@ func TestProgressDropsPoisonMarks(t *testing.T) {
 	require.Equal(t, []Effect{{Kind: DropMarks, Call: "c", N: 3}}, b.Deliveries.Progress("c", nil))
 	require.Empty(t, b.Deliveries.Progress("c", nil), "they are gone")
 	require.Empty(t, b.Deliveries.Progress("other", nil))
+}
+
+// An owner in doubt does not park a call: another one may have it, and a call that is decided goes on at once.
+func TestAnOwnerInDoubtParksNothing(t *testing.T) {
+	t.Parallel()
+	doubtful := func() *bench {
+		b := newBench()
+		b.deliver(1, false)
+		b.now += 20 * time.Second // stopped for longer than the ack wait
+		b.out = b.Beat(b.now, b.out[:0])
+		b.hear(nil)
+		b.out = b.Deliveries.Park(b.now, "c", b.out)
+		require.Empty(t, only(b.out, PutHeld))
+		b.stored(t, InProgress, Stored{Result: OK})
+		b.stored(t, GetResult, Stored{Result: Missing})
+		return b
+	}
+	b := doubtful()
+	out := b.Owned(b.now, Claim{Call: "c", Owner: "other", Seq: 2, Certain: true}, nil)
+	require.Equal(t, Yielded, only(out, Wake)[0].Why)
+	require.Empty(t, b.pass(10*time.Second, PutHeld))
+	require.Len(t, doubtful().pass(10*time.Second, PutHeld)[:1], 1, "nobody else has it: it is parked")
 }

@@ -56,7 +56,9 @@ const (
 	Drop                            // a member forgets the work Call, N: its input or its outcome
 	DropQuestions                   // a member cancels its work on the questions of owner To, which is gone
 	Receipt                         // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
-	Run                             // an owner begins to run Call: Alone; Fresh says that no other owner can have begun
+	// Run: an owner begins to run Call: Alone. Fresh says that no other owner can have begun, Yes that none has since its
+	// hold.
+	Run
 )
 
 // Why is the reason that an effect carries.

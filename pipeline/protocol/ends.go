@@ -19,11 +19,16 @@ func (s *Deliveries) Ending(call string) bool {
 	return d != nil && (d.step == ending || d.step == readingEnd)
 }
 
-// Park stores the hold of a call, which may have been a bound one until now; then the queue forgets it.
+// Park stores the hold of a call, which may have been a bound one until now; then the queue forgets it. In doubt that
+// waits: a call that is decided goes on at once, and another owner may have it.
 func (s *Deliveries) Park(now time.Duration, call string, out []Effect) []Effect {
 	d := s.calls[call]
 	if d == nil {
 		d = s.add(call)
+	}
+	if d.doubt {
+		d.parks = true
+		return out
 	}
 	return s.store(now, d, parking, Effect{Kind: PutHeld, N: d.generation}, out)
 }

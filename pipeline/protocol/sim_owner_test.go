@@ -257,7 +257,7 @@ func (s *simOwner) runEffect(e Effect) {
 		s.end(r, result{code: Undeliverable})
 		return
 	}
-	s.run(c, true, e.Fresh)
+	s.run(c, true, e.Fresh || e.Yes && !c.once)
 }
 
 func (s *simOwner) answer(e Effect) {
