@@ -1,6 +1,7 @@
 package stages_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,7 +146,7 @@ func TestStrategyLists(t *testing.T) {
 		t.Parallel()
 		for _, text := range []string{`"HYBRID,TRIM"`, `["HYBRID","TRIM"]`, `"HYBRID, TRIM"`} {
 			var s stages.Strategies
-			require.NoError(t, s.UnmarshalJSON([]byte(text)))
+			require.NoError(t, s.UnmarshalYAML(func(v any) error { return json.Unmarshal([]byte(text), v) }))
 			require.Equal(t, stages.Strategies{"HYBRID", "TRIM"}, s, text)
 		}
 	})
