@@ -140,7 +140,7 @@ func TestModelCacheStore(t *testing.T) {
 			script := &harnessScript{Lines: map[string][]any{"p": {"one"}}}
 			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-cache", "ttl: 5m", harnessDeps())}, Target: script}
 			for i, wait := range []time.Duration{0, 5*time.Minute - time.Nanosecond, time.Nanosecond} {
-				time.Sleep(wait)
+				<-time.After(wait)
 				h.Call(t, t.Context(), harnessCall(`{"model":"p"}`))
 				require.Len(t, script.Asked, []int{1, 1, 2}[i])
 			}

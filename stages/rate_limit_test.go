@@ -30,7 +30,7 @@ func TestRateLimit(t *testing.T) {
 			other := toolCall("x", `{}`)
 			other.Tenant = "t2"
 			require.Nil(t, c.Call(t, t.Context(), other).Fault, "each tenant has its own")
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 			require.NotNil(t, c.Run(t, "x", `{}`).Fault)
 			require.Nil(t, c.Run(t, "search_a", `{}`).Fault)

@@ -133,13 +133,13 @@ func TestToolCacheTime(t *testing.T) {
 		require.Equal(t, map[string]any{"cacheSize": 0, "cacheHits": int64(0), "cacheMisses": int64(0), "hitRate": 0.0, "ttlMs": int64(300000), "maxEntries": 1000}, details(), "CA-11 S0-CACHE-8")
 		run := func(name string) bool { return c.Plain(t, toolCall(name, `{}`)).Flag(messages.NoteCacheHit) }
 		require.False(t, run("x"))
-		time.Sleep(5*time.Minute - time.Nanosecond)
+		<-time.After(5*time.Minute - time.Nanosecond)
 		require.True(t, run("x"))
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		require.Equal(t, 0, details()["cacheSize"])
 		require.False(t, run("x"), "CA-6: age exactly TTL")
 		require.False(t, run("long"))
-		time.Sleep(6 * time.Minute)
+		<-time.After(6 * time.Minute)
 		require.True(t, run("long"), "CA-16")
 		require.NoError(t, s.Sweep(t.Context()))
 		require.Equal(t, 1, details()["cacheSize"], "CA-7: the expired one is gone")
@@ -161,7 +161,7 @@ func TestToolCacheDropsOldEntriesItself(t *testing.T) {
 		s := c.stage(t, "tool-cache")
 		c.Plain(t, toolCall("x", `{"a":1}`))
 		c.Plain(t, toolCall("x", `{"a":2}`))
-		time.Sleep(5 * time.Minute)
+		<-time.After(5 * time.Minute)
 		require.Equal(t, 2, s.Details(t.Context())["cacheSize"])
 		call := toolCall("x", `{"a":1}`)
 		call.Slip = messages.Slip{Stops: []messages.Stop{s.Stop()}}
@@ -194,7 +194,7 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 		none, def := tool.NoRetry(), reading("x")
 		def.Retry = &none
 		return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			return toolbox.Result{Content: []byte(`{"v":1}`)}, err
 		}}
 	}

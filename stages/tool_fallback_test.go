@@ -82,7 +82,7 @@ func TestToolFallbackStale(t *testing.T) {
 				first := c.Run(t, "x", `{"a":1}`)
 				require.Nil(t, first.Fault)
 				require.NotContains(t, first.Notes, messages.NoteDegraded, "F3-12")
-				time.Sleep(row.wait)
+				<-time.After(row.wait)
 				call := toolCall("x", `{"a":1}`)
 				if row.args != "" {
 					call = toolCall("x", row.args)
@@ -116,9 +116,9 @@ func TestToolFallbackStale(t *testing.T) {
 			def.Cache = &tool.Cache{TTL: tool.Duration(20 * time.Minute)}
 			c := newToolChain(t, stages.Deps{}, nil, once(def, 1, `{"v":1}`, errors.New("boom")))
 			c.Run(t, "x", `{}`)
-			time.Sleep(19 * time.Minute)
+			<-time.After(19 * time.Minute)
 			require.True(t, c.Run(t, "x", `{}`).Flag(messages.NoteCacheHit))
-			time.Sleep(12 * time.Minute)
+			<-time.After(12 * time.Minute)
 			graceful(t, c.Run(t, "x", `{}`))
 		})
 	})
