@@ -98,7 +98,8 @@ func TestConcurrency(t *testing.T) {
 	})
 	t.Run("no slot during back-off", func(t *testing.T) {
 		t.Parallel()
-		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"}, fails(in("db"), 2, errors.New("boom")))
+		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"},
+			fails(in("db"), 2, errors.New("boom")))
 		probe := c.stage(t, "tool-retry")
 		after := probe.After
 		probe.After = func(ctx context.Context, call *messages.Call) (pipeline.Verdict, error) {
@@ -117,7 +118,8 @@ func TestConcurrency(t *testing.T) {
 	})
 	t.Run("a group without a limit", func(t *testing.T) {
 		t.Parallel()
-		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"}, gives(in("other"), `1`))
+		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"},
+			gives(in("other"), `1`))
 		require.Nil(t, c.Run(t, "x", `{}`).Fault)
 	})
 }

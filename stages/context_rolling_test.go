@@ -32,7 +32,8 @@ type bill struct{ paid, saved, steps, stable int }
 
 func billOf(t testing.TB, strategy string, turns int) (b bill) {
 	who := &summariser{text: sized("what was said so far ", 400)}
-	s := mustShape(t, "context-editing", stages.Deps{Store: memories(), Caller: who}, func(c *editing) { c.Strategy = stages.Strategies{strategy} })
+	s := mustShape(t, "context-editing", stages.Deps{Store: memories(), Caller: who},
+		func(c *editing) { c.Strategy = stages.Strategies{strategy} })
 	history := []chat.Msg{msg("system", sized("be kind ", 100))}
 	var was []string
 	for i := range turns {

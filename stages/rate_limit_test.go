@@ -15,7 +15,8 @@ import (
 
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
-	config := map[string]string{"rate-limit": "tools: {x: {limit: 3, per: 3s}, 'search_*': {limit: 1, per: 1m}, '*': {limit: 100, per: 1m}}"}
+	config := map[string]string{"rate-limit": "tools: {x: {limit: 3, per: 3s}, 'search_*': {limit: 1, per: 1m}," +
+		" '*': {limit: 100, per: 1m}}"}
 	t.Run("burst, refill, Retry-After", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
