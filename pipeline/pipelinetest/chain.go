@@ -272,7 +272,7 @@ func timeFixture() Fixture {
 				},
 				Check: func(t *testing.T, _ int, o Outcome) {
 					require.Contains(t, fmt.Sprint(o.Call.Fault), "beta")
-					require.False(t, o.Call.Fault.OfTarget(), "no failure of the target (contracts 7)")
+					require.False(t, o.Call.Fault.OfTarget(), "the target did not fail: the time was over")
 				},
 			},
 		}}
