@@ -106,12 +106,14 @@ func TestHostileHTTP(t *testing.T) {
 			code: messages.ToolNetwork},
 		"503, come again": {answer: plain("HTTP/1.1 503 X\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
-		"503 of a proxy": {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\nupstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
+		"503 of a proxy": {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\n" +
+			"upstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
 		"429": {answer: plain("HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
 		"502": {answer: plain("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
-		"500 in HTML": {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n<html>oops</html>"), code: messages.ToolError, text: "oops"},
+		"500 in HTML": {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n" +
+			"<html>oops</html>"), code: messages.ToolError, text: "oops"},
 		"303 to somewhere": {answer: plain("HTTP/1.1 303 X\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolError, text: "redirect"},
 		"a redirect to itself": {answer: func(_ int64,

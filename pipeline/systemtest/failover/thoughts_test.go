@@ -55,7 +55,8 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 	seen := make(chan struct{})
 	u := newUpstream(t, map[string]play{
 		"a": func(w http.ResponseWriter, r *http.Request, _ bool) {
-			events(w, chunk(`{"role":"assistant","content":""}`, "null"), thought("to a@b.example now "+strings.Repeat("so ", 100)))
+			events(w, chunk(`{"role":"assistant","content":""}`, "null"),
+				thought("to a@b.example now "+strings.Repeat("so ", 100)))
 			select {
 			case <-seen:
 			case <-r.Context().Done():
@@ -67,7 +68,8 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 	})
 	s := newSystem(t, "models:\n  timeouts: {first-token-hold: 50ms, idle: 1s}\n  providers:\n"+
 		provider("up", u.URL, "a, breaks")+provider("other", newUpstream(t, nil).URL, "standby")+
-		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: [standby]}}}\n", nil)
+		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: "+
+		"[standby]}}}\n", nil)
 	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
 	require.NoError(t, err)
 	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,

@@ -37,7 +37,8 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	conf, err := filepath.Abs("../../../deploy/nats-permissions.conf")
 	require.NoError(t, err)
 	var env []string
-	for _, who := range []string{"SHALLOT_ADMIN", "GATEWAY", "WORKER", "OPERATOR", "ACME", "TOOL", "STAGE", "OBSERVER", "SYS"} {
+	for _, who := range []string{"SHALLOT_ADMIN", "GATEWAY", "WORKER", "OPERATOR", "ACME", "TOOL",
+		"STAGE", "OBSERVER", "SYS"} {
 		env = append(env, who+"_PASSWORD=secret")
 	}
 	c := newClusterOf(t, []string{"-c", conf}, env...)
