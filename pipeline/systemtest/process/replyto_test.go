@@ -121,7 +121,7 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	require.Zero(t, began.Load(), "no work was done")
 	warned := 0
 	for _, p := range c.all[1:] {
-		warned += strings.Count(p.said(), "not an inbox")
+		warned += strings.Count(p.String(), "not an inbox")
 	}
 	require.Positive(t, warned)
 	require.Less(t, warned, 20, "who floods us does not fill the log")

@@ -1,7 +1,6 @@
 package tools_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -342,24 +341,6 @@ func TestDeafTool(t *testing.T) {
 	c = b.do(t, "after", `{"row":"S2-TIME-5 after"}`)
 	require.Nil(t, c.Fault, "waiting for a slot is not part of a tool's own time")
 	require.Equal(t, 1, b.count("S2-TIME-5 after"))
-}
-
-// logs are what a host has logged.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // logged is the line that holds all of these.
