@@ -13,7 +13,8 @@ import (
 
 func thought(text string) string { return chunk(`{"reasoning_content":"`+text+`"}`, "null") }
 
-// thinks asks the model a over NATS for a stream, closes seen at the first thought, and returns all thoughts and the text.
+// thinks asks the model a over NATS for a stream, closes seen at the first thought, and returns all thoughts and the
+// text.
 func (s *system) thinks(seen chan<- struct{}) (thoughts, text string) {
 	s.t.Helper()
 	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
