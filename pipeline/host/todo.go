@@ -78,7 +78,8 @@ func strict(raw []byte, v any) error {
 		}
 		err = errors.New("more than one JSON value")
 	}
-	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: ")).From("entry")
+	why := strings.TrimPrefix(err.Error(), "json: ")
+	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", why).From("entry")
 }
 
 // verbs are the subjects of the todo lists. The session stands in the body or in Shallot-Session; a

@@ -232,7 +232,8 @@ func (a *attempt) guarded(ctx context.Context) error {
 		<-a.t.Pool.slots
 		<-a.t.Pool.admitted
 		return tool.UnknownOutcome(a.d.Name,
-			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name), a.e.Check)
+			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name),
+			a.e.Check)
 	}
 	a.c.Note(messages.NoteToolStarted, true)
 	r, err := a.run(ctx)

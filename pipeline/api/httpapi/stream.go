@@ -41,7 +41,8 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool, wire: req.Wire.Or()}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
+		wire: req.Wire.Or()}
 	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
 	type end struct {
 		call *messages.Call

@@ -105,7 +105,8 @@ func by(m *nats.Msg) string {
 
 // readAnswer reads the call and the answer to its question.
 func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
-	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	bad := messages.NewFault(messages.InvalidRequest,
+		`send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
 	if f := control(data); f != nil {
 		return "", nil, f
 	}

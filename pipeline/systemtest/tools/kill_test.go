@@ -169,7 +169,8 @@ bus: {ack-wait: 1s}
 tool:
   tools:
     - {name: once, executor: "nats:work.once", effect: write, timeout: 1s}
-    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off", retry: networkRetry}
+    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off",
+        retry: networkRetry}
 `
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})
