@@ -320,7 +320,7 @@ func (h *Host) node(o Options) bus.Options {
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
 			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models,
-				Slots: h.Config.Bus.Slots.Model})
+				Prompt: true, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
