@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -23,7 +22,7 @@ func (s *Server) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o
 		return
 	}
 	for _, a := range turn.Answers {
-		if err := s.answerQuestion(r.Context(), id, o, a, by); err != nil {
+		if err := s.answerQuestion(r, id, o, a, by); err != nil {
 			s.failed(w, r, err)
 			return
 		}
@@ -45,8 +44,9 @@ func (s *Server) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o
 }
 
 // answerQuestion decides about one question, unless it is decided.
-func (s *Server) answerQuestion(ctx context.Context, id api.Identity, o responses.Owner, a responses.Answer,
+func (s *Server) answerQuestion(r *http.Request, id api.Identity, o responses.Owner, a responses.Answer,
 	by string) error {
+	ctx := r.Context()
 	if s.Approvals == nil {
 		return api.Forbidden("nobody decides about calls at this gateway")
 	}
@@ -61,7 +61,7 @@ func (s *Server) answerQuestion(ctx context.Context, id api.Identity, o response
 	switch {
 	case stale:
 		return nil
-	case !id.Operator() || !mayDecide(id, waits):
+	case !s.decides(r, id) || !mayDecide(id, waits):
 		return api.Forbidden("an operator decides about call %s; send this again when they have", a.Call)
 	}
 	err = s.Approvals.Decide(ctx, o.Tenant, a.Call, decision, by)
@@ -69,6 +69,15 @@ func (s *Server) answerQuestion(ctx context.Context, id api.Identity, o response
 		return nil // the call waits for more, or was decided by somebody else: its next response tells
 	}
 	return err
+}
+
+// decides reports whether a caller may do what the control surfaces let operators do: with keys, operators; without any,
+// every client on loopback that is no page of another site.
+func (s *Server) decides(r *http.Request, id api.Identity) bool {
+	if s.Keys != nil {
+		return id.Operator()
+	}
+	return IsLoopback(s.Addr) && localHost(r, nil) == nil && crossSite(r, http.NewCrossOriginProtection()) == nil
 }
 
 func isFault(err error, code messages.Code) bool {
