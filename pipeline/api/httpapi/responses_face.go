@@ -27,6 +27,7 @@ func (s *Server) addResponses(t *router) {
 	}
 	t.add("/v1/responses", methods{http.MethodPost: s.caller(s.createResponse), http.MethodGet: s.caller(s.noSocket)})
 	t.add("/v1/responses/input_tokens", methods{http.MethodPost: s.caller(s.inputTokens)})
+	t.add("/v1/responses/compact", methods{http.MethodPost: s.caller(s.compact)})
 	t.add("/v1/responses/{response}", methods{
 		http.MethodGet: s.caller(s.getResponse), http.MethodDelete: s.caller(s.deleteResponse)})
 	t.add("/v1/responses/{response}/cancel", methods{http.MethodPost: s.caller(s.cancelResponse)})

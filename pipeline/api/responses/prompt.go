@@ -62,7 +62,7 @@ func (k *Kept) Prepare(ctx context.Context, o Owner, body []byte) (*Turn, error)
 	}
 	all := slices.Concat(before, input)
 	for i, item := range all {
-		all[i] = withoutOurID(item)
+		all[i] = expanded(withoutOurID(item))
 	}
 	if len(all) > api.MaxMessages {
 		return nil, api.Refused(messages.TooLarge, "input and what came before it have more than %d items",
