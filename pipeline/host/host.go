@@ -177,6 +177,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.loops.Go(func() { h.refreshTools(loop) })
 	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.Run(loop) })
+	if o.Roles.Entry {
+		h.loops.Go(func() { h.sweepResponses(loop) })
+	}
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
