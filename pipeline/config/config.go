@@ -24,6 +24,7 @@ type Config struct {
 	Texts     string        `yaml:"texts" doc:"Language of what Shallot itself says to models and in results: English, or the Chinese of the design documents." enum:"en,zh"`
 	Explain   Explain       `yaml:"explain" doc:"The stories of calls, by which one can be looked up."`
 	Telemetry Telemetry     `yaml:"telemetry" doc:"Traces and metrics."`
+	Worker    Worker        `yaml:"worker" doc:"What is for workers only."`
 }
 
 // Agent holds the interceptors and the agents.
@@ -220,6 +221,12 @@ type Explain struct {
 type Telemetry struct {
 	Metrics bool `yaml:"metrics" doc:"Serve /metrics for Prometheus with the control surfaces."`
 	Prompts bool `yaml:"prompts" doc:"Put prompts and answers into traces."`
+	Pprof   bool `yaml:"pprof" doc:"Serve Go's profiles at /debug/pprof/ on the admin listener, for operators."`
+}
+
+// Worker is what a worker has beside its roles.
+type Worker struct {
+	Admin string `yaml:"admin" doc:"Listener of a worker for probes, /metrics and profiles, host:port; empty: none. Beyond loopback it needs http.keys-file."`
 }
 
 // Default returns the defaults. The entries of lists and maps get theirs from SetDefaults of their type.
