@@ -2,6 +2,7 @@ package bus
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -105,3 +106,6 @@ func (n *Node) deadQuestion(e *protocol.Effect) {
 
 // groupOf names the members of a stage, or of a class of targets, to the protocol.
 func groupOf(kind messages.Kind, name string) string { return string(kind) + "." + name }
+
+// cutGroup is the reverse of groupOf.
+func cutGroup(group string) (kind, name string, ok bool) { return strings.Cut(group, ".") }

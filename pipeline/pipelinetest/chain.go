@@ -276,7 +276,7 @@ func timeFixture() Fixture {
 						place = "alpha" // the machine is so slow that the call did not come further
 					}
 					require.Contains(t, fmt.Sprint(o.Call.Fault), place)
-					require.False(t, o.Call.Fault.OfTarget(), "no failure of the target (contracts 7)")
+					require.False(t, o.Call.Fault.OfTarget(), "the target did not fail: the time was over")
 				},
 			},
 		}}

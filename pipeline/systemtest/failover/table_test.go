@@ -141,7 +141,8 @@ func elsewhere(t *testing.T) []row {
 	strange := httptest.NewTLSServer(http.NotFoundHandler()) // a certificate that nobody trusts
 	strange.Config.ErrorLog = discard()
 	old := httptest.NewUnstartedServer(http.NotFoundHandler())
-	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS10, MinVersion: tls.VersionTLS10} //nolint:gosec // the fault under test
+	// nolint:gosec // the fault under test
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS10, MinVersion: tls.VersionTLS10}
 	old.Config.ErrorLog = discard()
 	old.StartTLS()
 	t.Cleanup(strange.Close)

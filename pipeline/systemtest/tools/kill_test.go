@@ -83,9 +83,9 @@ func toolProcess(url, file string) error {
 	for _, name := range []string{"once", "many"} {
 		if err := s.AddEndpoint(name, micro.HandlerFunc(func(r micro.Request) {
 			go func() {
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_, _ = fmt.Fprintln(f, r.Headers().Get("Shallot-Call"))
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_ = r.Respond([]byte(`{"ok":true}`))
 			}()
 		}), micro.WithEndpointSubject("work."+name)); err != nil {
@@ -169,7 +169,8 @@ bus: {ack-wait: 1s}
 tool:
   tools:
     - {name: once, executor: "nats:work.once", effect: write, timeout: 1s}
-    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off", retry: networkRetry}
+    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off",
+        retry: networkRetry}
 `
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
 	h := startRoles(t, yaml, host.Roles{All: true, Entry: true})

@@ -12,8 +12,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so it
-// runs alone.
+// A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so
+// it runs alone.
 func TestPendingRetries(t *testing.T) {
 	require.Less(t, pendingRetries(t, 1000), 1000+spare)
 }

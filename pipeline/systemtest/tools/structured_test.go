@@ -33,7 +33,8 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 		case "tools/list":
 			result = `{"tools":[`
 			for name := range results {
-				result += fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"outputSchema":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}},`, name)
+				result += fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"outputSchema":{"type":"object",`+
+					`"properties":{"n":{"type":"integer"}},"required":["n"]}},`, name)
 			}
 			result = result[:len(result)-1] + `]}`
 		case "tools/call":
