@@ -30,6 +30,8 @@ type durable struct {
 	step       step
 	doubt      bool          // it was running here, and others may have it by now
 	parks      bool          // it is to be parked once that is known
+	lapsed     bool          // it did not run here yet, and others may have got it since it was looked up
+	got        time.Duration // its delivery, or the last look-up
 	marked     time.Duration // sending of the last mark that was acknowledged
 	sentMark   time.Duration
 	asked      time.Duration // beginning of the step
@@ -95,7 +97,7 @@ func (s *Deliveries) Delivered(now time.Duration, m Delivery, out []Effect) []Ef
 	}
 	d := s.add(m.Call)
 	d.generation, d.delivery, d.until, d.stored = m.Generation, m.Count, m.Until, true
-	d.copy, d.sentMark = m.Again && m.Generation == 0, now
+	d.copy, d.sentMark, d.got = m.Again && m.Generation == 0, now, now
 	if !s.hearing.Current() || m.Count > 1 || m.Again || m.Old {
 		out = s.progress(now, d, out)
 		return s.readResult(now, d, out)
@@ -157,7 +159,11 @@ func (s *Deliveries) run(d *durable, fresh bool, why Why, out []Effect) []Effect
 // certain reports whether the queue cannot have given the call to anybody else. That is less than the ack wait, because
 // it is looked at once in a while only; and more than the time between two marks, else no owner were ever certain.
 func (s *Deliveries) certain(now time.Duration, d *durable) bool {
-	return now-d.marked < s.cfg.AckWait-min(time.Second, s.cfg.AckWait/4) && d.marked > 0
+	return d.marked > 0 && !s.late(now, d.marked)
+}
+
+func (s *Deliveries) late(now, marked time.Duration) bool {
+	return now-marked >= s.cfg.AckWait-min(time.Second, s.cfg.AckWait/4)
 }
 
 // urgent reports whether other owners are asked for a call.
@@ -281,7 +287,7 @@ func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect
 		if st.Result == OK {
 			return s.ack(now, d, out)
 		}
-		if d.only && d.delivery == 1 && s.hearing.Current() && s.certain(now, d) {
+		if d.only && d.delivery == 1 && s.hearing.Current() && s.certain(now, d) && !d.lapsed {
 			out = s.run(d, false, 0, out)
 			out[len(out)-1].Yes = true
 			return out
@@ -304,7 +310,7 @@ func (s *Deliveries) endedElsewhere(now time.Duration, d *durable, out []Effect)
 }
 
 func (s *Deliveries) findOwner(now time.Duration, d *durable, out []Effect) []Effect {
-	d.step, d.asked, d.again = findingOwner, now, now
+	d.step, d.asked, d.again, d.got, d.lapsed = findingOwner, now, now, now, false
 	return append(out, Effect{Kind: WhoOwns, Call: d.call, Seq: d.delivery})
 }
 
@@ -347,6 +353,9 @@ func (s *Deliveries) marked(now time.Duration, d *durable, st Stored, out []Effe
 		return out
 	}
 	s.alone = d.call
+	if d.lapsed {
+		return s.readResult(now, d, out)
+	}
 	return s.run(d, false, 0, out)
 }
 

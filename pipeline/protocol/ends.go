@@ -121,6 +121,7 @@ func (s *Deliveries) look(now time.Duration, d *durable, out []Effect) []Effect 
 	if d.stored && d.step != acking && now-d.sentMark >= s.cfg.AckWait/3 {
 		out = s.progress(now, d, out)
 	}
+	d.lapsed = d.lapsed || d.step < running && s.late(now, max(d.marked, d.got))
 	switch d.step {
 	case running:
 		if d.stored && !s.certain(now, d) {
