@@ -19,9 +19,9 @@ func (t *targets) cameOnce(ctx context.Context, o *owned, first *result) pipelin
 	return next
 }
 
-// again is what another attempt gets of a target that has noted that it ran for the call and may not run twice: with the
-// same request what came of that run, with another one that the outcome is unknown. ran is false where the target may
-// run.
+// again is what another attempt gets of a target that has noted that it ran for the call and may not run twice: with
+// the same request what came of that run, with another one that the outcome is unknown. ran is false where the target
+// may run.
 func (t *targets) again(ctx context.Context, o *owned) (next pipeline.Next, ran bool) {
 	if o.run.last == 0 || o.run.proved || !o.call.Flag(messages.NoteToolStarted) {
 		return next, false
@@ -68,8 +68,8 @@ func (t *targets) recorded(ctx context.Context, o *owned) (first *result, ran bo
 }
 
 func unknownAgain(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-	return messages.NewFault(messages.OutcomeUnknown, "the %s has run for this call already, with other arguments, and may "+
-		"not run twice, so it did not run again", c.Kind)
+	return messages.NewFault(messages.OutcomeUnknown, "the %s has run for this call already, with other arguments, and "+
+		"may not run twice, so it did not run again", c.Kind)
 }
 
 // ofTarget are the notes that belong to a result.

@@ -74,7 +74,8 @@ func TestTwoHundredLostAcknowledgementsOfOneKeyChargeOnce(t *testing.T) {
 	var lost atomic.Int32
 	var replies sync.Map
 	s, _ := newLossy(t, Config{}, func(m lossy.Message) lossy.Action {
-		entry := strings.HasPrefix(m.Subject, "shallot.v1.call.entry.") || strings.HasPrefix(m.Subject, "$KV.shallot_idempotency.")
+		entry := strings.HasPrefix(m.Subject, "shallot.v1.call.entry.") ||
+			strings.HasPrefix(m.Subject, "$KV.shallot_idempotency.")
 		if m.ToServer && entry && m.Reply != "" {
 			replies.Store(m.Reply, true)
 		} else if _, is := replies.LoadAndDelete(m.Subject); is && !m.ToServer && lost.Load() < n {
@@ -227,7 +228,8 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 				lost.Add(1)
 				return lossy.Action{Lose: true}
 			})
-			n := s.part(Options{Entry: true, Targets: []TargetRole{{Kind: kind, Class: "default", Target: pipeline.TargetFunc(done)}}})
+			n := s.part(Options{Entry: true, Targets: []TargetRole{{Kind: kind, Class: "default",
+				Target: pipeline.TargetFunc(done)}}})
 			var all sync.WaitGroup
 			for range 20 {
 				all.Go(func() {
@@ -247,13 +249,14 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 				defer n.member.Unlock()
 				return len(n.member.jobs)
 			}
-			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond, "nothing is kept for ever")
+			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond,
+				"nothing is kept for ever")
 		})
 	}
 }
 
-// A bound call whose work must not run twice, and has begun, ends as unknown at its deadline, also where the store is slow
-// to say what its record holds: whoever hears that only the time was over would make the call again.
+// A bound call whose work must not run twice, and has begun, ends as unknown at its deadline, also where the store is
+// slow to say what its record holds: whoever hears that only the time was over would make the call again.
 func TestBegunWorkIsUnknownAtTheDeadlineAlsoWhereTheStoreIsSlow(t *testing.T) {
 	t.Parallel()
 	slow := func(m lossy.Message) lossy.Action {

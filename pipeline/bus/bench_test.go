@@ -90,8 +90,8 @@ func BenchmarkBody(b *testing.B) {
 	}
 }
 
-// BenchmarkCallBesideAFullClass is a call of one class while ten thousand calls wait for another one, whose workers hang,
-// and the same without them (BU-3).
+// BenchmarkCallBesideAFullClass is a call of one class while ten thousand calls wait for another one, whose workers
+// hang, and the same without them (BU-3).
 func BenchmarkCallBesideAFullClass(b *testing.B) {
 	for _, fused := range []bool{true, false} {
 		for _, waiting := range []int{0, 10_000} {

@@ -52,8 +52,8 @@ func (n *Node) bind(c *messages.Call) *pending {
 			f = messages.NewFault(messages.OutcomeUnknown, "the process that ran the call %s stops, and the call did not end "+
 				"in time; find out what came of it before it is called again", end.ID).From("entry")
 		case o.offered.Load():
-			f = messages.NewFault(messages.OutcomeUnknown, "the %s of call %s may have begun, and it was not known in time what "+
-				"came of it; find out before it is called again", end.Kind, end.ID).From(messages.TargetOrigin)
+			f = messages.NewFault(messages.OutcomeUnknown, "the %s of call %s may have begun, and it was not known in time "+
+				"what came of it; find out before it is called again", end.Kind, end.ID).From(messages.TargetOrigin)
 		}
 		end.Fail(f)
 		return &end

@@ -79,7 +79,8 @@ func acceptGoing(t *testing.T, n *bus.Node, target *slow) pipeline.Pending {
 	return p
 }
 
-// Ten thousand calls for a provider that is dead hold up no call of another: p99 stays within half as much again (BU-3).
+// Ten thousand calls for a provider that is dead hold up no call of another: p99 stays within half as much again
+// (BU-3).
 func TestLongADeadProviderDoesNotHoldUpOthers(t *testing.T) {
 	for name, hangs := range map[string]bool{"nobody serves it": false, "its workers hang": true} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +93,8 @@ func TestLongADeadProviderDoesNotHoldUpOthers(t *testing.T) {
 					return "default", nil
 				}}
 			if hangs {
-				o.Targets = append(o.Targets, bus.TargetRole{Kind: messages.Model, Class: "dead", Target: pipeline.TargetFunc(until)})
+				o.Targets = append(o.Targets, bus.TargetRole{Kind: messages.Model, Class: "dead",
+					Target: pipeline.TargetFunc(until)})
 			}
 			n, beside := w.node(o), newWorld(t, bus.Config{ModelClasses: []string{"dead", "default"}}).node(o)
 			var stuck []pipeline.Pending
@@ -124,7 +126,8 @@ func TestLongAThousandSlowReadersStayWithinTheirMemory(t *testing.T) {
 	for i := range piece {
 		piece[i] = 'x'
 	}
-	chunk := fmt.Appendf(nil, `{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%s"}}]}`, piece[:])
+	chunk := fmt.Appendf(nil,
+		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%s"}}]}`, piece[:])
 	var emitted atomic.Int64
 	n := w.node(bus.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
 		func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {

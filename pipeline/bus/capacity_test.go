@@ -73,7 +73,8 @@ func TestAFullClassSaysWhatIsFullAndWhenToComeAgain(t *testing.T) {
 		for _, p := range all[2:] {
 			f := wait(t, p).Fault
 			require.NotNil(t, f)
-			require.Regexp(t, `the workers of default are full: \d+ calls are before this one in their line, which takes about .*`+
+			require.Regexp(t, `the workers of default are full: \d+ calls are before this one in their line, `+
+				`which takes about .*`+
 				`at most 700ms \(bus.max-queue-wait\).*the model was not executed`, f.Message)
 			require.GreaterOrEqual(t, f.RetryAfter, time.Second)
 			require.True(t, f.Unsent)

@@ -82,7 +82,8 @@ func (e *codec) body(ctx context.Context, tenant, ref string) ([]byte, error) {
 		return nil, messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
 	}
 	if !strings.HasSuffix(ref, digest(tenant, raw)) {
-		return nil, messages.NewFault(messages.Internal, "the object store returned other bytes than were stored under %s", ref)
+		return nil, messages.NewFault(messages.Internal, "the object store returned other bytes than were stored under %s",
+			ref)
 	}
 	e.cache.put(ref, raw)
 	return raw, nil
@@ -106,9 +107,10 @@ func (r *result) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error 
 
 // encodeResult writes what came of a target's work on the call. Large bodies become objects of this work alone, which
 // refs names: whoever runs the work deletes them when the call has ended.
-func (e *codec) encodeResult(ctx context.Context, c *messages.Call, w protocol.Work) (data []byte, refs []string, err error) {
-	out := &messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Accepted: c.Accepted, Deadline: c.Deadline,
-		Notes: c.Notes}
+func (e *codec) encodeResult(ctx context.Context, c *messages.Call, w protocol.Work) (data []byte, refs []string,
+	err error) {
+	out := &messages.Call{Wire: c.Wire, ID: c.ID, Kind: c.Kind, Tenant: c.Tenant, Accepted: c.Accepted,
+		Deadline: c.Deadline, Notes: c.Notes}
 	out.ReplyFrom(c)
 	out.Fault = c.Fault
 	of := messages.Token(c.Tenant) + "/" + messages.Token(w.Call) + "." + strconv.FormatUint(w.N, 10) + "/"
@@ -146,7 +148,8 @@ func appendTerms(b []byte, e *protocol.Effect, f offer) []byte {
 		}
 		return 0
 	}
-	for _, v := range []int64{int64(e.N), int64(e.Seq), flag(e.Once), flag(f.bound), int64(e.At), int64(e.Until), int64(f.first)} {
+	for _, v := range []int64{int64(e.N), int64(e.Seq), flag(e.Once), flag(f.bound), int64(e.At), int64(e.Until),
+		int64(f.first)} {
 		b = append(strconv.AppendInt(b, v, 10), ' ')
 	}
 	return append(b[:len(b)-1], '\n')

@@ -160,7 +160,8 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 	}
 	for _, s := range out.Stages {
 		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), n.switchValue(s, on), 0, pipeline.Always()); err != nil {
-			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process follows it: %v", s.Stage, err)
+			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process "+
+				"follows it: %v", s.Stage, err)
 		}
 	}
 	_ = n.nc.Publish(n.subj.Event("switch"), rawjson.Encode(out))

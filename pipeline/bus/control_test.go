@@ -16,7 +16,8 @@ func TestStatisticsAndSwitchesAreThoseOfAllProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	make := func() *bus.Node {
-		return w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("s", 10))})
+		return w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
+			Manager: manager(t, through("s", 10))})
 	}
 	a, b := make(), make()
 	for _, n := range []*bus.Node{a, b} {

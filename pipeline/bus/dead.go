@@ -60,3 +60,11 @@ func (n *Node) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *
 func (n *Node) holdCall(o *owned, next pipeline.Next) (outcome, error) {
 	return n.durable.hold(o, next)
 }
+
+// doubt is the fault that is true of the call.
+func (d *durables) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
+	if d.opts.doubt == nil {
+		return f
+	}
+	return d.opts.doubt(ctx, c, f)
+}

@@ -78,8 +78,9 @@ func unreadable(err error) error {
 // letterOf reads the headers of a letter and no more: its body may be what kills whoever reads it.
 func letterOf(m *jetstream.RawStreamMsg) pipeline.DeadLetter {
 	h := m.Header
-	l := pipeline.DeadLetter{Sequence: m.Sequence, Time: m.Time.UTC(), Reason: h.Get(hdrReason), Subject: h.Get(hdrDeadFrom),
-		Call: h.Get(hdrCall), Begun: h.Get(hdrDeadBegun), Bytes: len(m.Data), Tenant: h.Get(hdrTenant)}
+	l := pipeline.DeadLetter{Sequence: m.Sequence, Time: m.Time.UTC(), Reason: h.Get(hdrReason),
+		Subject: h.Get(hdrDeadFrom),
+		Call:    h.Get(hdrCall), Begun: h.Get(hdrDeadBegun), Bytes: len(m.Data), Tenant: h.Get(hdrTenant)}
 	if plain, ok := messages.Untoken(l.Tenant); ok {
 		l.Tenant = plain
 	}
@@ -148,8 +149,8 @@ func (n *Node) withDead(ctx context.Context, f pipeline.DeadFilter,
 	do func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) (as string, err error)) (pipeline.DeadDone, error) {
 	out := pipeline.DeadDone{Done: []pipeline.DeadDeed{}, Refused: []pipeline.DeadDeed{}}
 	if !f.All && f.Sequence == 0 && f.Kind+f.Call+f.Reason == "" && f.Since.IsZero() && f.Until.IsZero() {
-		return out, messages.NewFault(messages.InvalidRequest, "say which dead letters: name a sequence, kind, call, reason, "+
-			"since or until; all of them are meant only by all=true").From("control")
+		return out, messages.NewFault(messages.InvalidRequest, "say which dead letters: name a sequence, kind, call, "+
+			"reason, since or until; all of them are meant only by all=true").From("control")
 	}
 	stream, err := n.js.Stream(ctx, jet.DeadStream)
 	if err != nil {

@@ -20,16 +20,18 @@ import (
 
 // decideCall gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
 // hold.answer. The first answer wins; a later one is the fault conflict, which says whose the first was and when. An
-// answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is not_found.
-// An empty tenant means any.
+// answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is
+// not_found. An empty tenant means any.
 func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	unavailable := func(err error) error {
 		if errors.Is(err, nats.ErrMaxPayload) {
-			return messages.NewFault(messages.TooLarge, "the answer of %d bytes does not fit into a NATS message of %d; the call waits on", len(answer), h.nc.MaxPayload()).From("entry")
+			return messages.NewFault(messages.TooLarge, "the answer of %d bytes does not fit into a NATS message of %d; the "+
+				"call waits on", len(answer), h.nc.MaxPayload()).From("entry")
 		}
-		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v; the call waits on", err).From("entry")
+		return messages.NewFault(messages.StoreUnavailable, "the answer cannot be stored: %v; the call waits on",
+			err).From("entry")
 	}
 	if tenant == "" {
 		p, err := h.heldCall(ctx, "", id)
@@ -57,7 +59,8 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 			return h.second(ctx, p, wire, mine)
 		}
 		if !time.Now().Before(p.Expires) {
-			if err := h.settle(ctx, &p, e.Revision, wire, Decided{By: "nobody", Fault: expired(p)}); err != nil && !changed(err) {
+			if err := h.settle(ctx, &p, e.Revision, wire, Decided{By: "nobody",
+				Fault: expired(p)}); err != nil && !changed(err) {
 				return p, unavailable(err)
 			}
 			continue
@@ -121,7 +124,8 @@ func conflict(p Parked, mine *Decided) error {
 	if what != "" {
 		what = " (" + what + ")"
 	}
-	return messages.NewFault(messages.Conflict, "call %s was decided already, by %s at %s%s", p.Call, cmp.Or(d.By, "somebody"), d.At.Format(time.RFC3339), what).From("entry")
+	return messages.NewFault(messages.Conflict, "call %s was decided already, by %s at %s%s", p.Call,
+		cmp.Or(d.By, "somebody"), d.At.Format(time.RFC3339), what).From("entry")
 }
 
 // answered answers for a call that does not wait, or no longer.
@@ -168,9 +172,12 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 	if tenant == "" {
 		keys, err := h.store.Keys(ctx, "")
 		if err != nil {
-			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", err).From("entry")
+			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v",
+				err).From("entry")
 		}
-		i := slices.IndexFunc(keys, func(k string) bool { return strings.HasSuffix(k, "."+messages.Token(id)) && strings.Count(k, ".") == 1 })
+		i := slices.IndexFunc(keys, func(k string) bool {
+			return strings.HasSuffix(k, "."+messages.Token(id)) && strings.Count(k, ".") == 1
+		})
 		if i < 0 {
 			return Parked{}, none
 		}

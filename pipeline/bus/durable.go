@@ -78,7 +78,8 @@ type durables struct {
 }
 
 func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
-	d := &durables{opts: o, cfg: o.cfg, codec: o.codec, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide, calls: o.calls,
+	d := &durables{opts: o, cfg: o.cfg, codec: o.codec, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide,
+		calls:    o.calls,
 		receipts: &receipts{open: map[string]chan protocol.Effect{}}, unwanted: &unwanted{calls: map[string]time.Time{}}}
 	var err error
 	buckets := map[string]*jet.Bucket{jet.ResultsBucket: nil, jet.IdempotencyBucket: nil, jet.ApprovalsBucket: nil,
@@ -99,7 +100,8 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.queue.bury = d.poison.bury
 	d.queue.stored, d.queue.gone = d.put, d.gone
 	d.keys = &keys{records: r, decide: o.decide, store: buckets[jet.IdempotencyBucket], log: o.log}
-	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.", replies: d.subj.Control("reply", ""),
+	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.",
+		replies: d.subj.Control("reply", ""),
 		release: d.keys.release, fold: o.fold, callers: o.callers, allowed: o.allowed, log: o.log,
 		ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
 	d.who = &who{nc: o.nc, decide: o.decide, own: o.name, subject: d.subj.Who(), reply: o.inbox + ".w", log: o.log,
@@ -120,7 +122,8 @@ const storedReplies = "stored"
 // newDurable makes the half of a node that stores calls.
 func newDurable(ctx context.Context, n *Node) (*durables, error) {
 	return newDurables(ctx, durableOptions{
-		name: n.opts.Name, inbox: n.replies.root + "." + storedReplies, cfg: n.cfg, log: n.log, nc: n.nc, js: n.js, codec: n.codec,
+		name: n.opts.Name, inbox: n.replies.root + "." + storedReplies, cfg: n.cfg, log: n.log, nc: n.nc, js: n.js,
+		codec: n.codec,
 		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {
 			n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(n.owns, now, out) })
 		},
@@ -214,7 +217,8 @@ func every(ctx context.Context, period time.Duration, do func()) {
 	}
 }
 
-// tick looks after what nobody tells of: pulls that the server forgot, answers that never came, calls whose time is over.
+// tick looks after what nobody tells of: pulls that the server forgot, answers that never came, calls whose time is
+// over.
 func (d *durables) tick() {
 	now := time.Now()
 	d.outage.tick(now)
@@ -359,14 +363,6 @@ func (d *durables) fetch(e protocol.Effect) {
 	if d.ends.awaited(e.Call) {
 		d.holds.whether(key, func() { d.ends.held(e.Call, "") })
 	}
-}
-
-// doubt is the fault that is true of the call.
-func (d *durables) doubt(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
-	if d.opts.doubt == nil {
-		return f
-	}
-	return d.opts.doubt(ctx, c, f)
 }
 
 // hold parks a call that a stage held.

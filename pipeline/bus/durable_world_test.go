@@ -102,7 +102,8 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	p.durables, err = newDurables(s.t.Context(), durableOptions{
 		mayHaveRun: func(context.Context, string, string) (bool, error) { return false, nil },
 
-		name: p.name, inbox: reply + "." + storedReplies, cfg: s.cfg, log: s.log.With("process", p.name), nc: p.nc, js: js, codec: c, entry: entry,
+		name: p.name, inbox: reply + "." + storedReplies, cfg: s.cfg, nc: p.nc, js: js,
+		log: s.log.With("process", p.name), codec: c, entry: entry,
 		calls: &p.calls, fold: func(messages.Kind, messages.Slip) {}, callers: noCallers{},
 		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {
 			p.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(p.own, now, out) })

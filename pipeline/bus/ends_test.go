@@ -295,7 +295,8 @@ func TestAStageThatNobodyServes(t *testing.T) {
 	skips, waits := through("skips", 20), through("waits", 30)
 	skips.SkipAbsent = true
 	stages := []pipeline.Stage{skips, waits}
-	n := w.node(bus.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, stages...)})
+	n := w.node(bus.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)),
+		Manager: manager(t, stages...)})
 	r := chatRequest()
 	r.Deadline = time.Now().Add(500 * time.Millisecond)
 	c := wait(t, accept(t, n, r))
@@ -314,7 +315,8 @@ func TestAStreamedReplyReachesItsFollower(t *testing.T) {
 		w := newWorld(t, cfg)
 		const pieces = 200
 		chunk := func(i int) []byte {
-			return fmt.Appendf(nil, `{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d "}}]}`, i)
+			return fmt.Appendf(nil,
+				`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d "}}]}`, i)
 		}
 		n := w.node(bus.Options{Entry: true, Manager: manager(t, through("s", 10)), Targets: roles(pipeline.TargetFunc(
 			func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
@@ -325,7 +327,8 @@ func TestAStreamedReplyReachesItsFollower(t *testing.T) {
 					}
 					text += fmt.Sprintf("%d ", i)
 				}
-				c.SetReply(fmt.Appendf(nil, `{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, text))
+				c.SetReply(fmt.Appendf(nil, `{"id":"1","choices":[{"index":0,"message":{"role":"assistant",`+
+					`"content":%q},"finish_reason":"stop"}]}`, text))
 				return nil
 			}))})
 		r := chatRequest()

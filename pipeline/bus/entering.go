@@ -128,8 +128,8 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 		"so it may run; ask for its result before you send it again", c.ID).From("entry")
 }
 
-// progress tells the owner of a call's parent that the parent has come to a part that nobody has begun before: the key of
-// a part is the same in each attempt.
+// progress tells the owner of a call's parent that the parent has come to a part that nobody has begun before: the key
+// of a part is the same in each attempt.
 func (d *durables) progress(c *messages.Call) {
 	if c.IdempotencyKey == "" || c.Parent == "" || c.Parent == noParent {
 		return
@@ -203,8 +203,8 @@ func (d *durables) newWaiting(c *messages.Call, waits bool) *pending {
 // overdueAfter is how long an owner may take to end a call whose time is over, before others do.
 const overdueAfter = 2 * time.Second
 
-// overdue ends the wait for a call whose time is over and of which nothing was heard. Its end is looked for, and made if
-// nobody makes one.
+// overdue ends the wait for a call whose time is over and of which nothing was heard. Its end is looked for, and made
+// if nobody makes one.
 func (d *durables) overdue(call string, w waiter) {
 	ctx, cancel := context.WithTimeout(d.loop, objectTime)
 	defer cancel()

@@ -151,7 +151,8 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		deadline = until
 	}
 	p, err := n.Accept(ctx, pipeline.Request{
-		Wire: c.Wire, Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: c.Run,
+		Wire: c.Wire, Kind: c.Kind, Tool: c.Tool, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models,
+		Session: c.Session, Run: c.Run,
 		User: c.User, Agent: c.Agent, RequestID: c.RequestID, Deadline: deadline,
 		Skip: c.Skip, Parent: parent, Cache: c.Cache, Stream: c.Stream, Trace: c.Trace,
 	})

@@ -33,14 +33,16 @@ func (s *stock) newNode(target pipeline.TargetFunc, stages ...pipeline.Stage) *N
 	for _, st := range stages {
 		require.NoError(s.t, m.Register(st, true))
 	}
-	return s.part(Options{Manager: m, Entry: true, Targets: []TargetRole{{Kind: messages.Tool, Class: "default", Target: target}}})
+	return s.part(Options{Manager: m, Entry: true, Targets: []TargetRole{{Kind: messages.Tool, Class: "default",
+		Target: target}}})
 }
 
-// part is a node that does what its options say, on a connection of its own. Closing that is the death of the process as
-// others see it.
+// part is a node that does what its options say, on a connection of its own. Closing that is the death of the process
+// as others see it.
 func (s *stock) part(o Options) *Node {
 	s.t.Helper()
-	nc, err := jet.Connect(jet.ConnOptions{Name: s.t.Name(), URL: s.url, InProcess: s.inProcess(), Log: s.log, Direct: true})
+	nc, err := jet.Connect(jet.ConnOptions{Name: s.t.Name(), URL: s.url, InProcess: s.inProcess(), Log: s.log,
+		Direct: true})
 	require.NoError(s.t, err)
 	s.t.Cleanup(nc.Close)
 	o.Config, o.Conn, o.Log = s.cfg, nc, s.log
@@ -88,14 +90,16 @@ func done(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 // When a call has ended its record loses the outcome, and the server is told when to delete it.
 func TestARecordOfBegunWorkIsLetGoAfterItsCall(t *testing.T) {
 	t.Parallel()
-	for name, r := range map[string]pipeline.Request{"bound": {Body: []byte(`{}`)}, "stored": {Body: []byte(`{}`), Keep: true}} {
+	for name, r := range map[string]pipeline.Request{"bound": {Body: []byte(`{}`)},
+		"stored": {Body: []byte(`{}`), Keep: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStock(t, Config{})
 			c := s.tool(s.newNode(done), r)
 			require.Nil(t, c.Fault)
 			var m *jetstream.RawStreamMsg
-			require.Eventually(t, func() bool { m = s.record(c.ID); return m.Header.Get(hdrTTL) != "" }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { m = s.record(c.ID); return m.Header.Get(hdrTTL) != "" }, 10*time.Second,
+				10*time.Millisecond)
 			left, err := time.ParseDuration(m.Header.Get(hdrTTL))
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour+toolTime/2, left, float64(toolTime/2+time.Second), "an hour after the call's time")
@@ -112,7 +116,8 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 	n := s.newNode(done)
 	over, later := time.Now().Add(-time.Minute), time.Now().Add(50*time.Hour)
 	for call, until := range map[string]time.Time{"lost": over, "queued": over, "parked": over, "long": later} {
-		e := protocol.Effect{Kind: protocol.PutBegun, Call: call, N: 1, State: protocol.Begun, By: "dead", Nonce: 1, Until: at(until)}
+		e := protocol.Effect{Kind: protocol.PutBegun, Call: call, N: 1, State: protocol.Begun, By: "dead", Nonce: 1,
+			Until: at(until)}
 		st, _ := n.begun.do(t.Context(), "default", e, nil)
 		require.Equal(t, protocol.OK, st.Result)
 	}
@@ -142,18 +147,20 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 func TestTheObjectsOfAnOutcomeAreDeletedAfterItsCall(t *testing.T) {
 	t.Parallel()
 	big := append(append([]byte(`"`), bytes.Repeat([]byte("y"), 300<<10)...), '"')
-	for name, r := range map[string]pipeline.Request{"bound": {Body: []byte(`{}`)}, "stored": {Body: []byte(`{}`), Keep: true}} {
+	for name, r := range map[string]pipeline.Request{"bound": {Body: []byte(`{}`)},
+		"stored": {Body: []byte(`{}`), Keep: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStock(t, Config{})
 			objects, err := s.js.ObjectStore(t.Context(), jet.BodiesObjects)
 			require.NoError(t, err)
 			held, goOn := make(chan string, 1), make(chan struct{})
-			after := pipeline.Stage{Name: "after", Kind: messages.Tool, Order: 10, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-				held <- c.ID
-				<-goOn
-				return pipeline.Continue(), nil
-			}}
+			after := pipeline.Stage{Name: "after", Kind: messages.Tool, Order: 10,
+				After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+					held <- c.ID
+					<-goOn
+					return pipeline.Continue(), nil
+				}}
 			n := s.newNode(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 				c.SetReply(big)
 				return nil

@@ -33,8 +33,10 @@ type nodeReport struct {
 }
 
 func (n *Node) ownReport(ctx context.Context) nodeReport {
-	r := nodeReport{ID: n.opts.Name, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(), Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.calls.count(),
-		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(), Refused: n.guard.refused.Load()}
+	r := nodeReport{ID: n.opts.Name, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(),
+		Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.calls.count(),
+		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(),
+		Refused: n.guard.refused.Load()}
 	for _, s := range n.opts.Manager.Stages("") {
 		if !n.opts.hosts(s.Stage) {
 			continue

@@ -65,14 +65,16 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	}
 	most := h.nc.MaxPayload() / questionShare
 	tooLarge := messages.NewFault(messages.TooLarge, "stage %s asks a question of %d bytes, which does not fit into its "+
-		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name, len(next.Question),
+		"record; at most %d, a quarter of the server's max_payload, less what the call itself takes", name,
+		len(next.Question),
 		most).From(name)
 	if int64(len(next.Question)) > most {
 		return 0, tooLarge
 	}
 	now := time.Now().UTC()
-	p := Parked{Call: c.ID, Tenant: c.Tenant, Kind: c.Kind, Tool: c.Tool, Stage: name, Phase: phase, Question: next.Question,
-		Since: now, Expires: now.Add(next.Expires), Left: max(time.Until(c.Deadline), 0), Generation: c.Generation,
+	p := Parked{Call: c.ID, Tenant: c.Tenant, Kind: c.Kind, Tool: c.Tool, Stage: name, Phase: phase,
+		Question: next.Question,
+		Since:    now, Expires: now.Add(next.Expires), Left: max(time.Until(c.Deadline), 0), Generation: c.Generation,
 		Ran: c.Flag(messages.NoteExecutorReached), Delayed: delayed}
 	inbox := c.Return.Inbox
 	kept := c.Clone()

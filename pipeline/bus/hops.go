@@ -75,8 +75,8 @@ func absentWait(try int) time.Duration {
 	return min(250*time.Millisecond<<min(try, 5), 5*time.Second)
 }
 
-// stage is the stage as this process knows it. One that it does not know is asked with all that the call has, and may do
-// what its place on the slip says.
+// stage is the stage as this process knows it. One that it does not know is asked with all that the call has, and may
+// do what its place on the slip says.
 func (h *hops) stage(c *messages.Call, name string) pipeline.Stage {
 	if s, ok := h.n.opts.Manager.Get(c.Kind, name); ok {
 		return s.Stage
@@ -274,8 +274,8 @@ func (h *hops) unanswered(ctx context.Context, c *messages.Call, s pipeline.Stag
 	if served {
 		return err
 	}
-	return messages.NewFault(messages.StageAbsent, "no worker serves stage %s of the %s chain; the call waited for one until "+
-		"its deadline; start one with: worker --stages %s", s.Name, c.Kind, s.Name).From(s.Name)
+	return messages.NewFault(messages.StageAbsent, "no worker serves stage %s of the %s chain; the call waited for one "+
+		"until its deadline; start one with: worker --stages %s", s.Name, c.Kind, s.Name).From(s.Name)
 }
 
 // changed reads anew who serves the stages of this process. The owner's lock is held.

@@ -92,9 +92,9 @@ func (k *keys) free(key, call string, tries int, then func()) {
 	})
 }
 
-// release frees the key of a call that ended in a fault which may be tried again as it is, or in something that stands in
-// for a tool's own result: its caller tries again, and must not be given the same for a day. An unknown outcome keeps its
-// key, and so does the reply of a standby model, which is a reply and is not bought twice.
+// release frees the key of a call that ended in a fault which may be tried again as it is, or in something that stands
+// in for a tool's own result: its caller tries again, and must not be given the same for a day. An unknown outcome
+// keeps its key, and so does the reply of a standby model, which is a reply and is not bought twice.
 //
 // then is called when that is done or failed: a caller who hears the end finds the key free.
 func (k *keys) release(c *messages.Call, then func()) {

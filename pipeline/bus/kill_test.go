@@ -105,7 +105,8 @@ func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *i
 		x.launch(name)
 	}
 	f := x.spec.fixture()
-	o := bus.Options{Config: x.spec.config(), Conn: nc, Entry: true, Hosts: nobody, Manager: manager(t, f.Stages...), Log: testLog()}
+	o := bus.Options{Config: x.spec.config(), Conn: nc, Entry: true, Hosts: nobody, Manager: manager(t, f.Stages...),
+		Log: testLog()}
 	x.owner, err = bus.New(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, x.owner.Start(t.Context()))
@@ -128,7 +129,8 @@ func (x *install) launch(name string) {
 func (x *install) accept(kind messages.Kind, key string, takes time.Duration) pipeline.Pending {
 	x.t.Helper()
 	body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "key", key), "takes", takes.String())
-	return accept(x.t, x.owner, pipeline.Request{Kind: kind, Tool: "t", Body: body, Deadline: time.Now().Add(50 * time.Second)})
+	return accept(x.t, x.owner, pipeline.Request{Kind: kind, Tool: "t", Body: body,
+		Deadline: time.Now().Add(50 * time.Second)})
 }
 
 // bought lists who bought the key, in order.

@@ -74,9 +74,11 @@ func Provision(ctx context.Context, js jetstream.JetStream, c Config) error {
 func passing(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
-		return api.Code == 503 || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) || errors.Is(err, jetstream.ErrConsumerExists)
+		return api.Code == 503 || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) ||
+			errors.Is(err, jetstream.ErrConsumerExists)
 	}
-	for _, known := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, jetstream.ErrBucketExists,
+	for _, known := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders,
+		jetstream.ErrBucketExists,
 		jetstream.ErrStreamNotFound, jetstream.ErrBucketNotFound} {
 		if errors.Is(err, known) {
 			return true
@@ -91,8 +93,9 @@ func newLayout(c Config) jet.Layout {
 	l := jet.Layout{Consumers: map[string][]jetstream.ConsumerConfig{}}
 	const month = 30 * 24 * time.Hour
 	kept := func(name, what, subject string) jetstream.StreamConfig {
-		return jetstream.StreamConfig{Name: name, Description: what, Subjects: []string{subject}, Retention: jetstream.LimitsPolicy,
-			MaxAge: month, MaxBytes: 1 << 30, Discard: jetstream.DiscardOld, Replicas: c.Replicas}
+		return jetstream.StreamConfig{Name: name, Description: what, Subjects: []string{subject},
+			Retention: jetstream.LimitsPolicy,
+			MaxAge:    month, MaxBytes: 1 << 30, Discard: jetstream.DiscardOld, Replicas: c.Replicas}
 	}
 	l.Streams = []jetstream.StreamConfig{{
 		Name: jet.CallsStream, Description: "accepted calls, each stored once before anybody is told that it is accepted",
@@ -106,7 +109,8 @@ func newLayout(c Config) jet.Layout {
 	}
 	for _, q := range c.queues() {
 		l.Consumers[jet.CallsStream] = append(l.Consumers[jet.CallsStream], jetstream.ConsumerConfig{
-			Durable: q.consumer(), Description: "accepted " + string(q.kind) + " calls of class " + q.class + ", pulled by owners",
+			Durable:       q.consumer(),
+			Description:   "accepted " + string(q.kind) + " calls of class " + q.class + ", pulled by owners",
 			FilterSubject: s.QueuedClass(q.kind, q.class), AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.AckWait,
 			MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: 4096,
 		})
@@ -132,7 +136,8 @@ func newLayout(c Config) jet.Layout {
 	bucket(jet.OwnersBucket, "processes that own calls", 0)
 	bucket(jet.MembersBucket, "processes that serve stages and targets", 0)
 	l.Objects = []jetstream.ObjectStoreConfig{
-		{Bucket: jet.BodiesObjects, Description: "bodies above the claim check limit", TTL: c.ResultTTL + time.Hour, Replicas: c.Replicas},
+		{Bucket: jet.BodiesObjects, Description: "bodies above the claim check limit", TTL: c.ResultTTL + time.Hour,
+			Replicas: c.Replicas},
 		{Bucket: jet.EvictedObjects, Description: "evicted tool results", TTL: c.ResultTTL, Replicas: c.Replicas},
 	}
 	return l
@@ -142,7 +147,8 @@ func newLayout(c Config) jet.Layout {
 // from an old one.
 func begunStream(c Config) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: "KV_" + jet.BegunBucket, Description: "work that must not run twice, by tenant, call and run", Subjects: []string{kvSubject(jet.BegunBucket, ">")},
+		Name: "KV_" + jet.BegunBucket, Description: "work that must not run twice, by tenant, call and run",
+		Subjects:          []string{kvSubject(jet.BegunBucket, ">")},
 		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DenyDelete: true, AllowRollup: true, AllowMsgTTL: true,
 		Duplicates: 2 * time.Minute, Replicas: c.Replicas,
 	}

@@ -23,7 +23,8 @@ func (d *durables) result(ctx context.Context, tenant, id string) (*messages.Cal
 		if ctx.Err() != nil && c == nil {
 			return nil, nil
 		}
-		if f, ok := errors.AsType[*messages.Fault](err); c != nil || err != nil && (!ok || f.Code != messages.StoreUnavailable) {
+		if f, ok := errors.AsType[*messages.Fault](err); c != nil || err != nil &&
+			(!ok || f.Code != messages.StoreUnavailable) {
 			return c, err
 		}
 		_ = wait(ctx, lookEvery)
@@ -64,7 +65,8 @@ func (d *durables) peek(ctx context.Context, tenant, id string) (*messages.Call,
 		return nil, time.Time{}, nil
 	}
 	return nil, time.Time{}, messages.NewFault(messages.NotFound,
-		"no call %s; results are kept %s after a call's end, for submitted calls and calls with an idempotency key", id, d.cfg.ResultTTL).From("entry")
+		"no call %s; results are kept %s after a call's end, for submitted calls and calls with an idempotency key", id,
+		d.cfg.ResultTTL).From("entry")
 }
 
 func unread(why error) *messages.Fault {
@@ -111,7 +113,8 @@ func (d *durables) expire(ctx context.Context, f found) (*messages.Call, time.Ti
 	if !c.Past(time.Now().Add(-overdueAfter)) {
 		return nil, time.Time{}, nil
 	}
-	fault := messages.NewFault(messages.DeadlineExceeded, "the call's time was over; it was last seen in the entry queue").From("deadline")
+	fault := messages.NewFault(messages.DeadlineExceeded, "the call's time was over; it was last seen in the entry "+
+		"queue").From("deadline")
 	began, err := d.opts.mayHaveRun(ctx, c.Tenant, c.ID) // no work begins after the deadline
 	if err != nil {
 		return nil, time.Time{}, unread(err)

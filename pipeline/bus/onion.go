@@ -175,7 +175,8 @@ func overFault(ctx context.Context, c *messages.Call) *messages.Fault {
 	switch {
 	case errors.Is(context.Cause(ctx), errStopping):
 		return messages.NewFault(messages.Stopping,
-			"the process that ran the call stops, and the call ends with it; the call was at %s; send it again", where).From("entry")
+			"the process that ran the call stops, and the call ends with it; the call was at %s; send it again",
+			where).From("entry")
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return messages.NewFault(messages.Cancelled, "the caller left while the call was at %s", where).From("caller")
 	case c.Fault != nil && mayTryAgain(c):

@@ -119,8 +119,8 @@ type Options struct {
 	Entry bool
 	// Targets are the classes of work that this process does.
 	Targets []TargetRole
-	// Agents runs agents. Their work is calls, so it is done by the owner of the call itself, and a suspended run is nobody's.
-	// Nil: calls of kind agent need a member, as others do.
+	// Agents runs agents. Their work is calls, so it is done by the owner of the call itself, and a suspended run is
+	// nobody's. Nil: calls of kind agent need a member, as others do.
 	Agents pipeline.Target
 	// Classify names the class of a call at its target, or says why there is none; nil means "default".
 	Classify func(c *messages.Call) (string, error)

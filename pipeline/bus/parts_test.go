@@ -280,7 +280,8 @@ func launchServer(t testing.TB) *serverProc {
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("max_payload: 8MB\njetstream { store_dir: \""+dir+"\" }\n"), 0o600))
+	conf := "max_payload: 8MB\njetstream { store_dir: \"" + dir + "\" }\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600))
 	s := &serverProc{t: t, url: "nats://127.0.0.1:" + strconv.Itoa(port), port: port, dir: dir}
 	s.start()
 	return s
@@ -290,7 +291,8 @@ func (s *serverProc) start() {
 	s.t.Helper()
 	path, err := natsServer()
 	require.NoError(s.t, err)
-	s.proc = launch(s.t, exec.Command(path, "-c", filepath.Join(s.dir, "conf"), "-a", "127.0.0.1", "-p", strconv.Itoa(s.port)), func(io.Reader) error {
+	s.proc = launch(s.t, exec.Command(path, "-c", filepath.Join(s.dir, "conf"), "-a", "127.0.0.1", "-p",
+		strconv.Itoa(s.port)), func(io.Reader) error {
 		for begin := time.Now(); ; {
 			nc, err := nats.Connect(s.url)
 			if err == nil {

@@ -161,7 +161,8 @@ func (p *presence) leave(ctx context.Context) {
 }
 
 // follow watches a bucket of marks until ctx ends. ready gets one value, when the marks that were there have been read.
-func (p *presence) follow(ctx context.Context, kv jetstream.KeyValue, seen func(name string, m *mark, deleted bool), ready chan<- error) {
+func (p *presence) follow(ctx context.Context, kv jetstream.KeyValue, seen func(name string, m *mark, deleted bool),
+	ready chan<- error) {
 	first := true
 	for ctx.Err() == nil {
 		w, err := kv.Watch(ctx, ">")
@@ -186,7 +187,8 @@ func (p *presence) follow(ctx context.Context, kv jetstream.KeyValue, seen func(
 
 var errWatchEnded = fmt.Errorf("the watch ended")
 
-func (p *presence) watch(ctx context.Context, w jetstream.KeyWatcher, seen func(name string, m *mark, deleted bool), current func()) {
+func (p *presence) watch(ctx context.Context, w jetstream.KeyWatcher, seen func(name string, m *mark, deleted bool),
+	current func()) {
 	for {
 		select {
 		case e, open := <-w.Updates():

@@ -14,8 +14,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
-// This file runs dead calls again. A redriven call has a new id, because the end of the old one is told and stored. What
-// forbids a second run of its work is recorded under the old id, so nothing is redriven before that is known.
+// This file runs dead calls again. A redriven call has a new id, because the end of the old one is told and stored.
+// What forbids a second run of its work is recorded under the old id, so nothing is redriven before that is known.
 
 // hdrDeadBegun says of a dead letter whether work of its call that must not run twice had begun: yes or no.
 const hdrDeadBegun = "Shallot-Dead-Begun"
@@ -27,7 +27,7 @@ const provable = begunMargin / 2
 // What cannot be told is asked again at a redrive.
 func (n *Node) settle(m *nats.Msg, then func(m *nats.Msg)) {
 	c := fromHeaders(m)
-	if c.Kind != messages.Tool || messages.Token(c.Tenant) != m.Header.Get(hdrTenant) { // a long tenant stands as a hash there
+	if c.Kind != messages.Tool || messages.Token(c.Tenant) != m.Header.Get(hdrTenant) { // a hash, if it is long
 		then(m)
 		return
 	}
@@ -68,15 +68,18 @@ func (b *begun) forbid(ctx context.Context, c *messages.Call, by string) (ran bo
 // again runs the call of a dead letter again and returns its new id.
 func (n *Node) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (string, error) {
 	if l.Call == "" || !l.Kind.Valid() {
-		return "", messages.NewFault(messages.Conflict, "dead letter %d is not a stored call, so it can be deleted only", l.Sequence).
+		return "", messages.NewFault(messages.Conflict, "dead letter %d is not a stored call, so it can be deleted only",
+			l.Sequence).
 			From("control")
 	}
 	c, err := n.durable.codec.open(ctx, data)
 	if err != nil {
-		return "", messages.NewFault(messages.Conflict, "the call of dead letter %d cannot be read: %v", l.Sequence, err).From("control")
+		return "", messages.NewFault(messages.Conflict, "the call of dead letter %d cannot be read: %v", l.Sequence,
+			err).From("control")
 	}
 	if c.ID != l.Call || c.Kind != l.Kind || c.Tenant != l.Tenant && messages.Token(c.Tenant) != l.Tenant {
-		return "", messages.NewFault(messages.Conflict, "dead letter %d holds another call than its headers say", l.Sequence).From("control")
+		return "", messages.NewFault(messages.Conflict, "dead letter %d holds another call than its headers say",
+			l.Sequence).From("control")
 	}
 	if err := n.mayRedrive(ctx, c, l); err != nil {
 		return "", err
@@ -91,7 +94,8 @@ func (n *Node) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (s
 		return "", err
 	}
 	if err := n.durable.keys.move(ctx, old, c.ID); err != nil {
-		n.log.WarnContext(ctx, "the idempotency key of a redriven call still names the old one", "call", c.ID, "old", old.ID, "err", err)
+		n.log.WarnContext(ctx, "the idempotency key of a redriven call still names the old one", "call", c.ID, "old", old.ID,
+			"err", err)
 	}
 	return c.ID, nil
 }
@@ -99,7 +103,8 @@ func (n *Node) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (s
 // mayRedrive refuses calls whose work must not run twice, unless it is proved that none has begun.
 func (n *Node) mayRedrive(ctx context.Context, c *messages.Call, l pipeline.DeadLetter) error {
 	refused := func(format string, args ...any) error {
-		return messages.NewFault(messages.Conflict, "call %s is not redriven: "+format, append([]any{c.ID}, args...)...).From("control")
+		return messages.NewFault(messages.Conflict, "call %s is not redriven: "+format,
+			append([]any{c.ID}, args...)...).From("control")
 	}
 	switch {
 	case c.Kind == messages.Agent:
@@ -130,7 +135,8 @@ func (n *Node) renew(ctx context.Context, c *messages.Call) error {
 		e, getErr := store.Get(ctx, key)
 		first, ok := rawjson.IsString(e.Value)
 		if getErr != nil || !ok {
-			return messages.NewFault(messages.StoreUnavailable, "the redrive cannot be recorded: %v; nothing was redriven", err).From("control")
+			return messages.NewFault(messages.StoreUnavailable, "the redrive cannot be recorded: %v; nothing was redriven",
+				err).From("control")
 		}
 		id = first
 	}

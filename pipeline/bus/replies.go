@@ -237,7 +237,8 @@ func (n *Node) shown(member string, l inHand) {
 
 // away says that a process does not listen.
 func (n *Node) away(process string) {
-	for at, presence := range map[*machine]*protocol.Presence{n.owner: n.owns.Presence, n.member.machine: n.member.m.Presence} {
+	for at, presence := range map[*machine]*protocol.Presence{n.owner: n.owns.Presence,
+		n.member.machine: n.member.m.Presence} {
 		at.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			presence.PassOver(now, process)
 			return out

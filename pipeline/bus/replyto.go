@@ -36,7 +36,8 @@ func (n *Node) Answering(serve nats.MsgHandler) nats.MsgHandler {
 	}
 }
 
-// inboxAllowed reports whether answers may go to a subject: an inbox by one of the configured prefixes, that can be published on as it is.
+// inboxAllowed reports whether answers may go to a subject: an inbox by one of the configured prefixes, that can be
+// published on as it is.
 func (n *Node) inboxAllowed(subject string) bool {
 	if len(subject) > longestReply || strings.ContainsAny(subject, "*>") || strings.ContainsFunc(subject, notPlain) ||
 		strings.HasSuffix(subject, ".") || strings.Contains(subject, "..") {

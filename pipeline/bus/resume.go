@@ -44,7 +44,8 @@ func withdrawn(p Parked) *messages.Fault {
 }
 
 func expired(p Parked) *messages.Fault {
-	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at stage %s; %s",
+	return messages.NewFault(messages.Blocked, "nobody decided about the call in %s (from %s to %s), so it ended at "+
+		"stage %s; %s",
 		p.Expires.Sub(p.Since).Round(time.Millisecond), p.Since.Format(time.RFC3339), p.Expires.Format(time.RFC3339),
 		p.Stage, p.ran()).From(p.Stage)
 }
@@ -192,7 +193,8 @@ func (h *holds) tell(what string, p Parked) {
 		By       string        `json:"by,omitempty"`
 		At       time.Time     `json:"at,omitzero"`
 	}
-	e := event{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires}
+	e := event{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since,
+		Expires: p.Expires}
 	if d := p.Decided; d != nil {
 		e.Decision, e.By, e.At = d.what(), d.By, d.At
 	}

@@ -26,7 +26,8 @@ func (s stored) CallStream(ctx context.Context, call *messages.Call, onChunk fun
 	if text, ok := call.RequestText(); ok {
 		body = []byte(text)
 	}
-	p, err := s.n.Accept(ctx, pipeline.Request{Kind: call.Kind, Tool: call.Tool, Body: body, Tenant: call.Tenant, Role: call.Role,
+	p, err := s.n.Accept(ctx, pipeline.Request{Kind: call.Kind, Tool: call.Tool, Body: body, Tenant: call.Tenant,
+		Role:    call.Role,
 		Session: call.Session, Run: call.Run, User: call.User, Agent: call.Agent, RequestID: call.RequestID, Skip: call.Skip,
 		Parent: call.Parent, Cache: call.Cache, Explain: call.Explain, Trace: call.Trace, Notes: call.Notes,
 		Deadline: call.Deadline, Stream: onChunk != nil, Keep: true})

@@ -107,7 +107,8 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 			return next, nil
 		}
 	}
-	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1, Class: groupOf(o.call.Kind, class),
+	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1,
+		Class:  groupOf(o.call.Kind, class),
 		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline),
 		Fresh: o.fresh || !once && o.resumed}
 	if o.run.proved {
@@ -182,7 +183,8 @@ func reason(ctx context.Context) protocol.Why {
 
 // told takes a letter about the work; done means that the call is no longer at its target, or not this process's any
 // more. over says why nobody waits for it any more, 0 if somebody does.
-func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l letter, over protocol.Why) (next pipeline.Next, err error, done bool) {
+func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l letter,
+	over protocol.Why) (next pipeline.Next, err error, done bool) {
 	switch l.why {
 	case protocol.Yielded:
 		return next, left{yielded}, true
@@ -292,9 +294,11 @@ func (t *targets) offer(e *protocol.Effect, kind messages.Kind, class string) {
 		t.n.tasks.Go(func() { t.offerAbroad(stored, o, f, kind, class) })
 		return
 	}
-	reply := strings.Join([]string{t.n.replies.root, "offer", e.Call, strconv.FormatUint(e.N, 10), strconv.FormatUint(e.Seq, 10)}, ".")
-	m := &nats.Msg{Subject: t.n.subj.Work(kind, class), Reply: reply, Header: nats.Header{hdrWire: {wireVersion}, hdrCall: {e.Call},
-		hdrTenant: {messages.Token(o.tenant)}}}
+	reply := strings.Join([]string{t.n.replies.root, "offer", e.Call, strconv.FormatUint(e.N, 10),
+		strconv.FormatUint(e.Seq, 10)}, ".")
+	m := &nats.Msg{Subject: t.n.subj.Work(kind, class), Reply: reply,
+		Header: nats.Header{hdrWire: {wireVersion}, hdrCall: {e.Call},
+			hdrTenant: {messages.Token(o.tenant)}}}
 	if e.To != "" {
 		m.Subject += "." + e.To
 		m.Reply += "." + e.To
@@ -340,61 +344,7 @@ func (t *targets) sendHere(e *protocol.Effect) {
 
 // offered is an offer as the member reads it.
 func offered(owner string, e *protocol.Effect, f offer) protocol.Offered {
-	return protocol.Offered{Work: protocol.Work{Call: e.Call, N: e.N}, First: f.first, Owner: owner, Class: e.Group, Tenant: f.tenant,
-		Seq: e.Seq, Once: e.Once, Bound: f.bound, Sent: e.At, Until: e.Until}
-}
-
-// Faults.
-
-func notExecuted(ctx context.Context, o *owned) error {
-	f := overFault(ctx, o.call)
-	f.Message += "; the " + string(o.call.Kind) + " was not executed"
-	f.Unsent = true
-	return f
-}
-
-func unknownFault(c *messages.Call) *messages.Fault {
-	return messages.NewFault(messages.OutcomeUnknown, "the %s of call %s began, and it is not known what came of it; "+
-		"find out before it is called again", c.Kind, c.ID).From(messages.TargetOrigin)
-}
-
-// refusal is what the caller hears of work that was not taken, or not taken in time: which line is too long, how long it
-// is, and when to come again.
-func (t *targets) refusal(o *owned, work protocol.Target, l letter) *messages.Fault {
-	_, name, _ := cutGroup(work.Class)
-	f := messages.NewFault(messages.TargetAbsent, "no worker serves the class %s; the call waited %s for one and was not executed; "+
-		"start one with: worker --serve %s", name, rough(l.expected), name)
-	if t.served(work.Class) {
-		f = messages.NewFault(messages.Overloaded, "the workers of %s are full: %d calls are before this one in their line, which "+
-			"takes about %s, and calls wait at most %s (bus.max-queue-wait) and no longer than their own time; the %s was not executed",
-			name, l.ahead, rough(l.expected), t.n.cfg.MaxQueueWait, o.call.Kind)
-	}
-	f.RetryAfter = max(time.Second, l.expected-min(t.n.cfg.MaxQueueWait, time.Until(o.call.Deadline))).Round(time.Second)
-	f.Unsent = true
-	return f.From(messages.TargetOrigin)
-}
-
-// rough is a time as people say it.
-func rough(d time.Duration) time.Duration {
-	if d < 10*time.Second {
-		return d.Round(100 * time.Millisecond)
-	}
-	return d.Round(time.Second)
-}
-
-// served reports whether a process is known that does work of the class.
-func (t *targets) served(class string) bool {
-	t.owner.Lock()
-	defer t.owner.Unlock()
-	return t.n.member.serves(class) || len(t.n.owns.Presence.Members(class)) > 0
-}
-
-// absentFault is err, or that nobody serves the class, where the call waited for somebody until its time was over.
-func (t *targets) absentFault(ctx context.Context, o *owned, work protocol.Target, err error) error {
-	if t.served(work.Class) || reason(ctx) != protocol.Deadline {
-		return err
-	}
-	_, name, _ := cutGroup(work.Class)
-	return messages.NewFault(messages.TargetAbsent, "no worker serves the class %s; the call waited for one until its deadline "+
-		"and was not executed; start one with: worker --serve %s", name, name).From(messages.TargetOrigin)
+	return protocol.Offered{Work: protocol.Work{Call: e.Call, N: e.N}, First: f.first, Owner: owner, Class: e.Group,
+		Tenant: f.tenant,
+		Seq:    e.Seq, Once: e.Once, Bound: f.bound, Sent: e.At, Until: e.Until}
 }

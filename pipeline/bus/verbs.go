@@ -15,14 +15,15 @@ func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMes
 
 // Decide gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
 // hold.answer. The first answer wins; a later one is the fault conflict, which says whose the first was and when. An
-// answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is not_found.
-// An empty tenant means any.
+// answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is
+// not_found. An empty tenant means any.
 func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
 	return n.durable.holds.decideCall(ctx, tenant, id, answer, by)
 }
 
 // DecideInOneWord is Decide that returns what was decided, in one word if the answer has one.
-func (n *Node) DecideInOneWord(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (string, error) {
+func (n *Node) DecideInOneWord(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (string,
+	error) {
 	p, err := n.Decide(ctx, tenant, id, answer, by)
 	if err != nil || p.Decided == nil {
 		return "", err
@@ -35,8 +36,8 @@ func (n *Node) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
 	return n.durable.holds.heldCalls(ctx, tenant)
 }
 
-// HeldCall returns one call that waits; of any tenant if that is empty. For one that is decided and has not ended yet it
-// returns both the call and not_found.
+// HeldCall returns one call that waits; of any tenant if that is empty. For one that is decided and has not ended yet
+// it returns both the call and not_found.
 func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
 	return n.durable.holds.heldCall(ctx, tenant, id)
 }

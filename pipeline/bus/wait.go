@@ -46,8 +46,8 @@ const (
 	// rest from the final reply. deltaCost is what a piece takes beside its bytes.
 	deltaBytes = 96 << 10
 	deltaCost  = 300
-	// behindGrace is how long the target waits for a reader in its own process that has deltaBytes to read, once for a call:
-	// a target that sends faster than the two change places must not make a gap for a reader that keeps up.
+	// behindGrace is how long the target waits for a reader in its own process that has deltaBytes to read, once for a
+	// call: a target that sends faster than the two change places must not make a gap for a reader that keeps up.
 	behindGrace = 100 * time.Millisecond
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond

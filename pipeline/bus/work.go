@@ -83,7 +83,8 @@ func (m *member) serveClasses(s *subscriptions) error {
 			return err
 		}
 		for _, verb := range workVerbs {
-			if _, err := s.hear(m.n.subj.Class(c.role.Kind, c.role.Class, verb), func(msg *nats.Msg) { m.heard(verb, msg) }); err != nil {
+			if _, err := s.hear(m.n.subj.Class(c.role.Kind, c.role.Class, verb),
+				func(msg *nats.Msg) { m.heard(verb, msg) }); err != nil {
 				return err
 			}
 		}
@@ -258,7 +259,8 @@ func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {
 		m.n.chunk(j.work, m.n.opts.Name, d)
 		return
 	}
-	msg := &nats.Msg{Subject: strings.Join([]string{root, "chunk", j.work.Call, n, strconv.Itoa(d.N), m.n.opts.Name}, "."), Data: d.Chunk}
+	msg := &nats.Msg{Subject: strings.Join([]string{root, "chunk", j.work.Call, n, strconv.Itoa(d.N), m.n.opts.Name}, "."),
+		Data: d.Chunk}
 	msg.Header = marksHeader(d.Marks)
 	m.n.send(msg)
 }
@@ -367,7 +369,8 @@ func (m *member) tellOutcome(e *protocol.Effect, root string) {
 		m.n.outcome(w, name, e.State, e.Yes, letter{local: out})
 		return
 	}
-	m.n.send(&nats.Msg{Subject: strings.Join([]string{root, "out", e.Call, strconv.FormatUint(e.N, 10), stateWord(e.State, e.Yes), name}, "."),
+	m.n.send(&nats.Msg{Subject: strings.Join([]string{root, "out", e.Call, strconv.FormatUint(e.N, 10),
+		stateWord(e.State, e.Yes), name}, "."),
 		Data: data, Header: nats.Header{hdrWire: {wireVersion}}})
 }
 

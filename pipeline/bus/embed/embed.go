@@ -54,7 +54,8 @@ func Start(o Options) (*Server, error) {
 	if o.Port > 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(o.Port)))
 		if err != nil {
-			return nil, fmt.Errorf("port %d for the embedded NATS server is taken; choose another with --nats-port, or use the server that is there with --nats nats://127.0.0.1:%d: %w", o.Port, o.Port, err)
+			return nil, fmt.Errorf("port %d for the embedded NATS server is taken; choose another with --nats-port, or use the "+
+				"server that is there with --nats nats://127.0.0.1:%d: %w", o.Port, o.Port, err)
 		}
 		if err := l.Close(); err != nil {
 			return nil, fmt.Errorf("embedded NATS server: %w", err)
@@ -77,11 +78,13 @@ func Start(o Options) (*Server, error) {
 	s.Start()
 	if !s.ReadyForConnections(20 * time.Second) {
 		s.Stop()
-		return nil, errors.New("embedded NATS server: not ready within 20s; is its data directory " + o.Dir + " in use by another process?")
+		return nil, errors.New("embedded NATS server: not ready within 20s; is its data directory " + o.Dir +
+			" in use by another process?")
 	}
 	if !s.JetStreamEnabled() {
 		s.Stop()
-		return nil, errors.New("embedded NATS server: JetStream did not start; is its data directory " + o.Dir + " in use by another process, or not writable?")
+		return nil, errors.New("embedded NATS server: JetStream did not start; is its data directory " + o.Dir +
+			" in use by another process, or not writable?")
 	}
 	return s, nil
 }

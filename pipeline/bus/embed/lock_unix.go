@@ -28,5 +28,6 @@ func lock(dir string) (*os.File, error) {
 		return f, nil
 	}
 	_ = f.Close()
-	return nil, fmt.Errorf("the data directory %s is in use by another embedded NATS server; choose another with --data, or use that server with --nats", dir)
+	return nil, fmt.Errorf("the data directory %s is in use by another embedded NATS server; choose another with --data, "+
+		"or use that server with --nats", dir)
 }

@@ -56,14 +56,18 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	opts := []nats.Option{
-		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(200*time.Millisecond, time.Second),
-		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(16 << 20), nats.Timeout(5 * time.Second),
+		nats.Name(o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(200*time.Millisecond, time.Second),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(16 << 20),
+		nats.Timeout(5 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				o.Log.Warn("disconnected from NATS; it is tried again until it is back", "err", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted())
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
@@ -98,7 +102,8 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 	}
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w; is nats-server running there, and are the credentials right?", redact(url), err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w; is nats-server running there, and are the credentials right?",
+			redact(url), err)
 	}
 	return nc, nil
 }

@@ -42,9 +42,10 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 	require.NoError(t, err)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "shallot test"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
+		BasicConstraintsValid: true,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	require.NoError(t, err)
@@ -76,7 +77,8 @@ func TestConnect(t *testing.T) {
 		t.Setenv("XDG_CONFIG_HOME", home)
 		require.NoError(t, os.MkdirAll(filepath.Join(home, "nats", "context"), 0o700))
 		file := filepath.Join(home, "nats", "context", "prod.json")
-		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"url":"nats://%s","user":"u","password":"p","inbox_prefix":"_INBOX_me"}`, addr), 0o600))
+		saved := fmt.Appendf(nil, `{"url":"nats://%s","user":"u","password":"p","inbox_prefix":"_INBOX_me"}`, addr)
+		require.NoError(t, os.WriteFile(file, saved, 0o600))
 		nc, err := jet.Connect(jet.ConnOptions{Context: "prod"})
 		require.NoError(t, err)
 		require.Equal(t, "_INBOX_me", nc.Opts.InboxPrefix)
@@ -93,7 +95,8 @@ func TestConnect(t *testing.T) {
 		require.NoError(t, err)
 		pool.AppendCertsFromPEM(raw)
 		addr := serve(t, &server.Options{TLS: true, TLSTimeout: 5, TLSVerify: true, TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+			Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+			MinVersion: tls.VersionTLS12,
 		}})
 		nc, err := jet.Connect(jet.ConnOptions{URL: "tls://" + addr, CA: cert, Cert: cert, Key: key})
 		require.NoError(t, err)

@@ -74,13 +74,17 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.StoreEntry, erro
 // Put writes under the condition. A ttl is rounded up to whole seconds, the server's grain; it is set by a raw publish
 // because kv.Update would clear it. A conditional write that was not answered may have happened: whoever
 // makes it reads what is there.
-func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (rev uint64, err error) {
+func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration,
+	when pipeline.Condition) (rev uint64, err error) {
 	if when.Absent() {
 		var opts []jetstream.KVCreateOpt
 		if ttl > 0 {
 			opts = append(opts, jetstream.KeyTTL(wholeSeconds(ttl)))
 		}
-		err = retryRequest(ctx, false, func(ctx context.Context) (err error) { rev, err = b.kv.Create(ctx, key, value, opts...); return err })
+		err = retryRequest(ctx, false, func(ctx context.Context) (err error) {
+			rev, err = b.kv.Create(ctx, key, value, opts...)
+			return err
+		})
 		return rev, b.wrap(key, err, pipeline.ErrExists)
 	}
 	var opts []jetstream.PublishOpt
@@ -107,7 +111,7 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 	}
 	var api *jetstream.APIError
 	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) { // 10164: the same on replicated streams
+		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) { // of replicated streams
 		return conflict
 	}
 	return fmt.Errorf("%s: put %s: %w", b.kv.Bucket(), key, err)
@@ -148,7 +152,8 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 
 // PutForGood writes over the revision an entry that the bucket's own time does not end.
 func (b *Bucket) PutForGood(ctx context.Context, key string, value []byte, rev uint64) error {
-	m := &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
+	m := &nats.Msg{Subject: "$KV." + b.kv.Bucket() + "." + key, Data: value,
+		Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
 	err := retryRequest(ctx, false, func(ctx context.Context) error {
 		_, err := b.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(rev))
 		return err
@@ -162,12 +167,15 @@ func (b *Bucket) Clear(ctx context.Context, key string, rev uint64) error {
 	err := retryRequest(ctx, true, func(ctx context.Context) error {
 		return b.kv.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(time.Minute))
 	})
-	if err := b.wrap(key, err, pipeline.ErrChanged); err != nil && !errors.Is(err, pipeline.ErrChanged) && !errors.Is(err, jetstream.ErrKeyNotFound) {
+	if err := b.wrap(key, err, pipeline.ErrChanged); err != nil && !errors.Is(err, pipeline.ErrChanged) &&
+		!errors.Is(err, jetstream.ErrKeyNotFound) {
 		return err
 	}
 	below, err := b.Keys(ctx, key+".")
 	for _, k := range below {
-		err = errors.Join(err, retryRequest(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute)) }))
+		err = errors.Join(err, retryRequest(ctx, true, func(ctx context.Context) error {
+			return b.kv.Purge(ctx, k, jetstream.PurgeTTL(time.Minute))
+		}))
 	}
 	return err
 }

@@ -24,10 +24,12 @@ type Layout struct {
 func Provision(ctx context.Context, js jetstream.JetStream, l Layout, verify bool) error {
 	info, err := js.AccountInfo(ctx)
 	if err != nil {
-		return fmt.Errorf("provision: JetStream does not answer: %w; start the server with -js, or give the account JetStream", err)
+		return fmt.Errorf("provision: JetStream does not answer: %w; start the server with -js, or give the account "+
+			"JetStream", err)
 	}
 	if info.API.Level > 0 && info.API.Level < 2 {
-		return fmt.Errorf("provision: the server's JetStream API level is %d; schedules need level 2 (nats-server 2.12)", info.API.Level)
+		return fmt.Errorf("provision: the server's JetStream API level is %d; schedules need level 2 (nats-server 2.12)",
+			info.API.Level)
 	}
 	for _, s := range l.Streams {
 		if err := provisionStream(ctx, js, s, verify); err != nil {
@@ -75,7 +77,8 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	have := s.CachedInfo().Config
 	switch {
 	case have.Retention != want.Retention:
-		return fmt.Errorf("retention is %s, needs %s; delete the stream or use another account", have.Retention, want.Retention)
+		return fmt.Errorf("retention is %s, needs %s; delete the stream or use another account", have.Retention,
+			want.Retention)
 	case want.AllowMsgSchedules && !have.AllowMsgSchedules:
 		return errors.New("schedules are off; set allow_msg_schedules")
 	case want.Discard == jetstream.DiscardNew && have.Discard != want.Discard:
@@ -91,7 +94,8 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	return nil
 }
 
-func provisionConsumer(ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig, verify bool) error {
+func provisionConsumer(ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
+	verify bool) error {
 	have, err := js.Consumer(ctx, stream, want.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) && !verify {
 		_, err = js.CreateConsumer(ctx, stream, want)
