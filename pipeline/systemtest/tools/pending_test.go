@@ -10,15 +10,17 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so
 // it runs alone.
 func TestPendingRetries(t *testing.T) {
-	require.Less(t, pendingRetries(t, 1000), 1000+spare)
+	n := pace.Rounds(1000)
+	require.Less(t, pendingRetries(t, n), n+spare)
 }
 
-// spare are goroutines that a node keeps for more work, up to a bound.
+// spare are goroutines that a node keeps for more work, up to a bound: less than one for each call that waits.
 const spare = 200
 
 // BenchmarkPendingRetries is the same with 10,000 calls; goroutines is how many more there are than before.
