@@ -106,12 +106,14 @@ type steps struct {
 	victim *proc
 	name   string
 	hit    chan struct{}
+	// weather is what becomes of messages that the fault does not meet; nil: they pass.
+	weather func(m lossy.Message) lossy.Action
 }
 
-func newSteps(t *testing.T, st step, f fault) *steps {
+func newSteps(t *testing.T, st step, f fault, weather func(m lossy.Message) lossy.Action) *steps {
 	t.Helper()
 	srv := launchServer(t)
-	s := &steps{step: st, fault: f, hit: make(chan struct{})}
+	s := &steps{step: st, fault: f, hit: make(chan struct{}), weather: weather}
 	s.install = &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: srv.dir + "/ledger"}
 	s.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: s.ledger, AckWait: 3 * time.Second}
 	nc := dial(t, srv.url)
@@ -128,6 +130,9 @@ func newSteps(t *testing.T, st step, f fault) *steps {
 func (s *steps) start(name string) {
 	s.t.Helper()
 	judge := func(m lossy.Message) lossy.Action { return s.judge(name, m) }
+	if s.weather != nil {
+		judge = s.weather
+	}
 	proxy, err := lossy.Start(strings.TrimPrefix(s.srv.url, "nats://"), judge)
 	require.NoError(s.t, err)
 	s.t.Cleanup(proxy.Stop)
@@ -263,7 +268,7 @@ func (s *steps) run(kind messages.Kind) {
 func atStep(t *testing.T, kind messages.Kind, st step, f fault) {
 	t.Run(string(kind)+", "+st.name+", "+f.name, func(t *testing.T) {
 		t.Parallel()
-		newSteps(t, st, f).run(kind)
+		newSteps(t, st, f, nil).run(kind)
 	})
 }
 
