@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -16,8 +17,9 @@ type owned struct {
 	durable bool
 	// fresh says that no other owner can have offered the call's target work.
 	fresh bool
-	// resumed says that no other owner has run the call since it was held, and so none has offered work after that.
-	resumed bool
+	// resumed is when it was known that no other owner has run the call since it was held, and so none has offered work
+	// after that; 0: never.
+	resumed time.Duration
 	// waiter is who waits for the call in this process and follows its chunks; nil: nobody does.
 	waiter *pending
 

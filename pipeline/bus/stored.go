@@ -141,7 +141,7 @@ func (s *storedCalls) tryOwn(c *messages.Call, r *mine, e protocol.Effect) (o *o
 	if o == nil {
 		return nil, false
 	}
-	r.o, o.resumed = o, e.Yes
+	r.o, o.resumed = o, e.At
 	o.waiter = s.ends.follower(o)
 	unasked := s.unasked(c.ID) || c.Parent != "" && c.Parent != noParent && s.unasked(c.Parent)
 	if unasked && c.Fault == nil { // one that was cancelled while it was held says so itself

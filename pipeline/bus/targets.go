@@ -110,7 +110,10 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1,
 		Class:  groupOf(o.call.Kind, class),
 		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline),
-		Fresh: o.fresh || !once && o.resumed}
+		Fresh: o.fresh}
+	if !once && !o.fresh && o.resumed > 0 {
+		work.Fresh, work.Since = true, o.resumed
+	}
 	if o.run.proved {
 		work.First = o.run.offer.first
 	}

@@ -289,7 +289,7 @@ func (s *Deliveries) goOn(now time.Duration, d *durable, st Stored, out []Effect
 		}
 		if d.only && d.delivery == 1 && s.hearing.Current() && s.certain(now, d) && !d.lapsed {
 			out = s.run(d, false, 0, out)
-			out[len(out)-1].Yes = true
+			out[len(out)-1].At = now
 			return out
 		}
 		return s.findOwner(now, d, out)

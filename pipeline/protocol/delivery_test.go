@@ -171,7 +171,7 @@ func TestADecidedCallGoesOnAtOnceWhereNobodyElseCanHaveIt(t *testing.T) {
 		return b
 	}
 	b = look(Delivery{Generation: 4, Count: 1})
-	require.Equal(t, []Effect{{Kind: Run, Call: "c", N: 4, Yes: true}}, b.out)
+	require.Equal(t, []Effect{{Kind: Run, Call: "c", N: 4, At: b.now}}, b.out)
 	for _, m := range []Delivery{{Generation: 4, Count: 1, Again: true}, {Generation: 4, Count: 2},
 		{Generation: 4, Count: 1, Old: true}} {
 		b = look(m)

@@ -42,6 +42,9 @@ func (h *Hearing) Calm(t time.Duration) time.Duration {
 // old, however new it looks.
 func (h *Hearing) Current() bool { return h.up && h.horizon >= h.base }
 
+// Whole reports whether there was no outage or stop since t.
+func (h *Hearing) Whole(t time.Duration) bool { return h.Current() && h.base <= t }
+
 func (h *Hearing) tick(now, every time.Duration, out []Effect) []Effect {
 	if !h.up || now-h.probed < every {
 		return out

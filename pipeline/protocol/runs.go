@@ -15,8 +15,10 @@ type Target struct {
 	// before had come to its end; 0 means 1. Numbers below it say nothing about this work.
 	First uint64
 	Until time.Duration // nothing begins after it
-	// Fresh says that no other owner can have offered this call's work.
+	// Fresh says that no other owner can have offered this call's work. If Since is not 0, that was known then, and holds
+	// while this process has missed nothing.
 	Fresh bool
+	Since time.Duration
 }
 
 // phase is where a run stands.
@@ -99,6 +101,9 @@ func (s *Runs) Start(now time.Duration, t Target, out []Effect) []Effect {
 		s.order = append(s.order, r)
 	}
 	s.in(r)
+	if t.Since > 0 && !s.hearing.Whole(t.Since) {
+		t.Fresh = false
+	}
 	*r = run{spec: t, n: t.N, left: !t.Fresh, index: r.index, givers: r.givers, seq: r.seq, joined: now}
 	if _, doubted := s.doubts[t.Call]; doubted || !t.Fresh { // another owner may have offered it
 		r.left = true

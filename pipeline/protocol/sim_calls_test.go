@@ -103,7 +103,7 @@ func (r *caller) enter(p *proc) {
 	s := p.owner
 	if !r.c.durable {
 		s.callers[r.c.id] = append(s.callers[r.c.id], r)
-		s.run(r.c, false, true)
+		s.run(r.c, false, true, 0)
 		return
 	}
 	s.beat()

@@ -20,6 +20,7 @@ type simRun struct {
 	n       uint64
 	tries   uint64
 	fresh   bool
+	since   time.Duration // no other owner has run it since its hold, as was known then
 	durable bool
 	result  result
 	ending  bool
@@ -257,7 +258,7 @@ func (s *simOwner) runEffect(e Effect) {
 		s.end(r, result{code: Undeliverable})
 		return
 	}
-	s.run(c, true, e.Fresh || e.Yes && !c.once)
+	s.run(c, true, e.Fresh, e.At)
 }
 
 func (s *simOwner) answer(e Effect) {

@@ -2,8 +2,8 @@ package protocol
 
 import "time"
 
-func (s *simOwner) run(c *call, durable, fresh bool) *simRun {
-	r := &simRun{c: c, durable: durable, fresh: fresh}
+func (s *simOwner) run(c *call, durable, fresh bool, since time.Duration) *simRun {
+	r := &simRun{c: c, durable: durable, fresh: fresh, since: since}
 	s.runs[c.id] = r
 	left := c.until - s.w.now
 	s.after(max(0, left), func() { s.deadline(r) })
@@ -54,12 +54,16 @@ func (s *simOwner) target(r *simRun) {
 	r.tries++
 	until := r.c.until + s.offset
 	fresh := r.fresh || r.tries > 1
-	if r.c.once {
-		fresh = r.fresh
+	t := Target{Work: Work{r.c.id, r.tries}, Class: r.c.class(), Tenant: r.c.tenant, Once: r.c.once, Until: until,
+		Fresh: fresh}
+	switch {
+	case r.c.once:
+		t.Fresh = r.fresh
+	case !fresh && r.since > 0:
+		t.Fresh, t.Since = true, r.since
 	}
 	s.beat()
-	s.out(s.o.Runs.Start(s.clock(), Target{Work: Work{r.c.id, r.tries}, Class: r.c.class(), Tenant: r.c.tenant,
-		Once: r.c.once, Until: until, Fresh: fresh}, nil))
+	s.out(s.o.Runs.Start(s.clock(), t, nil))
 }
 
 func (s *simOwner) ask(c *call, stage string, n uint64, to string) {
