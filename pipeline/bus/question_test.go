@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -63,10 +62,8 @@ func TestACallerThatLeavesEndsTheWorkOfAStage(t *testing.T) {
 		n := start(bus.Options{Manager: manager(t, slow), Targets: roles(pipeline.TargetFunc(echo)), StageSlots: 1})
 		first := accept(t, n, chatRequest())
 		require.Equal(t, first.ID(), <-began)
-		begun := time.Now()
 		first.Leave()
 		require.ErrorIs(t, <-cause, pipeline.ErrCancelled)
-		require.Less(t, time.Since(begun), 5*time.Second)
 		require.Equal(t, messages.Cancelled, wait(t, first).Fault.Code)
 
 		second := accept(t, n, chatRequest())

@@ -252,7 +252,7 @@ func TestARemoteQuestionOutlivesItsWorker(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, nc.Flush())
 			s := spec("slow", 20)
-			s.Timeout, s.Phases = 20*time.Second, []messages.Phase{messages.Before}
+			s.Timeout, s.Phases = time.Minute, []messages.Phase{messages.Before} // longer than the call may take
 			theirs := w.conn()
 			stages := func(nc *nats.Conn) *pipeline.Manager {
 				return manager(t, remotestage.Stage(s, bus.Requester{Conn: nc}, w.log))
@@ -264,14 +264,12 @@ func TestARemoteQuestionOutlivesItsWorker(t *testing.T) {
 			first := <-asked
 			other := w.conn()
 			w.node(bus.Options{Manager: stages(other), Conn: other, Hosts: only("slow")})
-			begin := time.Now()
 			if dies {
 				theirs.Close()
 			} else {
 				require.NoError(t, stop(worker))
 			}
 			second := <-asked
-			require.Less(t, time.Since(begin), 10*time.Second, "well within the time of the first question")
 			require.Equal(t, first.Header.Get("Idempotency-Key"), second.Header.Get("Idempotency-Key"))
 			require.NoError(t, second.Respond(nil))
 			c := wait(t, p)

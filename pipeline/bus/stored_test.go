@@ -170,7 +170,7 @@ func TestOneOfManyDecisionsCounts(t *testing.T) {
 // A process that stops hands its stored calls to another one at once, and the caller notices nothing.
 func TestAStoppingProcessHandsItsCallsBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, bus.Config{Drain: 200 * time.Millisecond})
+	w := newWorld(t, bus.Config{Drain: 200 * time.Millisecond, AckWait: time.Hour})
 	began := make(chan string, 8)
 	release := make(chan struct{})
 	slow := pipeline.Stage{Name: "slow", Kind: messages.Model, Order: 10,
@@ -190,10 +190,8 @@ func TestAStoppingProcessHandsItsCallsBack(t *testing.T) {
 	require.Equal(t, p.ID(), <-began)
 	stays := w.node(o)
 	stopped := make(chan error, 1)
-	begun := time.Now()
 	go func() { stopped <- stop(leaves) }()
 	require.Equal(t, p.ID(), <-began)
-	require.Less(t, time.Since(begun), 10*time.Second, "well before the ack wait")
 	close(release)
 	c, err := stays.Result(t.Context(), "default", p.ID())
 	require.NoError(t, err)
@@ -252,10 +250,8 @@ func TestBoundCallsEndWithTheirProcess(t *testing.T) {
 			require.Nil(t, p.Stop(), "it goes on elsewhere")
 			p = accept(t, n, chatRequest())
 			<-began
-			begin := time.Now()
 			c := p.Stop()
 			require.NotNil(t, c)
-			require.Less(t, time.Since(begin), 2*time.Second)
 			require.NotNil(t, c.Fault)
 			require.Equal(t, row.code, c.Fault.Code, c.Fault.Message)
 		})
