@@ -31,7 +31,7 @@ func TestPairRepair(t *testing.T) {
 			in:   M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 			want: M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 		},
-		"CU-13 call without result": {
+		"call without result (CU-13)": {
 			in:   M{u, calling("a f", "b g"), result("b", "2"), u},
 			want: M{u, calling("a f", "b g"), result("b", "2"), result("a", "?"), u},
 			done: stages.PairRepaired{Made: []string{"a"}},

@@ -48,15 +48,15 @@ func TestPIIStrategies(t *testing.T) {
 		text, want string
 		match      string
 	}{
-		"PI-1 redact":     {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
-		"PI-2 mask 16":    {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
-		"PI-2 mask 4":     {rules: custom, text: "is X123.", want: "is ****."},
-		"PI-3 hash":       {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
-		"PI-5 checksum":   {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
-		"PI-5 no address": {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
-		"PI-8 overlap custom": {rules: []stages.PIIRule{{Type: "email"},
+		"redact (PI-1)":     {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
+		"mask 16 (PI-2)":    {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
+		"mask 4 (PI-2)":     {rules: custom, text: "is X123.", want: "is ****."},
+		"hash (PI-3)":       {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
+		"checksum (PI-5)":   {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
+		"no address (PI-5)": {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
+		"overlap custom (PI-8)": {rules: []stages.PIIRule{{Type: "email"},
 			{Type: "custom", Name: "word", Pattern: `say joe@\w+`}}, text: "I say joe@example.com!", want: "I [REDACTED_WORD]!"},
-		"PI-8 overlap": {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.",
+		"overlap (PI-8)": {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.",
 			want: "tel [REDACTED_CREDIT_CARD]."},
 	}
 	for name, tc := range cases {
@@ -73,7 +73,7 @@ func TestPIIStrategies(t *testing.T) {
 			require.Equal(t, tc.want, sawText(saw, 0))
 		})
 	}
-	t.Run("PI-4 block", func(t *testing.T) {
+	t.Run("block (PI-4)", func(t *testing.T) {
 		t.Parallel()
 		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", "block") })
 		c, saw := runOverWire(t, s, userSays("Contact me joe.smith@mail.com ok"), replyWith("ok"))
@@ -115,7 +115,7 @@ func TestPIIConfig(t *testing.T) {
 	s := piiStage(t, nil)
 	require.True(t, s.FailClosed)
 	require.Equal(t, pipeline.Mandatory, s.Tier)
-	require.Nil(t, s.After, "PI-6: by default nothing happens on the way back")
+	require.Nil(t, s.After, "by default nothing happens on the way back (PI-6)")
 	for _, held := range [][]stages.PIIRule{rule("email", "BLOCK"), {{Type: "custom", Pattern: "x+"}}} {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = held; c.ApplyToOutput = true })
 		require.True(t, s.Rewrites && s.Filter == nil, "deltas are held back")
@@ -138,14 +138,14 @@ func TestPIIInput(t *testing.T) {
 		`{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
 	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`,
 		msgs[2].ToolCalls()[0].Arguments())
-	t.Run("PI-6 defaults", func(t *testing.T) {
+	t.Run("defaults (PI-6)", func(t *testing.T) {
 		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
 		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
 		require.Equal(t, "joe@example.com", textOf(c, 0))
 		require.NotContains(t, string(c.Notes[messages.NotePII]), "joe")
 		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[messages.NotePII]))
 	})
-	t.Run("PI-6 tool results", func(t *testing.T) {
+	t.Run("tool results (PI-6)", func(t *testing.T) {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.ApplyToToolResults, c.ApplyToInput = true, false })
 		_, saw := runOverWire(t, s, callIn("", history), replyWith("x"))
 		require.Equal(t, "sent to [REDACTED_EMAIL]", sawText(saw, 3))
@@ -163,7 +163,7 @@ func TestPIIOutput(t *testing.T) {
 	out := func(strategy string) pipeline.Stage {
 		return piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", strategy); c.ApplyToOutput = true })
 	}
-	t.Run("PI-7 calls intact", func(t *testing.T) {
+	t.Run("calls intact (PI-7)", func(t *testing.T) {
 		t.Parallel()
 		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function",` +
 			`"function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},` +
@@ -171,7 +171,7 @@ func TestPIIOutput(t *testing.T) {
 		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
 		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.Reply()))
 	})
-	t.Run("PI-4 block in output", func(t *testing.T) {
+	t.Run("block in output (PI-4)", func(t *testing.T) {
 		t.Parallel()
 		c, _ := runOverWire(t, out("BLOCK"), userSays("x"), replyWith("a", "b joe@example.com"))
 		require.False(t, c.HasReply())
