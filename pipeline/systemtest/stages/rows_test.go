@@ -340,7 +340,7 @@ func todoRows() []row {
 		todo("the fields of a directive come in any order (TD-15)", "", "#1 [COMPLETED] a\n", 0, "[TODO_ADD: title=a]",
 			"[TODO_UPDATE: status=COMPLETED, id=1]"),
 		todo("one valid, one not (TD-16b)", "z", a, 1, "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z"),
-		{id: "contracts 18 no session", with: with, turns: []turn{{session: "-", body: body}},
+		{id: "without a session", with: with, turns: []turn{{session: "-", body: body}},
 			script: []any{"[TODO_ADD: title=z]"}, calls: 1, check: func(t *testing.T, o outcome) {
 				ended("[TODO_ADD: title=z]")(t, o)
 			}},
