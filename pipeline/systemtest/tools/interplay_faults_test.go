@@ -360,7 +360,7 @@ stages:
 		for until := time.Now().Add(30 * time.Second); !ok && time.Now().Before(until); {
 			<-time.After(50 * time.Millisecond) // simulated: they end
 			g, s = quiet()
-			ok = g <= goroutines+20 && s <= subs+2
+			ok = g <= goroutines+100 && s <= subs+2 // one left over for each call would be 200
 		}
 		require.True(t, ok, "%s: goroutines %d then %d, subscriptions %d then %d", name, goroutines, g, subs, s)
 	}
