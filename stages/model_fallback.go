@@ -111,7 +111,7 @@ func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
 			skipped = append(skipped, name)
 		}
 	}
-	if len(skipped) > 0 && d.Log != nil {
+	if len(skipped) > 0 {
 		d.Log.Info("default standby models that no provider lists by name are skipped", "skipped", skipped, "left", m.models)
 	}
 	return nil
@@ -256,8 +256,7 @@ func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
 // end closes the stage's part in the call. The flag goes away on every path, and so does the kept request.
 func (m *modelFallback) end(c *messages.Call) pipeline.Verdict {
 	c.Unnote(messages.NoteIsFallback)
-	stage, _ := c.Slip.Stage()
-	c.Forget(stage)
+	forget(c)
 	return pipeline.Continue()
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Spec is one line of the registry: the stage's place in the default chain and how it is made.
@@ -81,6 +82,9 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	d.Log = d.Log.With("stage", s.Name, "kind", s.Kind)
+	if d.Parser == nil {
+		d.Parser = &args.Parser{}
+	}
 	common := &Common{}
 	if c, ok := config.(Configured); ok {
 		common = c.CommonKeys()

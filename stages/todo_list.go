@@ -20,10 +20,8 @@ import (
 )
 
 // todoHelp ends what the stage writes at the end of the system prompt.
-const (
-	todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
-		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
-)
+const todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
+	"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 
 const todoStageName = "todo-list"
 
@@ -67,19 +65,13 @@ func defaultTodo() TodoConfig {
 	return TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}
 }
 
-func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
+func newTodo(_ *TodoConfig, d Deps) (pipeline.Stage, error) {
 	t := todoStage{store: d.Store("todo"), log: d.Log, header: texts.In(d.Texts).TodoHeader}
-	if t.log == nil {
-		t.log = slog.New(slog.DiscardHandler)
-	}
 	return pipeline.Stage{
-		ApplyTo:  c.ApplyTo,
-		Before:   t.before,
-		After:    t.after,
-		Filter:   t.filter,
-		Rewrites: true,
-		Reads:    []string{"session", "request.messages", "reply.text"}, ReadsAfter: []string{"session", "reply.text"},
-		Writes: []string{"request.system", "reply.text", "todo"},
+		Before: t.before, After: t.after, Filter: t.filter, Rewrites: true,
+		Reads:      []string{"session", "request.messages", "reply.text"},
+		ReadsAfter: []string{"session", "reply.text"},
+		Writes:     []string{"request.system", "reply.text", "todo"},
 	}, nil
 }
 
