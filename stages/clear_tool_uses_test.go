@@ -159,7 +159,7 @@ func TestClearToolUsesStage(t *testing.T) {
 	c.Keep("outer")
 	kept := string(c.Request())
 	run := func() string {
-		c = wire(t, c)
+		c = harnessWire(t, c)
 		_, err := s.Before(t.Context(), c)
 		require.NoError(t, err)
 		return string(c.Request())

@@ -255,7 +255,7 @@ func TestLongHistoryThroughAllStages(t *testing.T) {
 			repair := mustShape[stages.PairRepairConfig](t, "pair-repair", d, nil)
 			hint := mustShape(t, "sub-agent", d, func(c *stages.SubAgentConfig) { c.Agents = reviewers })
 			pick := mustShape(t, "tool-selection", d, func(c *stages.ToolSelectionConfig) { c.Strict = true })
-			_, got := through(t, call(request(in...)), "", repair, edit, hint, pick)
+			_, got := through(t, call(request(in...)), nil, repair, edit, hint, pick)
 			msgs := chat.Messages(got)
 			paired(t, msgs)
 			require.Equal(t, "be kind", msgs[0].Text())

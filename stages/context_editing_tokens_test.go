@@ -151,9 +151,9 @@ func TestCalibratedStageLearnsFromReplies(t *testing.T) {
 	reply := `{"choices":[],"usage":{"prompt_tokens":2000}}`
 	in := talk(20, 50)
 	for range 10 {
-		through(t, call(request(in...)), reply, s)
+		through(t, call(request(in...)), []byte(reply), s)
 	}
-	c, got := through(t, call(request(in...)), reply, s)
+	c, got := through(t, call(request(in...)), []byte(reply), s)
 	require.Less(t, len(got), len(request(in...)))
 	require.Greater(t, edits(t, c)[0].Before, 900)
 	require.Nil(t, mustShape[editing](t, "context-editing", stages.Deps{}, nil).After, "chars needs no after")

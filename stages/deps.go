@@ -10,8 +10,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs. [Spec.Make] sets Log and Parser
-// where they are nil.
+// Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs. [Spec.Make] sets Log and
+// Parser where they are nil.
 type Deps struct {
 	Log *slog.Logger
 	// Store returns the named store: cache, retry, todo, limits. Never nil.

@@ -161,7 +161,8 @@ func storable(c *messages.Call, reply []byte) bool {
 	return true
 }
 
-// modelCacheKey is a hash of the tenant, the model and the request. ok is false for a request that is not a JSON object.
+// modelCacheKey is a hash of the tenant, the model and the request. ok is false for a request that is not a JSON
+// object.
 func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	request := c.Request()
 	if len(request) == 0 || request[0] != '{' {

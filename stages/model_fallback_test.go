@@ -83,11 +83,11 @@ func TestModelFallback(t *testing.T) {
 			asked: []string{"m1", "m2"}, text: "two", degraded: "model-fallback;model=m2"},
 		"max-retries 0": {config: "max-retries: 0", lines: map[string][]any{"p": {down}}, asked: []string{"p"},
 			code: messages.ProviderError},
-		"request is no object": {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""},
+		"request is not an object": {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""},
 			code: messages.ProviderError},
 		"no model in the body": {body: `{}`, lines: map[string][]any{"": {down}, "m1": {"one"}}, asked: []string{"", "m1"},
 			text: "one", degraded: "model-fallback;model=m1"},
-		"reply is no JSON text": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}},
+		"reply is not JSON": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: []byte(`"sorry"`)},
 	} {
 		t.Run(name, func(t *testing.T) {

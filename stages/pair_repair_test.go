@@ -44,7 +44,7 @@ func TestPairRepair(t *testing.T) {
 			in: M{u, result("x", "1"), msg("assistant", "ok")}, want: M{u, msg("assistant", "ok")},
 			done: stages.PairRepaired{Dropped: []string{"x"}},
 		},
-		"an id that is part of another is no match": {
+		"an id that is part of another does not match": {
 			in: M{calling("call_1 f"), result("call_10", "1")}, want: M{calling("call_1 f"), result("call_1", "?")},
 			done: stages.PairRepaired{Dropped: []string{"call_10"}, Made: []string{"call_1"}},
 		},

@@ -33,7 +33,7 @@ type Common struct {
 	Enabled  *bool    `yaml:"enabled" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
 	Order    *int     `yaml:"order" doc:"Place in the chain; low is outermost."`
 	OnAbsent string   `yaml:"on-absent" doc:"If nobody serves it, wait (default) or skip (if optional)." enum:"wait,skip,"`
-	ApplyTo  []string `yaml:"apply-to" doc:"Calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
+	ApplyTo  []string `yaml:"apply-to" doc:"Calls that pass: agent, session, bare; empty: all." enum:"agent,session,bare"`
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.

@@ -119,7 +119,7 @@ func TestSubAgentOnAgain(t *testing.T) {
 	t.Parallel()
 	s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers })
 	outer := again(2)
-	_, got := through(t, call(request(msg("user", "代码审查"))), "", outer, s)
+	_, got := through(t, call(request(msg("user", "代码审查"))), nil, outer, s)
 	require.Equal(t, 1, strings.Count(string(got), "DELEGATION_HINT"), "SA-11")
 }
 

@@ -73,9 +73,9 @@ func TestTodoDirectives(t *testing.T) {
 			s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 			require.NoError(t, err)
 			if tc.start != "" {
-				_, _ = runOverWire(t, s, callIn("s", helloBody), replyWith(tc.start))
+				_, _ = through(t, callIn("s", helloBody), replyWith(tc.start), s)
 			}
-			c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(tc.text))
+			c, _ := through(t, callIn("s", helloBody), replyWith(tc.text), s)
 			require.Nil(t, c.Fault)
 			require.Equal(t, tc.want, textOf(c, 0))
 			l, err := todolist.Load(t.Context(), store, "t1", "s")
@@ -99,13 +99,13 @@ func TestTodoPrompt(t *testing.T) {
 	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"agent", "session"}, s.ApplyTo)
-	_, saw := runOverWire(t, s, callIn("s", helloBody),
-		replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"))
+	_, saw := through(t, callIn("s", helloBody),
+		replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"), s)
 	require.Contains(t, string(saw), `[TODO_ADD: title=...]`, "the help is there before there is a list (S0-TODO-4)")
 	require.Contains(t, string(saw), `"temperature":0,"big":9007199254740993`)
 
 	t.Run("list then help (TD-12)", func(t *testing.T) {
-		_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("ok"))
+		_, saw := through(t, callIn("s", helloBody), replyWith("ok"), s)
 		sys := chat.SystemText(saw)
 		require.True(t, strings.HasPrefix(sys, "Be kind.\n\n[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b\n"), sys)
 		help := strings.Split(sys[strings.Index(sys, "#2 [PENDING] b\n"):], "\n")[1:]
@@ -130,15 +130,15 @@ func TestTodoPrompt(t *testing.T) {
 		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
 	})
 	t.Run("sessions and tenants apart (TD-13)", func(t *testing.T) {
-		_, saw := runOverWire(t, s, callIn("other", helloBody), replyWith("ok"))
+		_, saw := through(t, callIn("other", helloBody), replyWith("ok"), s)
 		require.NotContains(t, string(saw), "#1 [")
 		c := callIn("s", helloBody)
 		c.Tenant = "t2"
-		_, saw = runOverWire(t, s, c, replyWith("ok"))
+		_, saw = through(t, c, replyWith("ok"), s)
 		require.NotContains(t, string(saw), "#1 [")
 	})
 	t.Run("without a session it does nothing", func(t *testing.T) {
-		c, saw := runOverWire(t, s, callIn("", helloBody), replyWith("[TODO_ADD: title=z]"))
+		c, saw := through(t, callIn("", helloBody), replyWith("[TODO_ADD: title=z]"), s)
 		require.JSONEq(t, helloBody, string(saw))
 		require.Equal(t, "[TODO_ADD: title=z]", textOf(c, 0))
 		f, err := s.Filter(callIn("", helloBody))
@@ -156,16 +156,16 @@ func TestTodoShapes(t *testing.T) {
 	t.Run("tool calls and no text (TD-14)", func(t *testing.T) {
 		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1",` +
 			`"type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
-		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
+		c, _ := through(t, callIn("s", helloBody), []byte(reply), s)
 		require.Equal(t, reply, string(c.Reply()))
 	})
 	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`,
 		`7`, `"text"`} {
-		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
+		c, _ := through(t, callIn("s", odd), []byte(odd), s)
 		require.Equal(t, odd, string(c.Reply()))
 	}
 	t.Run("n>1 strips all and applies choice 0", func(t *testing.T) {
-		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
+		c, _ := through(t, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"), s)
 		require.Equal(t, "a", textOf(c, 0))
 		require.Equal(t, "b", textOf(c, 1))
 		l, err := todolist.Load(t.Context(), store, "t1", "n")
@@ -175,11 +175,11 @@ func TestTodoShapes(t *testing.T) {
 	})
 	t.Run("parts", func(t *testing.T) {
 		reply := `{"choices":[{"message":{"content":[{"type":"text","text":"a[TODO_ADD: title=p]"},{"type":"x","k":1}]}}]}`
-		c, _ := runOverWire(t, s, callIn("p", helloBody), []byte(reply))
+		c, _ := through(t, callIn("p", helloBody), []byte(reply), s)
 		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.Reply()))
 	})
 	t.Run("emptied reply is marked", func(t *testing.T) {
-		c, _ := runOverWire(t, s, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"))
+		c, _ := through(t, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"), s)
 		var by string
 		require.True(t, c.Noted(messages.NoteEmptied, &by))
 		require.Equal(t, "todo-list", by)
@@ -200,7 +200,7 @@ func TestTodoStore(t *testing.T) {
 		t.Parallel()
 		s, err := stageNamed(t, "todo-list", depsWith(todoBrokenStore{}), nil)
 		require.NoError(t, err)
-		c, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("a[TODO_ADD: title=p]"))
+		c, saw := through(t, callIn("s", helloBody), replyWith("a[TODO_ADD: title=p]"), s)
 		require.Nil(t, c.Fault)
 		require.JSONEq(t, helloBody, string(saw))
 		require.Equal(t, "a", textOf(c, 0))
@@ -234,7 +234,7 @@ func TestTodoStore(t *testing.T) {
 		store := &pipeline.Memory{}
 		s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 		require.NoError(t, err)
-		c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)))
+		c, _ := through(t, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)), s)
 		var r stages.TodoReport
 		require.True(t, c.Noted(messages.NoteTodo, &r))
 		require.Len(t, r.Added, 200)

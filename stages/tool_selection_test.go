@@ -180,7 +180,7 @@ func TestToolSelectionStrict(t *testing.T) {
 		t.Run(fmt.Sprintf("strict %v (TS-11)", strict), func(t *testing.T) {
 			t.Parallel()
 			s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.Strict = strict })
-			c, _ := through(t, call(offer("t00", "", numbered(15)...)), reply, s)
+			c, _ := through(t, call(offer("t00", "", numbered(15)...)), []byte(reply), s)
 			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
 			require.True(t, c.Noted(messages.NoteToolsAllowed, &allowed))
