@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// TestSkeleton holds the keys and the defaults: a file that writes all of them is read, and says what no
-// file says, but for the keys whose default is that nobody wrote them.
+// TestSkeleton holds the keys and the defaults: a file that writes all of them is read, and says what no file says, but
+// for the keys whose default is that nobody wrote them.
 func TestSkeleton(t *testing.T) {
 	t.Parallel()
 	l, err := host.Load("testdata/skeleton.yaml", nil, nil)

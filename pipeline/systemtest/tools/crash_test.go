@@ -128,7 +128,8 @@ bus: {ack-wait: 1s}
 tool:
   tools:
     - {name: once, executor: "go:effect", effect: write, timeout: 20s, check: many}
-    - {name: many, executor: "go:effect", effect: write, idempotent: true, timeout: 20s, cache: "off", retry: networkRetry}
+    - {name: many, executor: "go:effect", effect: write, idempotent: true, timeout: 20s, cache: "off",
+        retry: networkRetry}
 `
 }
 

@@ -168,7 +168,8 @@ stages:
   - {name: inner, kind: tool, enabled: false, timeout: 5s, tries: 1, phases: [before]}
 `, "")
 	register(t, b.Host,
-		`{"name":"kept","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["keeper"],"optional":["inner"]}}`)
+		`{"name":"kept","executor":"go:pay","effect":"write","approval":"always","stages":{"mandatory":["keeper"],`+
+			`"optional":["inner"]}}`)
 	serve := func(name string) (stop func()) {
 		sub, err := b.Conn.Subscribe("shallot.v1.stage.tool."+name, func(m *nats.Msg) { _ = m.Respond(nil) })
 		require.NoError(t, err)
