@@ -83,9 +83,9 @@ func toolProcess(url, file string) error {
 	for _, name := range []string{"once", "many"} {
 		if err := s.AddEndpoint(name, micro.HandlerFunc(func(r micro.Request) {
 			go func() {
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_, _ = fmt.Fprintln(f, r.Headers().Get("Shallot-Call"))
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_ = r.Respond([]byte(`{"ok":true}`))
 			}()
 		}), micro.WithEndpointSubject("work."+name)); err != nil {
