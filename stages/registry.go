@@ -107,7 +107,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		return stage, enabled, under("agent.interceptor."+section, err)
 	}
 	stage.Name, stage.Alias, stage.Kind, stage.Order, stage.Tier = s.Name, s.Alias, s.Kind, s.Order, s.Tier
-	return stage, enabled, common.apply(&stage)
+	err = common.apply(&stage)
+	return stage, enabled, err
 }
 
 // apply gives the stage what its section says of every stage.
@@ -161,7 +162,7 @@ func All() []Spec {
 		stage("tool-arguments", toolCall, 14, newToolArguments, ToolArgumentsConfig{}).alias("ArgParser").fixed(),
 		stage("approval", toolCall, 16, newApproval, ApprovalConfig{}).fixed(),
 		stage("tool-cache", toolCall, 20, newToolCache, defaultToolCache()).alias("CachingToolInterceptor"),
-		// The specification gives it the order of the cache. It is registered later and so inner: a hit is what was evicted.
+		// The specification gives it the order of the cache. Registered later it is inner, so what is cached is small.
 		stage("large-result-eviction", toolCall, 20, newEviction, defaultEviction()).alias("LargeResultEvictionInterceptor"),
 		stage("tool-retry", toolCall, 30, newToolRetry, defaultToolRetry()).alias("RetryToolInterceptor"),
 		stage("tool-error", toolCall, 35, newToolError, ToolErrorConfig{}).alias("ToolErrorInterceptor"),
