@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocsExampleOfAStage puts files, tests and lines of writing-a-stage.md in their places, over the tree as it is, and
-// runs the tests.
+// TestDocsExampleOfAStage puts files, tests and lines of writing-a-stage.md in their places, over the tree as it is,
+// and runs the tests.
 func TestDocsExampleOfAStage(t *testing.T) {
 	t.Parallel()
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/writing-a-stage.md"], -1)
