@@ -317,6 +317,8 @@ func (d *durables) carry(e protocol.Effect) {
 		d.holds.get(e, d.key(e.Call))
 	case protocol.PutMark:
 		d.poison.mark(e, d.key(e.Call))
+	case protocol.DropMarks:
+		d.poison.drop(e, d.key(e.Call))
 	case protocol.DeadLetter:
 		d.poison.carry(e)
 	case protocol.WhoOwns:
