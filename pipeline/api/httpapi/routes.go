@@ -131,7 +131,7 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
-		r, stop := s.attend(r, a)
+		r, stop := s.attend(r, a, begin)
 		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -143,8 +143,9 @@ func (s *Server) wrap(t *router) http.Handler {
 		done := func(string, int) {}
 		if s.Observer != nil {
 			var ctx context.Context
-			ctx, done = s.Observer.Request(r)
-			r = r.WithContext(ctx)
+			if ctx, done = s.Observer.Request(r); ctx != r.Context() {
+				r = r.WithContext(ctx)
+			}
 		}
 		defer func() {
 			p := recover()
@@ -160,7 +161,6 @@ func (s *Server) wrap(t *router) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
 		id, fault := api.OneValue(r.Header.Values, "X-Request-Id")
 		if id == "" {
 			id = messages.NewID()
