@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,10 +77,16 @@ func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 		Before:   t.before,
 		After:    t.after,
 		Filter:   t.filter,
+		Plain:    saysNothingToDo,
 		Rewrites: true,
 		Reads:    []string{"session", "request.messages", "reply.text"}, ReadsAfter: []string{"session", "reply.text"},
 		Writes: []string{"request.system", "reply.text", "todo"},
 	}, nil
+}
+
+// saysNothingToDo reports whether a reply has no directive.
+func saysNothingToDo(c *messages.Call) bool {
+	return c.Slip.Back && !bytes.Contains(c.Reply(), []byte(todo.Mark))
 }
 
 func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
