@@ -36,7 +36,7 @@ func appears(t testing.TB, h *host.Host, name string, ok func(api.ToolInfo) bool
 }
 
 // A NATS micro service whose endpoint says so is a tool, with the strict policy; when its words change it is held until
-// a person approves them (security.md: tool poisoning).
+// a person approves them: words are how a tool is poisoned.
 func TestDiscoveredTool(t *testing.T) {
 	t.Parallel()
 	h := toolHost(t, "")

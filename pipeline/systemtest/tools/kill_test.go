@@ -146,11 +146,11 @@ func (p *process) kill() {
 }
 
 // Tool workers and Shallot workers are killed while they work. A tool that may not run twice runs at most once for each
-// call, whatever dies, and where it cannot be known the caller is told so; every call is answered exactly once
-// (design.md section 5). 200 calls, fewer with the race detector; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what
-// SHALLOT_TEST_NODE_TOOL names: .ci/clients does that.
+// call, whatever dies, and where it cannot be known the caller is told so; every call is answered exactly
+// once. 200 calls; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what SHALLOT_TEST_NODE_TOOL names:
+// .ci/clients does that.
 func TestAtMostOnceUnderKills(t *testing.T) {
-	calls, every := pace.Rounds(200), pace.Rounds(25)
+	calls, every := 200, 25
 	if os.Getenv("SHALLOT_LONG") != "" {
 		calls, every = 1000, 50
 	}

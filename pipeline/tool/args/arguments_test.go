@@ -208,7 +208,7 @@ func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values
 	require.Equal(t, "integer or null", f.Issues[2].Expected)
 }
 
-func TestExtended(t *testing.T) { // tools.md 3.4
+func TestExtended(t *testing.T) {
 	t.Parallel()
 	var p args.Parser
 	for name, c := range map[string]struct{ schema, in, want string }{
