@@ -19,7 +19,10 @@ const partSize = 512 << 10
 
 // docs keeps documents of any size in a store of small values. They are packed, and a large one lies in parts under
 // keys of its own, which are there before the entry that names them. How long they last is the matter of the store.
-type docs struct{ store pipeline.Store }
+type docs struct {
+	store pipeline.Store
+	room  *room
+}
 
 // head is the entry of a document: its bytes, or where its parts are.
 type head struct {
@@ -76,6 +79,7 @@ func (d docs) putFor(ctx context.Context, key string, v any, when pipeline.Condi
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write(raw) // a buffer takes everything
 	_ = z.Close()
+	d.room.wrote(packed.Len())
 	h, old := head{Data: packed.Bytes()}, head{}
 	if !when.Absent() {
 		old = d.headOf(ctx, key)
