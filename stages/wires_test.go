@@ -17,13 +17,14 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// wireBodies is one conversation on each wire, with what must survive whatever a stage edits: a field that nobody knows,
-// a cache breakpoint, signed reasoning. %s stands in for the text of the newest user message.
+// wireBodies is one conversation on each wire, with what must survive whatever a stage edits: a field that nobody
+// knows, a cache breakpoint, signed reasoning. %s stands in for the text of the newest user message.
 var wireBodies = map[messages.Wire]string{
 	messages.ChatWire: `{"model":"p","x-big":9007199254740993,"messages":[{"role":"system","content":[{"type":"text",` +
 		`"text":"Be kind.","cache_control":{"type":"ephemeral"}}]},{"role":"user","content":"Weather?"},` +
-		`{"role":"assistant","content":"I look.","reasoning_details":[{"type":"reasoning.text","text":"ask joe@example.com",` +
-		`"signature":"U0lH"}],"tool_calls":[{"id":"a","type":"function","function":{"name":"weather","arguments":` +
+		`{"role":"assistant","content":"I look.","reasoning_details":[{"type":"reasoning.text",` +
+		`"text":"ask joe@example.com","signature":"U0lH"}],"tool_calls":[{"id":"a","type":"function",` +
+		`"function":{"name":"weather","arguments":` +
 		`"{\"city\":\"Paris\"}"}},{"id":"b","type":"function","function":{"name":"weather","arguments":"{}"}}]},` +
 		`{"role":"tool","tool_call_id":"a","content":"sun and more sun"},{"role":"tool","tool_call_id":"b","content":` +
 		`"rain and more rain"},{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"weather",` +
@@ -193,9 +194,10 @@ func TestStagesOnEveryWire(t *testing.T) {
 				require.NotContains(t, string(r.sent()), "jane@example.com")
 				require.Equal(t, "I am jane@example.com", r.said())
 			}},
-		{name: "private values in results of tools", stage: "pii", config: "apply-to-input: false\napply-to-tool-results: true",
-			edit: func(body string) string { return strings.Replace(body, "sun and more sun", "jane@example.com", 1) },
-			text: "I am jim@example.com", want: func(t *testing.T, r wireRun) {
+		{name: "private values in results of tools", stage: "pii",
+			config: "apply-to-input: false\napply-to-tool-results: true",
+			edit:   func(body string) string { return strings.Replace(body, "sun and more sun", "jane@example.com", 1) },
+			text:   "I am jim@example.com", want: func(t *testing.T, r wireRun) {
 				require.Equal(t, "a: [REDACTED_EMAIL]", r.results()[0])
 				require.Equal(t, "I am jim@example.com", r.msgs()[len(r.msgs())-1].Text())
 			}},

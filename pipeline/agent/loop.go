@@ -42,8 +42,8 @@ type Judge interface {
 	Judge(ctx context.Context, c *messages.Call, shown []byte) (args json.RawMessage, q *approval.Question, err error)
 }
 
-// Loop runs agents: it is the target of calls of kind agent. It keeps nothing of a run in memory that the records do not
-// hold, so it may be called for a run again, by another process, at any time. It is safe for concurrent use.
+// Loop runs agents: it is the target of calls of kind agent. It keeps nothing of a run in memory that the records do
+// not hold, so it may be called for a run again, by another process, at any time. It is safe for concurrent use.
 type Loop struct{ o Options }
 
 var _ pipeline.Target = (*Loop)(nil)

@@ -48,7 +48,8 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool, wire: req.Wire.Or()}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
+		wire: req.Wire.Or()}
 	if kept != nil {
 		e.kept = &keeping{s: s, log: kept}
 	}

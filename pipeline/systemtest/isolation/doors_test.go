@@ -200,13 +200,14 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 		"a chunk that hangs":   {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", "408"},
 		"a body that is short": {head + "Content-Length: 4\r\nConnection: close\r\n\r\n{}{}", "400"},
 		"a length too far":     {head + "Content-Length: 99999999999\r\n\r\n{}", "413"},
-		"a chunk too far":      {head + "Transfer-Encoding: chunked\r\n\r\n200000\r\n" + strings.Repeat(" ", 2<<20) + "\r\n0\r\n\r\n", "413"},
-		"a wrong coding":       {head + "Content-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "415"},
-		"no HTTP":              {"hello\r\n\r\n", "400"},
-		"a coding unknown":     {head + "Transfer-Encoding: br\r\n\r\n", "501"},
-		"two hosts":            {"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
-		"no host":              {"GET /livez HTTP/1.1\r\n\r\n", "400"},
-		"HTTP/9":               {"GET / HTTP/9.9\r\n\r\n", "505"},
+		"a chunk too far": {head + "Transfer-Encoding: chunked\r\n\r\n200000\r\n" + strings.Repeat(" ", 2<<20) +
+			"\r\n0\r\n\r\n", "413"},
+		"a wrong coding":   {head + "Content-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "415"},
+		"no HTTP":          {"hello\r\n\r\n", "400"},
+		"a coding unknown": {head + "Transfer-Encoding: br\r\n\r\n", "501"},
+		"two hosts":        {"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+		"no host":          {"GET /livez HTTP/1.1\r\n\r\n", "400"},
+		"HTTP/9":           {"GET / HTTP/9.9\r\n\r\n", "505"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -100,9 +100,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
 	}
 	all := map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, v.chat, "key-1"),
-		"POST /v1/messages":   chat("/v1/messages", messagesBody, v.chat, "key-messages"),
-		"POST /v1/embeddings": chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /chat/completions":    chat("/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /v1/messages":         chat("/v1/messages", messagesBody, v.chat, "key-messages"),
+		"POST /v1/embeddings":       chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
 			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
 		},
@@ -175,7 +176,9 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			r := post(t, "/v1/tools/readEvictedResult/call", `{"path":"`+v.evicted+`"}`)
 			require.NotContains(t, r.body, canary)
 		},
-		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200) },
+		"GET /v1/agents/{agent}": func(t *testing.T) {
+			nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200)
+		},
 		"PUT /v1/agents/{agent}":        forbidden("PUT", "/v1/agents/forged", `{}`),
 		"DELETE /v1/agents/{agent}":     forbidden("DELETE", "/v1/agents/helper", ""),
 		"POST /v1/tools":                forbidden("POST", "/v1/tools", `{"name":"forged","executor":"go:echo"}`),
@@ -267,7 +270,8 @@ func (i *installation) tryMCP(t *testing.T, v victim) {
 		}
 	}
 	bearer := apitest.TaskClient{URL: i.base, Key: "key-globex", Without: true, Caps: apitest.WithForms}
-	for _, more := range []string{"", `,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
+	for _, more := range []string{"",
+		`,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
 		a := bearer.Do(t, "tools/call", `{"name":"add","arguments":`+bigBody+`,"requestState":"`+v.state+`"`+more+`}`)
 		require.NotContains(t, a.Raw, "1001", "the other tenant's call was decided, or its result read")
 		require.NotEqual(t, v.state, a.Get("result.requestState").Str)
