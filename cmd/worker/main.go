@@ -28,8 +28,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 }
 
 func command() *cobra.Command {
-	const long = "Run stages, targets and the entry on a NATS server.\n\nWithout --stages and --serve everything is hosted; " +
-		"with one of them, just what is named."
+	const long = "Run stages, targets and the entry on a NATS server.\n\n" +
+		"Without --stages and --serve everything is hosted; with one of them, just what is named."
 	var own *flags
 	root := cli.New("worker", "Run parts of an installation on a NATS server", long,
 		func(c *cobra.Command) error { return own.serve(c) })

@@ -192,6 +192,8 @@ type TargetRole struct {
 	// together; empty: slots of its own.
 	Shared string
 	Target pipeline.Target
+	// Prompt says that the target returns soon after its context has ended, so that a call can wait for it.
+	Prompt bool
 }
 
 func (o Options) withDefaults() Options {

@@ -111,7 +111,8 @@ func (c *checker) nats(cfg *Config) {
 	}
 	for i, p := range n.InboxPrefixes {
 		if own := cfg.Bus.Root + "."; strings.HasPrefix(p, own) || strings.HasPrefix(own, p) {
-			c.fail(fmt.Sprintf("nats.inbox-prefixes[%d]", i), "%q covers subjects of Shallot itself; answers there would act in its name", clip(p))
+			c.fail(fmt.Sprintf("nats.inbox-prefixes[%d]", i),
+				"%q covers subjects of Shallot itself; answers there would act in its name", clip(p))
 		}
 	}
 	if (n.TLS.Cert == "") != (n.TLS.Key == "") {

@@ -78,8 +78,8 @@ func (h *Host) release() {
 }
 
 // checkTools refuses tools of the configuration that name what there is not, and those whose own stages could not stand
-// where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes have
-// registered are judged when they are called.
+// where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes
+// have registered are judged when they are called.
 func (h *Host) checkTools(o Options, whole bool) error {
 	var faults []error
 	groups := slotGroups(o.Config.Sections)

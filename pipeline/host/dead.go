@@ -29,7 +29,8 @@ func (r recorded) DeleteDead(ctx context.Context, f pipeline.DeadFilter, by stri
 
 // recordLetters leaves a record for each letter that something was done with or refused, and one for an action that
 // found none.
-func (h *Host) recordLetters(ctx context.Context, action string, f pipeline.DeadFilter, by string, out pipeline.DeadDone, err error) {
+func (h *Host) recordLetters(ctx context.Context, action string, f pipeline.DeadFilter, by string,
+	out pipeline.DeadDone, err error) {
 	for _, d := range out.Done {
 		h.recordDeed(ctx, deed{Action: action, What: letterName(d), By: by, Tenant: f.Tenant, Detail: d.As}, nil)
 	}

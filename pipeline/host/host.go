@@ -154,8 +154,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()), TrustCallers: h.Embedded && o.Login == nil,
-		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()),
+		TrustCallers: h.Embedded && o.Login == nil, TrustTenantHeader: h.Config.NATS.TrustTenantHeader,
+		NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
 	node.Name, node.Callers = name, callers
@@ -179,6 +180,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.loops.Go(func() { h.refreshTools(loop) })
 	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.Run(loop) })
+	if o.Roles.Entry {
+		h.loops.Go(func() { h.sweepResponses(loop) })
+	}
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -238,7 +242,8 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	var own []pipeline.Stage
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(o.Config.Sections[spec.Name], deps)
-		if i := slices.IndexFunc(o.Stages, func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }); i >= 0 {
+		named := func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }
+		if i := slices.IndexFunc(o.Stages, named); i >= 0 {
 			s, on, err = inPlaceOf(spec, o.Stages[i]), true, nil
 			own = append(own, s)
 		}
@@ -311,7 +316,8 @@ func (h *Host) node(o Options) bus.Options {
 		Embedded: h.locked(), Service: o.Service,
 		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
-			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
+			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) ||
+				s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
 		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault,
 		Once: h.once, Longest: h.longest,
@@ -319,13 +325,14 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models,
+				Prompt: true, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
-				Slots: h.Config.Tool.Executor.MaxPool})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+				Shared: "tools", Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
 	return n

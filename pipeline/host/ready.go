@@ -127,7 +127,8 @@ func (h *Host) queueRoom(ctx context.Context) Check {
 		c.State, c.Reason = Unknown, err.Error()
 	default:
 		i := s.CachedInfo()
-		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) || i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
+		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) ||
+			i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
 			c.State, c.Reason = Degraded, fmt.Sprintf("%s is full: %d calls wait in it", jet.CallsStream, i.State.Msgs)
 		}
 	}

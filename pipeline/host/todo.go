@@ -78,7 +78,8 @@ func strict(raw []byte, v any) error {
 		}
 		err = errors.New("more than one JSON value")
 	}
-	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: ")).From("entry")
+	why := strings.TrimPrefix(err.Error(), "json: ")
+	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", why).From("entry")
 }
 
 // todoForm is a session, bare or in an object; Shallot-Session may name it instead.

@@ -58,7 +58,8 @@ func TestMicro(t *testing.T) {
 	endpoints := map[string]micro.EndpointInfo{}
 	for _, i := range service[micro.Info](t, c, "$SRV.INFO.shallot") {
 		require.Equal(t, micro.InfoResponseType, i.Type)
-		require.Contains(t, i.Description, map[string]string{"true": "owns calls", "false": "model/demo"}[i.Metadata["entry"]])
+		require.Contains(t, i.Description, map[string]string{"true": "owns calls",
+			"false": "model/demo"}[i.Metadata["entry"]])
 		require.NotEmpty(t, i.Metadata["config_revision"])
 		for _, e := range i.Endpoints {
 			require.Regexp(t, `^[A-Za-z0-9_-]+$`, e.Name)
