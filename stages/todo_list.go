@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,11 +69,16 @@ func defaultTodo() TodoConfig {
 func newTodo(_ *TodoConfig, d Deps) (pipeline.Stage, error) {
 	t := todoStage{store: d.Store("todo"), log: d.Log, header: texts.In(d.Texts).TodoHeader}
 	return pipeline.Stage{
-		Before: t.before, After: t.after, Filter: t.filter, Rewrites: true,
+		Before: t.before, After: t.after, Filter: t.filter, Plain: saysNothingToDo, Rewrites: true,
 		Reads:      []string{"session", "request.messages", "reply.text"},
 		ReadsAfter: []string{"session", "reply.text"},
 		Writes:     []string{"request.system", "reply.text", "todo"},
 	}, nil
+}
+
+// saysNothingToDo reports whether a reply has no directive.
+func saysNothingToDo(c *messages.Call) bool {
+	return c.Slip.Back && !bytes.Contains(c.Reply(), []byte(todo.Mark))
 }
 
 func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
