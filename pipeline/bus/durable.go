@@ -396,4 +396,5 @@ func (d *durables) stop(ctx context.Context) {
 		d.end()
 	}
 	d.loops.Wait()
+	d.stored.work.Wait()
 }
