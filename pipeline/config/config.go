@@ -36,6 +36,8 @@ type Config struct {
 	Explain Explain `yaml:"explain"`
 	// Traces and metrics.
 	Telemetry Telemetry `yaml:"telemetry"`
+	// What is for workers only.
+	Worker Worker `yaml:"worker"`
 }
 
 // Agent holds the interceptors and the agents.
@@ -342,6 +344,15 @@ type Telemetry struct {
 	Metrics bool `yaml:"metrics"`
 	// Put prompts and answers into traces.
 	Prompts bool `yaml:"prompts"`
+	// Serve Go's profiles at /debug/pprof/ on the admin listener, for operators.
+	Pprof bool `yaml:"pprof"`
+}
+
+// Worker is what a worker has beside its roles.
+type Worker struct {
+	// Listener of a worker for probes, /metrics and profiles, host:port; empty: none. Beyond loopback it needs
+	// http.keys-file.
+	Admin string `yaml:"admin"`
 }
 
 // Default returns the defaults. The entries of lists and maps get theirs from SetDefaults of their type.

@@ -44,7 +44,8 @@ func newHost(o *Options) *Host {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{}}
+	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{},
+		owns: o.Roles.Entry}
 }
 
 // build makes everything that needs stores and no bus, and refuses what does not fit together.

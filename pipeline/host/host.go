@@ -58,8 +58,10 @@ type Options struct {
 	Config *config.Loaded
 	Roles  Roles
 	Name   string // of the NATS connection
-	Log    *slog.Logger
-	Getenv func(string) string
+	// Service names what kind of process this is to who lists services; empty: the first two words of Name.
+	Service string
+	Log     *slog.Logger
+	Getenv  func(string) string
 	// Login finds who has a key of that name; false if it is not theirs. With it the embedded server lets nobody in who
 	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
 	Login func(name, key string) (api.Identity, bool)
@@ -97,6 +99,7 @@ type Host struct {
 	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
+	owns      bool // calls
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail.Trail
@@ -177,6 +180,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.loops.Go(func() { h.refreshTools(loop) })
 	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.Run(loop) })
+	if o.Roles.Entry {
+		h.loops.Go(func() { h.sweepResponses(loop) })
+	}
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -307,7 +313,7 @@ func (h *Host) node(o Options) bus.Options {
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
-		Embedded: h.locked(),
+		Embedded: h.locked(), Service: o.Service,
 		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) ||
@@ -320,7 +326,7 @@ func (h *Host) node(o Options) bus.Options {
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
 			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models,
-				Slots: h.Config.Bus.Slots.Model})
+				Prompt: true, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {

@@ -50,7 +50,7 @@ func (h *Host) addStageTools(ctx context.Context) error {
 	for _, m := range h.Manager.Stages("") {
 		for _, given := range m.Tools {
 			if given.Do == nil {
-				continue // served by the registry, or found missing when it is added (CH-22)
+				continue // served by the registry, or found missing when it is added: not when a model calls it
 			}
 			if m.Kind != messages.Model {
 				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)

@@ -96,3 +96,24 @@ func (l *line) rest(now time.Duration) {
 		}
 	}
 }
+
+// Enter counts work of this owner that is not offered, because this process does it. It reports false where others wait
+// in line, or a member of the class has no room. [Runs.Exit] ends it.
+func (s *Runs) Enter(class string) bool {
+	l := s.line(class)
+	if !l.open() || len(l.busy) > 0 {
+		return false
+	}
+	l.out++
+	return true
+}
+
+// Exit ends the work that Enter counted; took is how long it took, 0 if it did not begin.
+func (s *Runs) Exit(now time.Duration, class string, took time.Duration) {
+	l := s.line(class)
+	l.out--
+	if took > 0 {
+		l.ended(now, took)
+		l.absent = 0
+	}
+}

@@ -151,7 +151,7 @@ func TestHTTPSlowLoris(t *testing.T) {
 				close(gone)
 				return
 			}
-			time.Sleep(time.Millisecond) // simulated: a server that trickles
+			<-time.After(time.Millisecond) // simulated: a server that trickles
 		}
 	})
 	e := toolbox.NewHTTPExecutor()

@@ -43,8 +43,8 @@ type Target struct {
 
 var _ pipeline.Target = (*Target)(nil)
 
-// Do runs the call's tool. Chunks of a streamed call go to emit; a failure after the first one is
-// stream_cut, but for an unknown outcome and the end of the call's own time.
+// Do runs the call's tool. Chunks of a streamed call go to emit; a failure after the first one is stream_cut, but for
+// an unknown outcome and the end of the call's own time.
 func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	d, err := t.Tools.Get(ctx, t.name(c))
 	if err != nil {

@@ -213,7 +213,7 @@ func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
 	s := newSystem(t)
 	const turns = 8
 	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
-		time.Sleep(150 * time.Millisecond) // simulated: a model takes its time, so that a process can die in each turn
+		<-time.After(150 * time.Millisecond) // simulated: a model takes its time, so that a process can die in each turn
 		if turn == turns {
 			return nil, "done"
 		}

@@ -78,7 +78,6 @@ type answer struct {
 	status string
 	body   string // all that came, as it came
 	header nats.Header
-	took   time.Duration
 }
 
 func (a answer) standby() bool { return a.text == "standby" && a.fault == "" }
@@ -104,7 +103,6 @@ func (s *system) ask(model string, stream bool, header ...string) answer {
 			a.body)
 		a.take(m)
 		if !stream || len(m.Data) == 0 {
-			a.took = time.Since(begin)
 			return a
 		}
 	}

@@ -119,7 +119,7 @@ func TestACallWaitsForAProviderThatAsksForPatience(t *testing.T) { // (FO-1)
 func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
 	t.Parallel()
 	u := newUpstream(t, map[string]play{"slow": func(w http.ResponseWriter, r *http.Request, _ bool) {
-		for range 10 {
+		for range 18 {
 			events(w, delta("."))
 			select {
 			case <-r.Context().Done():
@@ -131,8 +131,8 @@ func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
 	}})
 	providers := provider("up", u.URL, "slow") + provider("other", newUpstream(t, nil).URL, "standby")
 	s := newSystem(t, configured("standby", providers), nil)
-	a := s.ask("slow", true, "Shallot-Timeout", "5s") // half of it is the run's share, until it says something
+	a := s.ask("slow", true, "Shallot-Timeout", "10s") // half of it is the run's share, until it says something
 	require.Empty(t, a.fault, a.body)
-	require.Equal(t, "..........", a.text)
+	require.Equal(t, strings.Repeat(".", 18), a.text)
 	require.Equal(t, []string{"slow"}, u.names())
 }

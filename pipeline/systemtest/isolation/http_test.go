@@ -102,6 +102,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 				`"conversation":{"id":"` + v.talk + `"}`, `"previous_response_id":"` + v.background + `"`} {
 				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":"x",`+more+`}`), 404)
 			}
+			for _, held := range []string{v.held, v.running, v.chat} {
+				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":[{"type":"mcp_approval_response",`+
+					`"approval_request_id":"mcpr_`+held+`_0_0","approve":true}]}`), 404)
+			}
 			for _, item := range []string{v.item, v.line, "in_" + v.response + "_0"} {
 				for _, kind := range []string{`"type":"item_reference",`, ""} {
 					nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":[{`+kind+`"id":"`+item+`"}]}`), 404)
@@ -112,6 +116,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/responses/input_tokens": func(t *testing.T) {
 			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
 			nothing(t, post(t, "/v1/responses/input_tokens", body), 404)
+		},
+		"POST /v1/responses/compact": func(t *testing.T) {
+			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
+			nothing(t, post(t, "/v1/responses/compact", body), 404)
 		},
 		"GET /v1/responses/{response}":             gone("GET", "/v1/responses/%s", v.response, v.background),
 		"DELETE /v1/responses/{response}":          gone("DELETE", "/v1/responses/%s", v.response, v.background),

@@ -55,7 +55,7 @@ func TestMicro(t *testing.T) {
 	pings := service[micro.Ping](t, c, "$SRV.PING")
 	require.Len(t, pings, 2, "every process answers")
 	for _, p := range pings {
-		require.Contains(t, []string{"shallot-gateway", "shallot-worker"}, p.Name)
+		require.Contains(t, []string{"shallot-gateway", "shallot-worker-model-tool-stages"}, p.Name)
 		require.Len(t, service[micro.Ping](t, c, "$SRV.PING."+p.Name), 1, "each process has a name of its own")
 		require.Equal(t, micro.PingResponseType, p.Type)
 		require.Regexp(t, `^\d+\.\d+\.\d+`, p.Version)

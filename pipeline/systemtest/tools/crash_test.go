@@ -67,7 +67,7 @@ func crashProcess(file string) error {
 			case dieAfterRun:
 				die()
 			case "never": // somebody else kills it, or the server
-				time.Sleep(300 * time.Millisecond) // simulated: work
+				<-time.After(300 * time.Millisecond) // simulated: work
 			}
 			return toolbox.Result{Content: []byte(`{"ok":true}`)}, nil
 		}},

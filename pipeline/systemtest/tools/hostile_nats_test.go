@@ -196,7 +196,7 @@ tool:
 			n := now.Add(1)
 			for x := most.Load(); n > x && !most.CompareAndSwap(x, n); x = most.Load() {
 			}
-			time.Sleep(30 * time.Millisecond) // simulated: work
+			<-time.After(30 * time.Millisecond) // simulated: work
 			now.Add(-1)
 			_ = m.Respond([]byte(`1`))
 		}()

@@ -266,7 +266,7 @@ func TestApprovalExpiresWhileAllIsDown(t *testing.T) {
 	a, err := first.Approval(t.Context(), "default", id)
 	if err == nil { // a slow machine may have ended it already
 		first.stop(t)
-		time.Sleep(time.Until(a.Expires)) // simulated: the installation is down
+		<-time.After(time.Until(a.Expires)) // simulated: the installation is down
 	} else {
 		first.stop(t)
 	}
@@ -359,7 +359,7 @@ stages:
 		ok := false
 		var g, s int
 		for until := time.Now().Add(30 * time.Second); !ok && time.Now().Before(until); {
-			time.Sleep(50 * time.Millisecond) // simulated: they end
+			<-time.After(50 * time.Millisecond) // simulated: they end
 			g, s = quiet()
 			ok = g <= goroutines+100 && s <= subs+2 // one left over for each call would be 200
 		}

@@ -83,9 +83,9 @@ func toolProcess(url, file string) error {
 	for _, name := range []string{"once", "many"} {
 		if err := s.AddEndpoint(name, micro.HandlerFunc(func(r micro.Request) {
 			go func() {
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_, _ = fmt.Fprintln(f, r.Headers().Get("Shallot-Call"))
-				time.Sleep(20 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(20 * time.Millisecond) // simulated: work to be killed in
 				_ = r.Respond([]byte(`{"ok":true}`))
 			}()
 		}), micro.WithEndpointSubject("work."+name)); err != nil {
@@ -208,36 +208,38 @@ tool:
 		require.NoError(t, err)
 	}
 	tool := func(i int) string { return []string{"once", "many"}[i%2] }
-	var next, ended atomic.Int64
+	// Each part of the calls has its kill: when some of them are under way, and before the next part begins.
+	kills := calls/every - 1
+	begins, killed := make([]chan struct{}, kills), make([]chan struct{}, kills)
+	for k := range kills {
+		begins[k], killed[k] = make(chan struct{}), make(chan struct{})
+	}
+	var next atomic.Int64
 	var callers sync.WaitGroup
 	for range 16 {
 		callers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < calls; i = int(next.Add(1)) - 1 {
+				if part := i / every; part > 0 && part <= kills {
+					<-killed[part-1]
+				}
+				if i%every == every/2 && i/every < kills {
+					close(begins[i/every])
+				}
 				_ = nc.PublishRequest("shallot.v1.tool.request."+tool(i), fmt.Sprintf("%s.%d", inbox, i), []byte(`{}`))
 				select {
 				case <-first[i]:
-					ended.Add(1)
 				case <-time.After(45 * time.Second):
 				}
 			}
 		})
 	}
-	over := make(chan struct{})
-	go func() { callers.Wait(); close(over) }()
-	kills := 0
-	for alive := true; alive; {
-		select {
-		case <-over:
-			alive = false
-		case <-time.After(5 * time.Millisecond):
-			if ended.Load() >= int64((kills+1)*every) && int(ended.Load()) < calls-16 {
-				all[kills%len(all)].kill()
-				all[kills%len(all)].start()
-				kills++
-			}
-		}
+	for k := range kills {
+		<-begins[k]
+		all[k%len(all)].kill()
+		all[k%len(all)].start()
+		close(killed[k])
 	}
-	require.Greater(t, kills, 2)
+	callers.Wait()
 
 	ran := effectsIn(t, effects)
 	_, retries := h.Manager.Get(messages.Tool, "tool-retry")

@@ -51,7 +51,7 @@ func programProcess(url, file string) error {
 			_ = json.Unmarshal(r.Data(), &q)
 			_, _ = fmt.Fprintln(f, name, q.Phase, q.Key, os.Getpid(), q.Call.Notes["executorReached"])
 			if q.Call.User == "slow" {
-				time.Sleep(10 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(10 * time.Millisecond) // simulated: work to be killed in
 			}
 			switch {
 			case q.Call.User == "hang":

@@ -140,7 +140,7 @@ func TestToolConcurrency(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(20 * time.Millisecond) // simulated: the work itself
+		<-time.After(20 * time.Millisecond) // simulated: the work itself
 		var in struct{ N int }
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		_, _ = w.Write([]byte(strconv.Itoa(in.N)))

@@ -43,7 +43,7 @@ func TestSeveralWorkers(t *testing.T) {
 		_, err := nc.QueueSubscribe(subject, "q", func(m *nats.Msg) {
 			go func() {
 				runs.Add(1)
-				time.Sleep(wait) // simulated: the tool's own work
+				<-time.After(wait) // simulated: the tool's own work
 				_ = m.Respond([]byte(body))
 			}()
 		})
