@@ -58,7 +58,7 @@ func serveSource(t *testing.T, entry *apitest.Entry, source Source,
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
 
-func TestMCPCall(t *testing.T) {
+func TestMCPCall(t *testing.T) { // (S2-MCP-1, S2-RES-1)
 	t.Parallel()
 	entry := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch string(c.Request()) {
@@ -117,7 +117,7 @@ func TestMCPCall(t *testing.T) {
 			require.Contains(t, apitest.TextOf(t, r), "m: missing")
 			require.Equal(t, "invalid_arguments", r.Meta["shallot/fault"])
 			r = do(`{"n":4}`)
-			require.True(t, r.IsError, "contracts 13: over MCP a graceful error is an error")
+			require.True(t, r.IsError, "over MCP a graceful error is an error")
 			require.Equal(t, "graceful_error", r.Meta["shallot/degraded"])
 			r = do(`{"n":5}`)
 			require.False(t, r.IsError)
