@@ -198,6 +198,7 @@ func TestClearingLeavesTheRestOfARequestAlone(t *testing.T) { // (S3-CLEAR-11)
 	in := rawjson.SetField(request(append([]chat.Msg{msg("system", "be kind")}, uses("x", "y")...)...), "tools",
 		[]byte(`[{"type": "function","function":{"name":"x","y":1.0}}]`))
 	c := call(in)
+	in = c.Request()
 	_, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
 	require.Equal(t, []string{"c1", "c2"}, cleared(chat.Messages(c.Request()), "[cleared]"))
