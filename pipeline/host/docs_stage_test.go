@@ -28,7 +28,7 @@ func TestDocsExampleOfAStage(t *testing.T) {
 	for name, text := range map[string]string{
 		"shout.go": blocks[0][1], "shout_test.go": blocks[2][1], "upper.go": blocks[3][1],
 		"registry.go": strings.Replace(string(registry), first, first+blocks[1][1]+
-			"stage(\"upper\", modelCall, 86, newUpper, UpperConfig{}).off(),\n", 1),
+			"stage(\"upper\", modelCall, 86, newUpper, UpperConfig{}),\n", 1),
 		"upper_test.go": blocks[4][1],
 	} {
 		over[filepath.Join(dir, name)] = filepath.Join(t.TempDir(), name)

@@ -52,8 +52,8 @@ func TestShouldRetry(t *testing.T) {
 		{"invalid arguments (RP-7)", safe, idem, 1, target(messages.InvalidArguments), false},
 		{"a call that an MCP server refused", safe, idem, 1, target(messages.InvalidRequest), false},
 		{"not idempotent, timeout (S2-RETRY-7)", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
-		{"proof of non-execution", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
-		{"fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
+		{"not idempotent, proof that it did not run", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
+		{"the fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
 		{"outcome unknown", safe, idem, 1, target(messages.OutcomeUnknown), false},
 		{"attempts alone: any error", tool.RetryPolicy{MaxAttempts: 3}, idem, 2, target(messages.ToolError), true},
 		{"attempts alone: no more of them", tool.RetryPolicy{MaxAttempts: 3}, idem, 3, target(messages.ToolError), false},
@@ -165,7 +165,7 @@ stages: {mandatory: [log]}
 version: "2"
 `
 
-func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
+func TestDefinitionForms(t *testing.T) { // as the key tool.tools has them
 	t.Parallel()
 	var d tool.Definition
 	require.NoError(t, yaml.UnmarshalWithOptions([]byte(toolYAML), &d, yaml.Strict()))

@@ -149,7 +149,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 				}
 			}
 		},
-		"GET /v1/todo/{session}": todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
+		"GET /v1/results/{call}/events": gone("GET", "/v1/results/%s/events", v.streamed, v.chat),
+		"GET /v1/todo/{session}":        todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
 		"GET /v1/tools": func(t *testing.T) { nothing(t, get(t, "/v1/tools", "Shallot-Tenant: acme"), 200) },
 		"GET /v1/tools/{name}": func(t *testing.T) {
 			require.Empty(t, gjson.Get(get(t, "/v1/tools/keep").body, "executor").Str,

@@ -270,7 +270,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Len(t, b.whole(t, evictedPath(t, second)), 85000)
 			require.Len(t, b.do(t, "never", `{"row":"X-5 never","text":"a","chars":85000}`).Reply(), 85002, "max-result -1")
 		})
-		row("effect, check and idempotency-key decide what runs again", func(t *testing.T) {
+		row("an unknown outcome names its check; a key lets a tool run again", func(t *testing.T) {
 			c := b.do(t, "written", `{"row":"written","ms":5000}`)
 			require.Equal(t, messages.OutcomeUnknown, c.Fault.Code)
 			require.Contains(t, c.Fault.Message, "get_order")
@@ -279,7 +279,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, []int{1, 2, 1}, []int{b.count("written"), b.count("keyed"), b.count("unkeyed")},
 				"a tool that takes a key may run again")
 		})
-		row("a parameter may be blank where the tool allows it", func(t *testing.T) {
+		row("allow-blank", func(t *testing.T) {
 			require.Equal(t, `{"text":" ","name":"n"}`, string(b.do(t, "blank", `{"text":" ","name":"n"}`).Reply()))
 			require.Equal(t, `[["name","null_or_empty"]]`,
 				pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
