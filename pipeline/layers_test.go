@@ -114,7 +114,7 @@ func in(pkg string, rooms ...string) bool {
 }
 
 // The layers are held by the compiler's own view of the imports.
-func TestImportsRunOneWay(t *testing.T) {
+func TestImportsRunOneWay(t *testing.T) { // (S1-PRIN-1, S4-PRIN-1)
 	t.Parallel()
 	transports := []string{"github.com/nats-io", "github.com/ThreeDotsLabs", "net/http"}
 	for rel, p := range ours(t) {

@@ -128,7 +128,7 @@ func TestManagerApplyTo(t *testing.T) {
 	}
 }
 
-func TestManagerRefuses(t *testing.T) {
+func TestManagerRefuses(t *testing.T) { // (S1-IF-1)
 	t.Parallel()
 	m := manager(t, plain(messages.Model, "a", 10))
 	mandatory := plain(messages.Model, "late", 10)
@@ -301,4 +301,27 @@ func TestChangeUnderConcurrencyWithADeletingNeighbour(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
+}
+
+// The counts are exact however many calls end at once.
+func TestStatisticsOfManyCallsAreExact(t *testing.T) { // (S0-MGR-8)
+	t.Parallel()
+	m := manager(t, plain(messages.Model, "a", 10), plain(messages.Model, "b", 20))
+	const callers, calls = 16, 50
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range calls {
+				slip := messages.Slip{Stops: []messages.Stop{{Name: "a", Tally: messages.Tally{Count: 1, Nanos: 3}},
+					{Name: "b", Tally: messages.Tally{Count: 2, Nanos: 5}}}}
+				m.Fold(messages.Model, slip)
+				_ = m.Stats() // readers do not disturb it
+			}
+		})
+	}
+	all.Wait()
+	stats := m.Stats()
+	require.EqualValues(t, callers*calls, stats[0].Invocations)
+	require.EqualValues(t, 2*callers*calls, stats[1].Invocations)
+	require.EqualValues(t, 5*callers*calls, stats[1].Nanos)
 }

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/stages"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
@@ -183,6 +186,34 @@ func TestClearToolUsesStage(t *testing.T) {
 	require.True(t, c.Restore("outer"))
 	require.Equal(t, kept, string(c.Request()), "what was kept is unchanged (CU-11)")
 	require.Equal(t, first, run(), "the next attempt of an outer stage is cleared like the first")
+}
+
+// Whatever else is in a request stays as it is, byte for byte.
+func TestClearingLeavesTheRestOfARequestAlone(t *testing.T) { // (S3-CLEAR-11)
+	t.Parallel()
+	s := mustShape(t, "context-editing", stages.Deps{}, func(c *editing) {
+		c.Strategy = stages.Strategies{stages.ClearToolUsing}
+		c.ClearToolUses.Trigger, c.ClearToolUses.Keep = 100, 0
+	})
+	in := rawjson.SetField(request(append([]chat.Msg{msg("system", "be kind")}, uses("x", "y")...)...), "tools",
+		[]byte(`[{"type": "function","function":{"name":"x","y":1.0}}]`))
+	c := call(in)
+	in = c.Request()
+	_, err := s.Before(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, []string{"c1", "c2"}, cleared(chat.Messages(c.Request()), "[cleared]"))
+	cut := strings.NewReplacer(sized("c1", 100), "[cleared]", sized("c2", 100), "[cleared]")
+	require.Equal(t, cut.Replace(string(in)), string(c.Request()))
+}
+
+// The work grows with the number of messages and no faster.
+func TestClearingCostsAsMuchAMessageInALongConversation(t *testing.T) { // (S3-CLEAR-9)
+	allocations := func(n int) float64 {
+		in := uses(slices.Repeat([]string{"x"}, n)...)
+		e := stages.ClearToolUses{Trigger: 1, Keep: 1, Placeholder: "[cleared]"}
+		return testing.AllocsPerRun(3, func() { e.Apply("", in, nil) })
+	}
+	require.Less(t, allocations(800)/allocations(200), 6.0, "four times as many messages")
 }
 
 // someTools are the definitions of tools by name.

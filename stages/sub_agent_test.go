@@ -19,7 +19,7 @@ var reviewers = []stages.SubAgentSpec{
 	{Name: "data-analysis-agent", Keywords: []stages.SubAgentKeyword{{"数据分析", 5}, {"统计", 3}}},
 }
 
-func TestSubAgent(t *testing.T) {
+func TestSubAgent(t *testing.T) { // (S0-SUBAG-4)
 	t.Parallel()
 	const hint = "[DELEGATION_HINT] 建议委派给: "
 	s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers })

@@ -197,7 +197,7 @@ func TestToolCacheCounters(t *testing.T) {
 	require.LessOrEqual(t, c.stage(t, "tool-cache").Details(t.Context())["cacheSize"], 1000, "CA-13")
 }
 
-func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
+func TestToolCacheRunsEqualCallsOnce(t *testing.T) { // (S0-CACHE-7)
 	t.Parallel()
 	slow := func(err error) chainTool {
 		none, def := tool.NoRetry(), reading("x")

@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/cli"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
 // TestMain lets this test binary be the gateways that a test kills.
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	pipelinetest.Main(m)
 }
 
 // process is a gateway in a process of its own, on the given NATS server.

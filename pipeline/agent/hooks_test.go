@@ -30,7 +30,7 @@ func (w *world) trace(name string, order int, to *[]string) agent.Hook {
 		BeforeModel: say("beforeModel"), AfterModel: say("afterModel")}
 }
 
-func TestHooksRunInOrderAndBackInReverse(t *testing.T) {
+func TestHooksRunInOrderAndBackInReverse(t *testing.T) { // (S4-HOOK-3, S4-HOOK-4, S4-HOOK-8, S4-HOOK-11)
 	t.Parallel()
 	for name, r := range map[string]struct {
 		hooks []int
@@ -62,7 +62,7 @@ func TestHooksRunInOrderAndBackInReverse(t *testing.T) {
 	}
 }
 
-func TestHooksAreSeenUnderTheirNamesAndPositions(t *testing.T) {
+func TestHooksAreSeenUnderTheirNamesAndPositions(t *testing.T) { // (S4-HOOK-1, S4-HOOK-2, X-45)
 	t.Parallel()
 	t.Run("only the declared position is called (HK-4)", func(t *testing.T) {
 		t.Parallel()
@@ -153,7 +153,7 @@ func jumps(position, target string, declared ...string) agent.Hook {
 	return h
 }
 
-func TestJumps(t *testing.T) {
+func TestJumps(t *testing.T) { // (S4-HOOK-5)
 	t.Parallel()
 	pending := `{"messages":[{"role":"user","content":"hello"},{"role":"assistant","content":null,"tool_calls":[` +
 		`{"id":"z","type":"function","function":{"name":"add","arguments":"{}"}}]}]}`
@@ -236,7 +236,7 @@ func TestAStageThatWritesAnUnknownJumpIsNotIgnored(t *testing.T) {
 	require.Contains(t, c.Fault.Message, `"foo"`)
 }
 
-func TestUpdatesOfTheStateAreMergedByTheRuleOfTheirKey(t *testing.T) {
+func TestUpdatesOfTheStateAreMergedByTheRuleOfTheirKey(t *testing.T) { // (S4-HOOK-10)
 	t.Parallel()
 	w := newWorld(t)
 	w.specs["helper"].Rules = map[string]agent.Rule{"log": agent.Append}

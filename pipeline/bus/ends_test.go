@@ -90,7 +90,7 @@ func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 
 // What a stage has taken it gives back although the call's time is over, wherever the stage runs; and the call was
 // answered before.
-func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) {
+func TestAStageThatGivesSomethingBackRunsAfterTheDeadline(t *testing.T) { // (EN-2)
 	t.Parallel()
 	both(t, func(t *testing.T, cfg bus.Config) {
 		for name, elsewhere := range map[string]bool{"in the owner's process": false, "elsewhere": true} {

@@ -191,6 +191,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		defer close(done)
 		n.subs.drainQueues()
 		n.durable.stop(ctx)
+		n.durable.stored.work.Wait()
 		n.opts.Callers.Wait()
 		n.work.Wait()
 		n.member.wait()

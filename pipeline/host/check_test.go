@@ -13,7 +13,7 @@ import (
 )
 
 // TestCheckRefusesWhatStartRefuses: the check says the same words, and a start that is refused leaves nothing behind.
-func TestCheckRefusesWhatStartRefuses(t *testing.T) {
+func TestCheckRefusesWhatStartRefuses(t *testing.T) { // (TL-10)
 	t.Parallel()
 	for name, row := range map[string]struct {
 		yaml string

@@ -24,11 +24,12 @@ type face struct {
 }
 
 var faces = map[string]face{
-	"model-request":       {good: hello, bad: `{"model":1}`},
-	"model-submit":        {good: hello, bad: `{"messages":"none"}`},
-	"tool-request":        {last: "echo", good: `{"message":"x"}`}, // what a tool does not take, its stages answer
-	"tool-submit":         {last: "echo", good: `{}`},
-	"agent-request":       {good: `{"model":"agent/none","input":"x"}`, bad: `{"model":"agent/none","input":1}`, fault: true},
+	"model-request": {good: hello, bad: `{"model":1}`},
+	"model-submit":  {good: hello, bad: `{"messages":"none"}`},
+	"tool-request":  {last: "echo", good: `{"message":"x"}`}, // what a tool does not take, its stages answer
+	"tool-submit":   {last: "echo", good: `{}`},
+	"agent-request": {good: `{"model":"agent/none","input":"x"}`, bad: `{"model":"agent/none","input":1}`,
+		fault: true},
 	"agent-submit":        {good: `{"model":"agent/none","input":"x"}`, bad: `{"model":"agent/none"}`, fault: true},
 	"result":              {last: "none", fault: true},
 	"echo":                {good: `{}`},
@@ -119,7 +120,8 @@ func schemaOwner(info micro.Info, name string) (e micro.EndpointInfo) {
 	return micro.EndpointInfo{}
 }
 
-func tryFace(t *testing.T, h *host.Host, client *nats.Conn, ask func(subject, body string) *nats.Msg, e micro.EndpointInfo,
+func tryFace(t *testing.T, h *host.Host, client *nats.Conn, ask func(subject, body string) *nats.Msg,
+	e micro.EndpointInfo,
 	f face) {
 	subjects := []string{e.Subject}
 	if own := e.Metadata["tenant_subject"]; own != "" {

@@ -33,8 +33,8 @@ type Check struct {
 	Reason string // why not, or what is worth knowing
 }
 
-// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit, and,
-// if it owns calls, others that do the work. What is named by a state other than empty does not make it unready.
+// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit,
+// and, if it owns calls, others that do the work. What is named by a state other than empty does not make it unready.
 func (h *Host) Ready(ctx context.Context) []Check {
 	nc := Check{Name: "nats", OK: h.Conn.IsConnected()}
 	if !nc.OK {

@@ -27,7 +27,8 @@ func TestSkeleton(t *testing.T) {
 	require.Equal(t, plain(none.Config), plain(l.Config))
 	for name, section := range none.Sections {
 		want, got := plain(section), plain(l.Sections[name])
-		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} { // not written, the stage itself decides; pii then looks for e-mail addresses
+		// not written, the stage itself decides; pii then looks for e-mail addresses
+		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} {
 			delete(got, unsaid)
 			delete(want, unsaid)
 		}

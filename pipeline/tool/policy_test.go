@@ -91,7 +91,7 @@ func TestTimeouts(t *testing.T) {
 		"check with the tool 'get_payment'")
 }
 
-func TestEffective(t *testing.T) {
+func TestEffective(t *testing.T) { // (TL-2)
 	t.Parallel()
 	yes, no := true, false
 	rules, documents := tool.DefaultRules(), tool.DefaultRules()

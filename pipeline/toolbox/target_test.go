@@ -184,23 +184,23 @@ func TestAToolThatMayNotRunTwiceRunsAgainOnlyIfItDidNotRun(t *testing.T) {
 	require.EqualValues(t, 2, runs.Load(), "again only after proof that it did not run")
 }
 
-func TestCancelAndErrors(t *testing.T) {
+func TestCancelAndErrors(t *testing.T) { // (S2-TIME-7)
 	t.Parallel()
 	held := goTool("held", tool.Policy{})
 	held.Quarantined = "its description changed"
 	bad := goTool("bad", tool.Policy{})
 	bad.Executor.Kind = "mcp"
+	ctx, cancel := context.WithCancelCause(t.Context())
 	target, _ := target(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 		switch string(inv.Arguments) {
 		case `"panic"`:
 			panic("boom")
 		case `"wait"`:
+			cancel(pipeline.ErrCancelled)
 			return untilDone(ctx, inv)
 		}
 		return toolbox.Result{}, errors.New("no")
 	}, goTool("x", tool.Policy{}), held, bad)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(pipeline.ErrCancelled)
 	for _, c := range []struct {
 		tool, args string
 		code       messages.Code
@@ -213,8 +213,7 @@ func TestCancelAndErrors(t *testing.T) {
 	}
 	c := call("x", `"wait"`)
 	err := target.Do(ctx, c, noEmit)
-	require.Error(t, err)
-	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, messages.Cancelled, faultOf(t, err).Code, "not the end of its time")
 }
 
 func TestHTTP(t *testing.T) {

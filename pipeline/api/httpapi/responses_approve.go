@@ -71,8 +71,8 @@ func (s *Server) answerQuestion(r *http.Request, id api.Identity, o responses.Ow
 	return err
 }
 
-// decides reports whether a caller may do what the control surfaces let operators do: with keys, operators; without any,
-// every client on loopback that is no page of another site.
+// decides reports whether a caller may do what the control surfaces let operators do: with keys, operators; without
+// any, every client on loopback that is no page of another site.
 func (s *Server) decides(r *http.Request, id api.Identity) bool {
 	if s.Keys != nil {
 		return id.Operator()

@@ -10,8 +10,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
 
-// compact is POST /v1/responses/compact: a shorter list of items in the place of a conversation. The summary is one call
-// of the model, which passes the chain as any other.
+// compact is POST /v1/responses/compact: a shorter list of items in the place of a conversation. The summary is one
+// call of the model, which passes the chain as any other.
 func (s *Server) compact(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.bodies().Read(w, r)
 	if fault != nil {

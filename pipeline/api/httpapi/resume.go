@@ -17,8 +17,8 @@ import (
 
 // This file resumes the stream of a stored chat call.
 
-// keeping keeps the chunks of a stream before they are written. A nil one keeps nothing. When the store does not answer,
-// or another gateway has taken the stream for that of a dead one, the stream goes on without ids.
+// keeping keeps the chunks of a stream before they are written. A nil one keeps nothing. When the store does not
+// answer, or another gateway has taken the stream for that of a dead one, the stream goes on without ids.
 type keeping struct {
 	s       *Server
 	log     *responses.Chat
@@ -67,8 +67,8 @@ func (s *Server) addResume(t *router) {
 	}
 }
 
-// resume is GET /v1/results/{call}/events: the chunks of a stored chat stream after the one that Last-Event-ID or ?after=
-// names, those that were sent and those to come, each once.
+// resume is GET /v1/results/{call}/events: the chunks of a stored chat stream after the one that Last-Event-ID or
+// ?after= names, those that were sent and those to come, each once.
 func (s *Server) resume(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
 		call := r.PathValue("call")

@@ -116,9 +116,11 @@ func TestAStoredChatStreamGoesOnWithoutItsReader(t *testing.T) {
 	goOn := make(chan struct{})
 	one, two, _ := chatGateways(t, talking(2, goOn, "one ", "two ", "three ", "four"))
 	ctx, leave := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, one.URL+"/v1/chat/completions", strings.NewReader(askStream))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, one.URL+"/v1/chat/completions",
+		strings.NewReader(askStream))
 	require.NoError(t, err)
-	req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}, "Authorization": {"Bearer a1"}}
+	req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"},
+		"Authorization": {"Bearer a1"}}
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()

@@ -40,8 +40,8 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 	s.streamTo(w, r, pending, req, f, nil)
 }
 
-// streamTo is streamWith for a stream that is kept, if kept is not nil. Such a one is followed to its end whether or not
-// somebody reads it.
+// streamTo is streamWith for a stream that is kept, if kept is not nil. Such a one is followed to its end whether or
+// not somebody reads it.
 func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
 	f Follower, kept *responses.Chat) {
 	ctx, cancel := s.untilHalt(r.Context())

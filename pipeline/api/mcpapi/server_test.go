@@ -58,7 +58,7 @@ func serveSource(t *testing.T, entry *apitest.Entry, source Source,
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}
 
-func TestMCPCall(t *testing.T) {
+func TestMCPCall(t *testing.T) { // (S2-MCP-1, S2-RES-1)
 	t.Parallel()
 	entry := &apitest.Entry{Target: func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 		switch string(c.Request()) {

@@ -33,8 +33,8 @@ func (t *Turn) Compaction() []byte {
 	return rawjson.SetField(body, "store", []byte("false"))
 }
 
-// Compacted is the answer of a call that compacts: the user's messages and the summary that the reply holds. ok is false
-// if it holds none.
+// Compacted is the answer of a call that compacts: the user's messages and the summary that the reply holds. ok is
+// false if it holds none.
 func (t *Turn) Compacted(call string, created int64, reply []byte) (out []byte, ok bool) {
 	v := view.Of(messages.ResponsesWire)
 	text := ""

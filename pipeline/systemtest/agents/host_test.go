@@ -110,7 +110,8 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 		_ = h.Stop(ctx)
 	})
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(),
-		Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall, Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
+		Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall, Log: testLog(),
+		Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
 			for _, m := range h.ListModels(ctx) {
 				out = append(out, httpapi.ModelInfo{ID: m.ID})
 			}

@@ -51,6 +51,7 @@ var modelRows = []row{
 	one("chat-streamed", chat(flow)),
 	one("chat-streamed-usage",
 		chat(strings.Replace(flow, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))),
+	// the answer says what was edited (CX-3)
 	one("chat-session", chat(hello, "Shallot-Session: s1", "Shallot-User: ann", "X-Request-Id: mine")),
 	{"chat-session-any-text", []string{
 		chat(hello, "Shallot-Session: Müller & Söhne / 会话 7"),

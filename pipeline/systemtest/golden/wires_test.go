@@ -131,9 +131,9 @@ func sameReply(t *testing.T, w messages.Wire, want, got []byte) {
 	})
 }
 
-// Every client over every provider through the whole chain as it is by default. A provider of the client's own wire gets
-// every byte of the request, and the client every byte of the reply. Every other gets what it can read, or the client is
-// told what it cannot.
+// Every client over every provider through the whole chain as it is by default. A provider of the client's own wire
+// gets every byte of the request, and the client every byte of the reply. Every other gets what it can read, or the
+// client is told what it cannot.
 func TestEveryClientOverEveryProvider(t *testing.T) {
 	t.Parallel()
 	providers, config := map[messages.Wire]*speaker{}, "version: 1\nmodels:\n  providers:\n"
@@ -224,7 +224,8 @@ func dataOf(body string) (out []string) {
 	return out
 }
 
-func exchangeOn(t *testing.T, g *gateway, client messages.Wire, p *speaker, model string, request []byte, streamed bool) {
+func exchangeOn(t *testing.T, g *gateway, client messages.Wire, p *speaker, model string, request []byte,
+	streamed bool) {
 	t.Helper()
 	body := asked(client, request, model, streamed)
 	status, got := sent(t, g, client, body)

@@ -147,7 +147,8 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 	require.Equal(t, canary, gjson.Get(run.body, "output").Str, run)
 	require.Equal(t, v.list, ask(t, i.base, acme, "GET", "/v1/todo/s1", "").body)
 	require.Contains(t, ask(t, i.base, acme, "GET", "/v1/evicted/"+v.evicted, "").body, canary)
-	for _, path := range []string{"/v1/results/" + v.streamed + "/events", "/v1/responses/" + v.response, "/v1/responses/" + v.response + "/input_items",
+	for _, path := range []string{"/v1/results/" + v.streamed + "/events", "/v1/responses/" + v.response,
+		"/v1/responses/" + v.response + "/input_items",
 		"/v1/responses/" + v.background + "/input_items", "/v1/conversations/" + v.talk,
 		"/v1/conversations/" + v.talk + "/items/" + v.line} {
 		require.Contains(t, ask(t, i.base, acme, "GET", path, "").body, canary, path)

@@ -115,7 +115,8 @@ func TestAChatStreamGoesOnAtAnotherGateway(t *testing.T) {
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
 	text := strings.TrimSpace(strings.Repeat("one two three ", 20))
 	body := fmt.Sprintf(`{"model":"demo/slow","stream":true,"messages":[{"role":"user","content":%q}]}`, text)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/chat/completions", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/chat/completions",
+		strings.NewReader(body))
 	require.NoError(t, err)
 	req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
 	res, err := http.DefaultClient.Do(req)

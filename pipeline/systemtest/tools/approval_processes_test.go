@@ -52,7 +52,7 @@ func TestApprovalInTwoProcesses(t *testing.T) {
 
 // The plain NATS caller: a request that waits is answered with the status pending, the decision is a message, and the
 // result is where results are.
-func TestApprovalOverNATS(t *testing.T) {
+func TestApprovalOverNATS(t *testing.T) { // (EN-9)
 	t.Parallel()
 	b := startTill(t, "", "")
 	m := ask(t, b.Conn, "shallot.v1.tenant.acme.tool.request.pay", `{"amount":500}`)

@@ -27,7 +27,7 @@ func codes(f *args.Faults) []string {
 
 // TestTypes holds the table of AR-1 to AR-18 for one optional parameter: input, then what the tool gets, or "!" for a
 // type_mismatch.
-func TestTypes(t *testing.T) {
+func TestTypes(t *testing.T) { // (S2-ARG-0)
 	t.Parallel()
 	for _, c := range []struct {
 		row, typ string

@@ -17,7 +17,7 @@ import (
 
 // Whatever a model does to good arguments: a tool is never called with another meaning unsaid. They are refused with a
 // message that names what was sent and what is wanted, or restored where the rules say so, or the change is told.
-func TestDamagedArgumentsAreNeverTakenForOthers(t *testing.T) {
+func TestDamagedArgumentsAreNeverTakenForOthers(t *testing.T) { // (TL-6, TL-7)
 	t.Parallel()
 	all := damages()
 	require.GreaterOrEqual(t, len(all), 50)

@@ -66,7 +66,7 @@ func broken() {
 }
 
 // An answer that cannot be read ends its call at once, says why, and ends no other.
-func TestAnUnreadableAnswerEndsItsCallAtOnce(t *testing.T) {
+func TestAnUnreadableAnswerEndsItsCallAtOnce(t *testing.T) { // (TL-11)
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		rude(dir)
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	pipelinetest.Main(m)
 }
 
 // rude is a program whose tools do what programs in the field do. It tells what it does in files of dir.

@@ -1,0 +1,9 @@
+package model_test
+
+import (
+	"testing"
+
+	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+)
+
+func TestMain(m *testing.M) { pipelinetest.Main(m) }
