@@ -259,11 +259,12 @@ func (t *targets) classify(ctx context.Context, c *messages.Call) (string, error
 }
 
 // send carries an effect about work to a member: within this process where it does the work itself and calls are fused,
-// over NATS else.
+// or all that is to be said is that it may forget, over NATS else.
 func (t *targets) send(e *protocol.Effect) {
 	n := t.n
 	kind, class, ok := cutGroup(e.Group)
-	local := n.cfg.Fusion && (e.To == n.opts.Name || e.To == "" && n.member.serves(e.Group))
+	local := n.cfg.Fusion && (e.To == n.opts.Name || e.To == "" && n.member.serves(e.Group)) ||
+		e.Kind == protocol.Confirm && e.To == n.opts.Name
 	switch {
 	case local:
 		t.sendHere(e)
