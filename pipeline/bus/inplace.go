@@ -26,7 +26,9 @@ func (t *targets) inPlace(ctx context.Context, o *owned, work protocol.Target) (
 	began := time.Now()
 	next = pipeline.RunTarget(ctx, c.role.Target, call, n.member.emitter(j, call))
 	took := time.Since(began)
-	call.NoteTargetTook(took)
+	facts := call.TakeTargetRun()
+	facts.Micros = took.Microseconds()
+	o.run.facts = &facts
 	t.exit(work.Class, begin)
 	var failed error
 	if call.Fault != nil {

@@ -27,13 +27,14 @@ type targets struct {
 type target struct {
 	mu      sync.Mutex
 	offer   offer
-	payload []byte  // of a record that ended the work
-	of      uint64  // the work's number that the payload is of
-	last    uint64  // the number of the last work
-	proved  bool    // the last work proved that it did nothing
-	ran     *result // of the last work, if it must not be done twice
-	class   string  // of the last work
-	member  string  // who did it
+	payload []byte              // of a record that ended the work
+	of      uint64              // the work's number that the payload is of
+	last    uint64              // the number of the last work
+	proved  bool                // the last work proved that it did nothing
+	ran     *result             // of the last work, if it must not be done twice
+	class   string              // of the last work
+	member  string              // who did it
+	facts   *messages.TargetRun // what this process knows of it; nil: what the call notes
 }
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
