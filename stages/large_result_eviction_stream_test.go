@@ -79,7 +79,7 @@ func TestEvictionOfStreams(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
 	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
-		t.Run("EV-13 EV-3 EV-4", func(t *testing.T) {
+		t.Run("the beginning passes, the rest is replaced (EV-13 EV-3 EV-4)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			c := toolCall("t", `{}`)
 			c.Tenant, c.Agent = "default", "g1"
@@ -88,13 +88,14 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Equal(t, big[:len(s.before)], s.before)
 			require.Greater(t, len(s.before), 79000, "chunks before the limit pass at once")
 			at := path(t, s.call)
-			require.Equal(t, s.before+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]", s.whole, "the rest is replaced")
+			require.Equal(t, s.before+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]",
+				s.whole, "the rest is replaced")
 			require.LessOrEqual(t, utf8.RuneCountInString(s.whole)/4, 20000, "X-5")
 			require.Equal(t, big, whole(t, e.reader, "default", at), "EV-4")
 			again := e.Stream(t, toolCall("t", `{"other":1}`))
 			require.NotEqual(t, at, path(t, again.call))
 		})
-		t.Run("EV-13 X-5 a hit is shown whole", func(t *testing.T) {
+		t.Run("a hit is shown whole (EV-13 X-5)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 5000, nil))
 			first, second := e.Stream(t, toolCall("t", `{}`)), e.Stream(t, toolCall("t", `{}`))
 			require.True(t, second.call.Flag(messages.NoteCacheHit))
@@ -104,7 +105,7 @@ func TestEvictionOfStreams(t *testing.T) {
 			plain, _ := e.Plain(t, toolCall("t", `{}`)).ReplyText()
 			require.Equal(t, first.whole, plain)
 		})
-		t.Run("EV-13 EV-1", func(t *testing.T) {
+		t.Run("up to the limit all of it passes (EV-13 EV-1)", func(t *testing.T) {
 			for _, n := range []int{0, 1, 79000, 80000, 80003} {
 				e := make("enabled: true", pieces(reading("t"), strings.Repeat("汉", n)+".", 4999, nil))
 				s := e.Stream(t, toolCall("t", `{}`))
@@ -116,7 +117,7 @@ func TestEvictionOfStreams(t *testing.T) {
 				require.Equal(t, strings.Repeat("汉", n)+".", s.whole)
 			}
 		})
-		t.Run("EV-13 a source error after the limit", func(t *testing.T) {
+		t.Run("a source error after the limit (EV-13)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, errors.New("the disk is gone")))
 			s := e.Stream(t, toolCall("t", `{}`))
 			require.NotNil(t, s.fault)
@@ -127,18 +128,18 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.NotContains(t, s.whole, "已保存")
 			require.Empty(t, fallbackOf(s.call), "and no stand-in")
 		})
-		t.Run("EV-13 whole for whom does not stream", func(t *testing.T) {
+		t.Run("whole for whom does not stream (EV-13)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			text, _ := e.Plain(t, toolCall("t", `{}`)).ReplyText()
 			require.True(t, strings.HasPrefix(text, big[:500]+"...\n["), "the sample, as ever")
 		})
-		t.Run("EV-13 no limit", func(t *testing.T) {
+		t.Run("no limit (EV-13)", func(t *testing.T) {
 			d := reading("t")
 			d.MaxResult = -1
 			e := make("enabled: true", pieces(d, big, 1000, nil))
 			require.Equal(t, big, e.Stream(t, toolCall("t", `{}`)).before)
 		})
-		t.Run("EV-13 a limit with no room for the lines", func(t *testing.T) {
+		t.Run("a limit with no room for the lines (EV-13)", func(t *testing.T) {
 			d := reading("t")
 			d.MaxResult = 5
 			e := make("enabled: true", pieces(d, big, 1000, nil))
@@ -146,12 +147,13 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Empty(t, s.before)
 			require.True(t, strings.HasPrefix(s.whole, big[:500]+"...\n["))
 		})
-		t.Run("EV-13 structured content", func(t *testing.T) {
+		t.Run("structured content (EV-13)", func(t *testing.T) {
 			structured := []byte(`{"v":"` + big + `"}`)
-			e := make("enabled: true", streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
-				inv.Chunk(big[:79999])
-				return toolbox.Result{Structured: structured}, nil
-			}))
+			e := make("enabled: true", streams(reading("t"),
+				func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
+					inv.Chunk(big[:79999])
+					return toolbox.Result{Structured: structured}, nil
+				}))
 			s := e.Stream(t, toolCall("t", `{}`))
 			require.Nil(t, s.fault)
 			require.Equal(t, big[:len(s.before)], s.before)
@@ -159,12 +161,13 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Equal(t, string(structured), whole(t, e.reader, "t1", path(t, s.call)))
 		})
 	})
-	t.Run("EV-13 EV-6", func(t *testing.T) {
+	t.Run("what cannot be saved is cut (EV-13 EV-6)", func(t *testing.T) {
 		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), big, 1000, nil))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)
 		require.Greater(t, len(s.before), 79000)
-		require.Equal(t, s.before+"...\n[结果过长,保存失败,已截断]\n[原始大小: 85000 chars, Token≈21250]", s.whole)
+		require.Equal(t, s.before+"...\n[结果过长,保存失败,已截断]\n[原始大小: 85000 chars, Token≈21250]",
+			s.whole)
 	})
 }
 
@@ -177,13 +180,15 @@ func fallbackOf(c *messages.Call) (mark string) {
 // reply is what it is without a stream, up to the length of its sample.
 func TestStreamsThroughToolStages(t *testing.T) {
 	t.Parallel()
-	t.Run("EV-13 any text in any pieces", func(t *testing.T) {
+	t.Run("any text in any pieces (EV-13)", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(rt *rapid.T) {
-			text := rapid.OneOf(rapid.StringN(1, 700, -1), rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 300), func(b []byte) string { return string(b) })).Draw(rt, "text")
+			text := rapid.OneOf(rapid.StringN(1, 700, -1),
+				rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 300), func(b []byte) string { return string(b) })).Draw(rt, "text")
 			cuts := rapid.SliceOfN(rapid.IntRange(1, 60), 1, 20).Draw(rt, "cuts")
 			o := &memoryObjects{}
-			c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 50, preserve-sample-chars: 10}"},
+			c := newToolChain(t, stages.Deps{Objects: o},
+				map[string]string{"large-result-eviction": "{token-threshold: 50, preserve-sample-chars: 10}"},
 				streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
 					for i, rest := 0, text; rest != ""; i++ {
 						n := min(cuts[i%len(cuts)], len(rest))
@@ -208,7 +213,8 @@ func TestStreamsThroughToolStages(t *testing.T) {
 	})
 	t.Run("a stage that rewrites results holds them back", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-pii": "{enabled: true, rules: [{type: email, strategy: REDACT}]}"},
+		c := newToolChain(t, stages.Deps{},
+			map[string]string{"tool-pii": "{enabled: true, rules: [{type: email, strategy: REDACT}]}"},
 			pieces(reading("t"), "write to joe@example.com today", 3, nil))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)
@@ -267,11 +273,13 @@ func TestFailuresOfStreams(t *testing.T) {
 	})
 	t.Run("a result that is not what was shown", func(t *testing.T) {
 		t.Parallel()
-		for name, r := range map[string]toolbox.Result{"other": {Content: []byte("else")}, "error result": {Content: []byte("no such row"), IsError: true}} {
-			c := newToolChain(t, stages.Deps{}, nil, streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
-				inv.Chunk("some rows")
-				return r, nil
-			}))
+		for name, r := range map[string]toolbox.Result{"other": {Content: []byte("else")},
+			"error result": {Content: []byte("no such row"), IsError: true}} {
+			c := newToolChain(t, stages.Deps{}, nil, streams(reading("t"),
+				func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
+					inv.Chunk("some rows")
+					return r, nil
+				}))
 			s := c.Stream(t, toolCall("t", `{}`))
 			require.Equal(t, messages.StreamCut, s.fault.Code, name)
 			require.Equal(t, "some rows", s.whole)
@@ -295,9 +303,10 @@ func TestFailuresOfStreams(t *testing.T) {
 	t.Run("a stage that fails after it", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), "the whole result", 3, nil))
-		c.Stages = append(c.Stages, pipeline.Stage{Name: "strict", Kind: messages.Tool, Order: 60, FailClosed: true, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-			return pipeline.Verdict{}, errors.New("no licence")
-		}})
+		c.Stages = append(c.Stages, pipeline.Stage{Name: "strict", Kind: messages.Tool, Order: 60, FailClosed: true,
+			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				return pipeline.Verdict{}, errors.New("no licence")
+			}})
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Equal(t, "the whole result", s.whole)
 		require.Equal(t, []any{messages.StreamCut, messages.StageError}, []any{s.fault.Code, s.fault.Last})

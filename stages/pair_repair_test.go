@@ -31,7 +31,7 @@ func TestPairRepair(t *testing.T) {
 			in:   M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 			want: M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 		},
-		"CU-13 call without result": {
+		"call without result (CU-13)": {
 			in:   M{u, calling("a f", "b g"), result("b", "2"), u},
 			want: M{u, calling("a f", "b g"), result("b", "2"), result("a", "?"), u},
 			done: stages.PairRepaired{Made: []string{"a"}},
@@ -44,7 +44,7 @@ func TestPairRepair(t *testing.T) {
 			in: M{u, result("x", "1"), msg("assistant", "ok")}, want: M{u, msg("assistant", "ok")},
 			done: stages.PairRepaired{Dropped: []string{"x"}},
 		},
-		"an id that is part of another is no match": {
+		"an id that is part of another does not match": {
 			in: M{calling("call_1 f"), result("call_10", "1")}, want: M{calling("call_1 f"), result("call_1", "?")},
 			done: stages.PairRepaired{Dropped: []string{"call_10"}, Made: []string{"call_1"}},
 		},
@@ -62,7 +62,8 @@ func TestPairRepair(t *testing.T) {
 			done: stages.PairRepaired{Moved: []string{"a"}},
 		},
 		"one id for two calls": {
-			in: M{calling("a f", "a g"), result("a", "1"), result("a", "2")}, want: M{calling("a f", "a_2 g"), result("a", "1"), result("a_2", "2")},
+			in:   M{calling("a f", "a g"), result("a", "1"), result("a", "2")},
+			want: M{calling("a f", "a_2 g"), result("a", "1"), result("a_2", "2")},
 			done: stages.PairRepaired{Renamed: []string{"a_2"}},
 		},
 		"calls without ids": {
@@ -119,8 +120,10 @@ func TestShapingStagesLeaveOddBodiesAlone(t *testing.T) {
 			}
 			stage, _, err := stages.All()[i].Make(s.Config(), stages.Deps{})
 			require.NoError(t, err)
-			for _, body := range []string{`{}`, `null`, `[]`, `"text"`, `7`, `{"messages":null}`, `{"messages":{}}`, `{"messages":"x"}`,
-				`{"messages":[]}`, `{"messages":[1,null,"x",[{}]]}`, `{"messages":[{}]}`, `{"messages":[{"role":7}],"tools":{"a":1}}`,
+			for _, body := range []string{`{}`, `null`, `[]`, `"text"`, `7`, `{"messages":null}`, `{"messages":{}}`,
+				`{"messages":"x"}`,
+				`{"messages":[]}`, `{"messages":[1,null,"x",[{}]]}`, `{"messages":[{}]}`,
+				`{"messages":[{"role":7}],"tools":{"a":1}}`,
 				`{"messages":[{"role":"assistant","tool_calls":[1,null,{"id":null}]}],"tools":[1,null]}`, `not json`} {
 				t.Run(fmt.Sprintf("%s %s", name, body), func(t *testing.T) {
 					t.Parallel()

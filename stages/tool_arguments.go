@@ -5,7 +5,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
@@ -13,18 +12,14 @@ type ToolArgumentsConfig struct {
 	Common `yaml:",inline"`
 }
 
-// newToolArguments makes the stage that resolves the tool (X-38: first, the schema is needed) and reads its arguments
-// (S2-ARG-1 to S2-ARG-15). Everything inside it, the cache key and an approval too, sees the arguments as the tool will
-// get them. Bad arguments end the call here with invalid_arguments and are never retried. It is safe to run twice: good
-// arguments come out as they went in.
+// newToolArguments makes the stage that finds the tool, whose schema it needs, and reads the call's arguments by it.
+// Everything inside it, the cache key and an approval too, sees the arguments as the tool will get them. Bad arguments
+// end the call here with invalid_arguments and are never retried. It may run twice: good arguments come out as they
+// went in.
 func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err
-	}
-	parser := d.Parser
-	if parser == nil {
-		parser = &args.Parser{}
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		def, err := d.Tools.Get(ctx, c.Tool)
@@ -34,7 +29,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		if f := def.Refuse(); f != nil {
 			return pipeline.Verdict{}, f
 		}
-		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments, tools.rules.Effective(def))
+		args, faults := def.ParseArguments(d.Parser, c.Request(), d.Arguments, tools.rules.Effective(def))
 		if faults != nil {
 			c.Note(messages.NoteArgumentIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()
@@ -46,5 +41,8 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil
 	}
-	return pipeline.Stage{Before: before, FailClosed: true, Reads: []string{"tool", "request"}, Writes: []string{"request"}}, nil
+	return pipeline.Stage{
+		Role: pipeline.RoleArguments, Before: before, FailClosed: true,
+		Reads: []string{"tool", "request"}, Writes: []string{"request"},
+	}, nil
 }

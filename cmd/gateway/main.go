@@ -53,6 +53,7 @@ func gateway(in io.ReadCloser) *cobra.Command {
 	named.RunE = func(c *cobra.Command, _ []string) error { return serve(c, f) }
 	root.AddCommand(named, mcpCommand(in), cli.Config(host.GatewayRoles), cli.Provision(), cli.Key())
 	root.AddCommand(cli.Clients()...)
+	cli.Arrange(root)
 	return root
 }
 
@@ -110,6 +111,9 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	}
 	if page := h.Metrics(); page != nil {
 		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
+	}
+	if o.loaded.Telemetry.Pprof {
+		srv.Extra = append(srv.Extra, httpapi.Profiles())
 	}
 	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h, h, h.Agents(), h.Dead()
 	srv.Responses, srv.Cancel = h.Responses(), h.CancelCall

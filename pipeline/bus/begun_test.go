@@ -33,7 +33,8 @@ func firstAcks(lost *atomic.Int32) func(m lossy.Message) lossy.Action {
 	}
 }
 
-// The answer to each claim of a record is lost: the work begins all the same, once, and within its second.
+// The answer to each claim of a record is lost: the work begins all the same, once. Where the machine is so slow that a
+// claim is too late by then, the next one is made, whose answer is lost too.
 func TestALostAnswerToAClaimChargesOnce(t *testing.T) {
 	t.Parallel()
 	for name, keep := range map[string]bool{"bound": false, "stored": true} {
@@ -53,18 +54,14 @@ func TestALostAnswerToAClaimChargesOnce(t *testing.T) {
 			for i := range 40 {
 				all.Go(func() {
 					body := fmt.Sprintf(`{"n":%d}`, i)
-					begin := time.Now()
 					c := s.tool(n, pipeline.Request{Body: []byte(body), Keep: keep})
 					if c.Fault != nil || string(c.Reply()) != body {
 						t.Errorf("%d ended with %s %v", i, c.Reply(), c.Fault)
 					}
-					if took := time.Since(begin); took > 5*time.Second {
-						t.Errorf("%d took %s", i, took)
-					}
 				})
 			}
 			all.Wait()
-			require.EqualValues(t, 40, lost.Load())
+			require.GreaterOrEqual(t, lost.Load(), int32(40))
 		})
 	}
 }
@@ -252,5 +249,34 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond, "nothing is kept for ever")
 		})
+	}
+}
+
+// A bound call whose work must not run twice, and has begun, ends as unknown at its deadline, also where the store is slow
+// to say what its record holds: whoever hears that only the time was over would make the call again.
+func TestBegunWorkIsUnknownAtTheDeadlineAlsoWhereTheStoreIsSlow(t *testing.T) {
+	t.Parallel()
+	slow := func(m lossy.Message) lossy.Action {
+		if m.ToServer && strings.HasPrefix(m.Subject, "$KV.shallot_begun.") && strings.Contains(string(m.Data), `"void"`) {
+			return lossy.Action{Delay: 4 * lateGrace}
+		}
+		return lossy.Action{}
+	}
+	s, _ := newLossy(t, Config{}, slow)
+	var begun sync.Map
+	n := s.newNode(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		begun.Store(c.ID, true)
+		<-t.Context().Done()
+		return nil
+	})
+	for limit := time.Second; ; limit *= 2 { // until it has begun in time
+		p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`),
+			Deadline: time.Now().Add(limit)})
+		require.NoError(t, err)
+		c := s.wait(p)
+		if _, is := begun.Load(c.ID); is {
+			require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+			return
+		}
 	}
 }

@@ -25,11 +25,13 @@ const (
 
 // client asks a running gateway over HTTP.
 type client struct {
-	url, tenant, output string
+	url, tenant string
+	output
 }
 
 // asking makes a command that asks a gateway, with the flags that all of these have.
-func asking(use, short string, args cobra.PositionalArgs, run func(c *cobra.Command, k *client, args []string) error) *cobra.Command {
+func asking(use, short string, args cobra.PositionalArgs,
+	run func(c *cobra.Command, k *client, args []string) error) *cobra.Command {
 	k := &client{}
 	c := &cobra.Command{Use: use, Short: short, Args: args}
 	at := os.Getenv(envURL)
@@ -37,21 +39,18 @@ func asking(use, short string, args cobra.PositionalArgs, run func(c *cobra.Comm
 		at = "http://127.0.0.1:8080"
 	}
 	fs := c.Flags()
-	fs.StringVar(&k.url, "url", at, "`URL` of the gateway; beyond loopback its admin listener ("+envURL+"; a key: "+envKey+")")
+	fs.StringVar(&k.url, "url", at,
+		"`URL` of the gateway; beyond loopback its admin listener ("+envURL+"; a key: "+envKey+")")
 	fs.StringVar(&k.tenant, "tenant", "", "ask about this `tenant` only")
-	fs.StringVarP(&k.output, "output", "o", "table", "`form` of the output: table or json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if k.output != "table" && k.output != "json" {
-			return Usage("--output %q; write table or json", k.output)
-		}
-		return run(c, k, args)
-	}
+	k.flag(c, "table")
+	c.PreRunE = k.check
+	c.RunE = func(c *cobra.Command, args []string) error { return run(c, k, args) }
 	return c
 }
 
 // request makes a request; body nil sends none.
-func (k *client) request(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+func (k *client) request(ctx context.Context, method, path string, query url.Values, body []byte) (
+	*http.Response, error) {
 	at := strings.TrimSuffix(k.url, "/") + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()
@@ -85,7 +84,8 @@ func (k *client) ask(ctx context.Context, method, path string, query url.Values,
 	return v, err
 }
 
-func (k *client) answer(ctx context.Context, method, path string, query url.Values, body []byte) (int, gjson.Result, error) {
+func (k *client) answer(ctx context.Context, method, path string, query url.Values, body []byte) (
+	int, gjson.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	a, err := k.request(ctx, method, path, query, body)
@@ -126,13 +126,8 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 // show prints an answer: as it came, or as a table.
 func (k *client) show(c *cobra.Command, v gjson.Result, view func(v gjson.Result) table) error {
 	out := c.OutOrStdout()
-	if k.output == "json" {
-		var b bytes.Buffer
-		if err := json.Indent(&b, []byte(v.Raw), "", "  "); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintln(out, strings.TrimSpace(b.String()))
-		return err
+	if k.form == "json" {
+		return printJSON(out, []byte(v.Raw))
 	}
 	return view(v).print(out)
 }

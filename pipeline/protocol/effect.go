@@ -26,7 +26,7 @@ const (
 	Unsure                  // to whoever waits for Call: outcome_unknown, for the end could not be stored in time
 )
 
-// Effects on stores. Each but Expire is reported back by Stored, with the effect itself and what came of it.
+// Effects on stores. Each but Expire and DropMarks is reported back by Stored, with the effect itself and what came of it.
 const (
 	PutCall    Kind = iota + 64 // into the work queue, message id Call.N; Again says that it may be there already
 	Ack                         // of the deliveries of Call up to generation N that this process holds; confirmed
@@ -43,13 +43,14 @@ const (
 	GetBegun                    // read record N, from the leader
 	GetOutcome                  // read the spilled outcome of work Call, N
 	PutOutcome                  // spill the kept outcome of work Call, N
-	Expire                      // record N of Call may go some time after Until; Rev is the own last write, Group the tenant
+	Expire                      // record N of Call may go after Until; Rev is the own last write, Group the tenant
+	DropMarks                   // poison marks 1 to N of Call
 	DeadLetter                  // Call; Why
 )
 
 // Effects on the process itself. Nothing is reported back.
 const (
-	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work; of a refusal Waiting and At
+	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or work; of a refusal Waiting, At
 	Start                           // a member begins the work Call, N
 	Stop                            // a member cancels the work Call, N; what must not run twice still has an end
 	Drop                            // a member forgets the work Call, N: its input or its outcome

@@ -77,9 +77,9 @@ func (l *line) ended(now, took time.Duration) {
 	l.took += (took - l.took) / 8
 }
 
-// wait is how long work that would be served after ahead others is expected to wait: as many are served in the time that
-// one takes as are under way now. Where nothing has ended since the class was full, one takes at least as long as that.
-// Without a measure it is 0: nobody is refused on a guess.
+// wait is how long work that would be served after ahead others is expected to wait: as many are served in the time
+// that one takes as are under way now. Where nothing has ended since the class was full, one takes at least as long as
+// that. Without a measure it is 0: nobody is refused on a guess.
 func (l *line) wait(now time.Duration, ahead int) time.Duration {
 	if l.out == 0 || !l.full {
 		return 0

@@ -54,11 +54,8 @@ func value(t testing.TB, page, name string, labels ...string) string {
 }
 
 func modelCall(model string) *messages.Call {
-	c := messages.NewCall(
-		messages.Model,
-		"acme",
-		[]byte(`{"model":"`+model+`","messages":[{"role":"user","content":"`+secret+`"}]}`),
-	)
+	c := messages.NewCall(messages.Model, "acme",
+		[]byte(`{"model":"`+model+`","messages":[{"role":"user","content":"`+secret+`"}]}`))
 	c.Session, c.RequestID = "session-"+secret, "request-"+secret
 	return c
 }
@@ -119,18 +116,20 @@ func TestWhatHappensToCallsIsAtMetrics(t *testing.T) {
 		"gen_ai_client_operation_time_to_first_chunk_seconds_sum": append([]string{"1",
 			`gen_ai_response_model="gpt-4o-2024"`}, gen...),
 		"gen_ai_client_operation_time_per_output_chunk_seconds_sum": append([]string{"0.1"}, gen...),
-		"gen_ai_client_token_usage_sum":                             append([]string{"200", `gen_ai_token_type="input"`}, gen...),
-		"shallot_tokens_total":                                      {"62", `gen_ai_token_type="output"`},
-		"shallot_calls_total":                                       {"1", `kind="model"`, `outcome="deadline_exceeded"`},
-		"shallot_call_duration_seconds_count":                       {"1", `outcome="ok"`},
-		"shallot_calls_running":                                     {"0", `kind="model"`},
-		"shallot_streams_open":                                      {"0", `kind="model"`},
-		"shallot_retries_total":                                     {"2", `stage="model-retry"`},
-		"shallot_redeliveries_total":                                {"2", `kind="model"`},
-		"shallot_cache_requests_total":                              {"2", `result="miss"`},
-		"shallot_stage_duration_seconds_count":                      {"2", `stage="model-retry"`, `phase="after"`, `verdict="Again"`},
-		"shallot_target_wait_seconds_sum":                           {"2", `class="openai"`, `outcome="provider_limited"`},
-		"shallot_stream_first_chunk_seconds_count":                  {"2", `kind="model"`},
+		"gen_ai_client_token_usage_sum": append([]string{"200", `gen_ai_token_type="input"`},
+			gen...),
+		"shallot_tokens_total":                {"62", `gen_ai_token_type="output"`},
+		"shallot_calls_total":                 {"1", `kind="model"`, `outcome="deadline_exceeded"`},
+		"shallot_call_duration_seconds_count": {"1", `outcome="ok"`},
+		"shallot_calls_running":               {"0", `kind="model"`},
+		"shallot_streams_open":                {"0", `kind="model"`},
+		"shallot_retries_total":               {"2", `stage="model-retry"`},
+		"shallot_redeliveries_total":          {"2", `kind="model"`},
+		"shallot_cache_requests_total":        {"2", `result="miss"`},
+		"shallot_stage_duration_seconds_count": {"2", `stage="model-retry"`,
+			`phase="after"`, `verdict="Again"`},
+		"shallot_target_wait_seconds_sum":          {"2", `class="openai"`, `outcome="provider_limited"`},
+		"shallot_stream_first_chunk_seconds_count": {"2", `kind="model"`},
 		"messaging_client_operation_duration_seconds_sum": {"0.008",
 			`messaging_destination_template="shallot.v1.hop.model.after.model-retry"`, `messaging_system="nats"`},
 		"messaging_process_duration_seconds_count":        {"4", `messaging_consumer_group_name="model-retry"`},
@@ -156,7 +155,8 @@ func TestNamesThatCallersMakeUpAreNoLabels(t *testing.T) {
 		}
 		w.Target(
 			c,
-			pipeline.TargetRun{Model: answered, Class: "openai", Facts: messages.TargetRun{Provider: "openai", Model: model, Micros: 1}},
+			pipeline.TargetRun{Model: answered, Class: "openai", Facts: messages.TargetRun{Provider: "openai",
+				Model: model, Micros: 1}},
 		)
 		w.Left(c, pipeline.Ended)
 	}
@@ -166,26 +166,16 @@ func TestNamesThatCallersMakeUpAreNoLabels(t *testing.T) {
 	w("gpt-4o", "gpt-4o", nil)
 	page := scrape(t, m)
 	require.NotContains(t, page, "no-such")
-	value(
-		t,
-		page,
-		"gen_ai_client_operation_duration_seconds_count",
-		`gen_ai_request_model="_OTHER"`,
-		`error_type="model_not_found"`,
-	)
+	value(t, page, "gen_ai_client_operation_duration_seconds_count", `gen_ai_request_model="_OTHER"`,
+		`error_type="model_not_found"`)
 	for i := range 5000 {
 		w(fmt.Sprintf("any-%d", i), fmt.Sprintf("answer-%d", i), nil)
 	}
 	w("gpt-4o", "gpt-4o", messages.NewFault(messages.Code("made-up-"+secret), "x"))
 	page = scrape(t, m)
 	require.Less(t, strings.Count(page, "gen_ai_client_operation_duration_seconds_count"), 2*mostLabels)
-	value(
-		t,
-		page,
-		"gen_ai_client_operation_duration_seconds_count",
-		`gen_ai_request_model="gpt-4o"`,
-		`error_type="_OTHER"`,
-	)
+	value(t, page, "gen_ai_client_operation_duration_seconds_count", `gen_ai_request_model="gpt-4o"`,
+		`error_type="_OTHER"`)
 	require.NotContains(t, page, secret)
 }
 
@@ -202,14 +192,8 @@ func TestRequestsAreMeasuredByRoute(t *testing.T) {
 	require.Equal(
 		t,
 		"1",
-		value(
-			t,
-			page,
-			name,
-			`http_route="/v1/results/{call}"`,
-			`http_response_status_code="200"`,
-			`http_request_method="POST"`,
-		),
+		value(t, page, name, `http_route="/v1/results/{call}"`, `http_response_status_code="200"`,
+			`http_request_method="POST"`),
 	)
 	require.Equal(t, "1", value(t, page, name, `error_type="503"`))
 	require.Equal(t, "1", value(t, page, name, `http_request_method="_OTHER"`))

@@ -49,7 +49,8 @@ func TestPageFiles(t *testing.T) {
 		require.Equal(t, 200, got.StatusCode, f.Name())
 		require.Contains(t, got.Header.Get("Content-Type"), types[path.Ext(f.Name())], f.Name())
 		require.Equal(t, "nosniff", got.Header.Get("X-Content-Type-Options"))
-		for _, foreign := range []string{"https://", "http://", "@import", " url(", ":url(", "innerHTML", "outerHTML", "eval("} {
+		for _, foreign := range []string{"https://", "http://", "@import", " url(", ":url(",
+			"innerHTML", "outerHTML", "eval("} {
 			require.NotContains(t, strings.ReplaceAll(got.Body, "http://www.w3.org/", ""), foreign, f.Name())
 		}
 		for _, m := range imported.FindAllStringSubmatch(got.Body, -1) {
@@ -70,7 +71,7 @@ func fileNames(files []fs.DirEntry) (names []string) {
 func TestPageIsForThisMachine(t *testing.T) {
 	t.Parallel()
 	public := controlled(t, "0.0.0.0:8080", func(c *Config, p *Deps) { c.InsecureOpen = true; withPage(c, p) })
-	require.Equal(t, 404, public.Do(t, "GET", "/ui/", "").StatusCode, "contracts 19: never on a port beyond loopback")
+	require.Equal(t, 404, public.Do(t, "GET", "/ui/", "").StatusCode, "never on a port beyond loopback")
 
 	keys, err := ParseKeys([]byte(`{"keys":[{"id":"k","hash":"sha256:`+strings.Repeat("0", 64)+`"}]}`), "")
 	require.NoError(t, err)

@@ -35,12 +35,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		return func(t *testing.T) { i.tryCalls(t, path, body, theirs, key) }
 	}
 	agent := func(t *testing.T) {
-		r := post(
-			t,
-			"/v1/agents/helper/chat/completions",
-			`{"model":"m","messages":[{"role":"user","content":"x"}]}`,
-			"Shallot-Tenant: acme",
-		)
+		r := post(t, "/v1/agents/helper/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`,
+			"Shallot-Tenant: acme")
 		nothing(t, r, 403)
 	}
 	models := func(t *testing.T) { nothing(t, get(t, "/v1/models", "Shallot-Tenant: acme"), 200) }
@@ -67,15 +63,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		for _, name := range []string{"acme.s1", "acme/s1", "../acme/s1", "acme%2Fs1"} {
 			nothing(t, get(t, "/v1/todo", "Shallot-Session: "+name), 200)
 		}
-		r := ask(
-			t,
-			i.base,
-			"globex",
-			"PUT",
-			"/v1/todo/s1",
-			`{"items":[{"title":"mine"}],"replace":true}`,
-			"Shallot-Tenant: acme",
-		)
+		r := ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[{"title":"mine"}],"replace":true}`,
+			"Shallot-Tenant: acme")
 		nothing(t, r, 200)
 		nothing(t, ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[],"tenant":"acme"}`), 400)
 	}
@@ -100,9 +89,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
 	}
 	all := map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, v.chat, "key-1"),
-		"POST /v1/messages":   chat("/v1/messages", messagesBody, v.chat, "key-messages"),
-		"POST /v1/embeddings": chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /chat/completions":    chat("/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /v1/messages":         chat("/v1/messages", messagesBody, v.chat, "key-messages"),
+		"POST /v1/embeddings":       chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
 			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
 		},
@@ -111,6 +101,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			for _, more := range []string{`"previous_response_id":"` + v.response + `"`, `"conversation":"` + v.talk + `"`,
 				`"conversation":{"id":"` + v.talk + `"}`, `"previous_response_id":"` + v.background + `"`} {
 				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":"x",`+more+`}`), 404)
+			}
+			for _, held := range []string{v.held, v.running, v.chat} {
+				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":[{"type":"mcp_approval_response",`+
+					`"approval_request_id":"mcpr_`+held+`_0_0","approve":true}]}`), 404)
 			}
 			for _, item := range []string{v.item, v.line, "in_" + v.response + "_0"} {
 				for _, kind := range []string{`"type":"item_reference",`, ""} {
@@ -122,6 +116,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/responses/input_tokens": func(t *testing.T) {
 			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
 			nothing(t, post(t, "/v1/responses/input_tokens", body), 404)
+		},
+		"POST /v1/responses/compact": func(t *testing.T) {
+			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
+			nothing(t, post(t, "/v1/responses/compact", body), 404)
 		},
 		"GET /v1/responses/{response}":             gone("GET", "/v1/responses/%s", v.response, v.background),
 		"DELETE /v1/responses/{response}":          gone("DELETE", "/v1/responses/%s", v.response, v.background),
@@ -151,14 +149,12 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 				}
 			}
 		},
-		"GET /v1/todo/{session}": todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
+		"GET /v1/results/{call}/events": gone("GET", "/v1/results/%s/events", v.streamed, v.chat),
+		"GET /v1/todo/{session}":        todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
 		"GET /v1/tools": func(t *testing.T) { nothing(t, get(t, "/v1/tools", "Shallot-Tenant: acme"), 200) },
 		"GET /v1/tools/{name}": func(t *testing.T) {
-			require.Empty(
-				t,
-				gjson.Get(get(t, "/v1/tools/keep").body, "executor").Str,
-				"how a tool is run is the operator's to know",
-			)
+			require.Empty(t, gjson.Get(get(t, "/v1/tools/keep").body, "executor").Str,
+				"how a tool is run is the operator's to know")
 		},
 		"POST /v1/tools/{name}/call": func(t *testing.T) {
 			i.tryCalls(t, "/v1/tools/keep/call", keepBody, v.tool, "key-2")
@@ -166,7 +162,9 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			r := post(t, "/v1/tools/readEvictedResult/call", `{"path":"`+v.evicted+`"}`)
 			require.NotContains(t, r.body, canary)
 		},
-		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200) },
+		"GET /v1/agents/{agent}": func(t *testing.T) {
+			nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200)
+		},
 		"PUT /v1/agents/{agent}":        forbidden("PUT", "/v1/agents/forged", `{}`),
 		"DELETE /v1/agents/{agent}":     forbidden("DELETE", "/v1/agents/helper", ""),
 		"POST /v1/tools":                forbidden("POST", "/v1/tools", `{"name":"forged","executor":"go:echo"}`),
@@ -191,11 +189,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"GET /api/debug/interceptor-stats":          forbidden("GET", "/api/debug/interceptor-stats", ""),
 		"GET /api/debug/interceptor/diagnostics":    forbidden("GET", "/api/debug/interceptor/diagnostics", ""),
 		"POST /api/debug/interceptor/{name}/enable": forbidden("POST", "/api/debug/interceptor/logging/enable", ""),
-		"POST /api/debug/interceptor/{name}/disable": forbidden(
-			"POST",
-			"/api/debug/interceptor/logging/disable",
-			`{"confirm":"logging"}`,
-		),
+		"POST /api/debug/interceptor/{name}/disable": forbidden("POST", "/api/debug/interceptor/logging/disable",
+			`{"confirm":"logging"}`),
 		"GET /api/dead":                     forbidden("GET", "/api/dead", ""),
 		"DELETE /api/dead":                  forbidden("DELETE", "/api/dead?all=true", ""),
 		"POST /api/dead/redrive":            forbidden("POST", "/api/dead/redrive?all=true", ""),
@@ -223,11 +218,8 @@ func (i *installation) tryCalls(t *testing.T, path, body, theirs, key string) {
 		require.NotEqual(t, theirs, r.header("Shallot-Call"))
 		if strings.Contains(strings.Join(headers, ""), "Idempotency-Key: "+key) {
 			other := strings.Replace(body, "}", ` }`, 1)
-			require.NotEqual(
-				t,
-				422,
-				ask(t, i.base, "globex", "POST", path, strings.Replace(other, canary, "other", 1), "Idempotency-Key: y"+key).status,
-			)
+			require.NotEqual(t, 422,
+				ask(t, i.base, "globex", "POST", path, strings.Replace(other, canary, "other", 1), "Idempotency-Key: y"+key).status)
 		}
 	}
 	nothing(t, ask(t, i.base, "globex", "POST", path, body, "Shallot-Tenant: acme"), 403)
@@ -258,7 +250,8 @@ func (i *installation) tryMCP(t *testing.T, v victim) {
 		}
 	}
 	bearer := apitest.TaskClient{URL: i.base, Key: "key-globex", Without: true, Caps: apitest.WithForms}
-	for _, more := range []string{"", `,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
+	for _, more := range []string{"",
+		`,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
 		a := bearer.Do(t, "tools/call", `{"name":"add","arguments":`+bigBody+`,"requestState":"`+v.state+`"`+more+`}`)
 		require.NotContains(t, a.Raw, "1001", "the other tenant's call was decided, or its result read")
 		require.NotEqual(t, v.state, a.Get("result.requestState").Str)

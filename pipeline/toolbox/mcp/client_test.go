@@ -24,7 +24,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
-const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
+const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",` +
+	`"properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
 
 // upstream is an MCP server with a tool of each kind.
 type upstream struct {
@@ -170,7 +171,7 @@ func TestMCPResults(t *testing.T) {
 			require.True(t, tool.IsNativeMCP(r.Content), "what is not text alone stays as the server gave it: %s", r.Content)
 
 			r = run(t, m, reg, "up_refuses", `{}`)
-			require.True(t, r.IsError, "contracts 13")
+			require.True(t, r.IsError)
 			require.Equal(t, "no such city", string(r.Content))
 		})
 	}
