@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,17 +166,6 @@ func (t *targets) await(ctx context.Context, o *owned, work protocol.Target) (pi
 			return pipeline.Next{}, unknownFault(o.call)
 		}
 	}
-}
-
-// reason is why a context ended, as the protocol names it.
-func reason(ctx context.Context) protocol.Why {
-	switch {
-	case errors.Is(context.Cause(ctx), errStopping):
-		return protocol.Leaving
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return protocol.Deadline
-	}
-	return protocol.Cancelled
 }
 
 // told takes a letter about the work; done means that the call is no longer at its target, or not this process's any
