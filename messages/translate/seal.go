@@ -111,7 +111,7 @@ func (p Pair) Own(body []byte, native bool) []byte {
 	return rawjson.SetField(body, at.list, list)
 }
 
-// filter edits the elements of an array and leaves out those that become nil.
+// filter edits the elements of an array and leaves out those that become nil. Where nothing changed it returns nil.
 func filter(raw []byte, edit func([]byte) []byte) (out []byte, changed bool) {
 	var kept [][]byte
 	for _, e := range rawjson.Elements(raw) {
@@ -121,7 +121,10 @@ func filter(raw []byte, edit func([]byte) []byte) (out []byte, changed bool) {
 			kept = append(kept, t)
 		}
 	}
-	return rawjson.Array(kept), changed
+	if !changed {
+		return nil, false
+	}
+	return rawjson.Array(kept), true
 }
 
 // Seal seals the signatures in a piece of a stream, or in a whole reply, of a provider that speaks the client's wire

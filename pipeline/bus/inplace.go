@@ -11,8 +11,8 @@ import (
 // inPlace runs the work of a bound call in the goroutine of the call, if this process does such work, has a slot for
 // it, and nobody waits for one. Nobody else knows of the work, and nobody goes on with it: so it needs no offer, and no
 // member that keeps what came of it. ran says whether it did; an error is why the call does not go on.
-func (t *targets) inPlace(ctx context.Context, o *owned, work protocol.Target) (next pipeline.Next, ran bool,
-	err error) {
+func (t *targets) inPlace(ctx context.Context, o *owned, work protocol.Target) (
+	next pipeline.Next, ran bool, err error) {
 	n := t.n
 	c := n.member.classes[work.Class]
 	if c == nil || !n.cfg.Fusion || !c.role.Prompt || o.durable || work.Once || !work.Fresh || ctx.Err() != nil {
@@ -27,7 +27,9 @@ func (t *targets) inPlace(ctx context.Context, o *owned, work protocol.Target) (
 	began := time.Now()
 	next = pipeline.RunTarget(ctx, c.role.Target, call, n.member.emitter(j, call))
 	took := time.Since(began)
-	call.NoteTargetTook(took)
+	facts := call.TakeTargetRun()
+	facts.Micros = took.Microseconds()
+	o.run.facts = &facts
 	t.exit(work.Class, begin)
 	var failed error
 	if call.Fault != nil {

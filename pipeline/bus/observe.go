@@ -68,9 +68,14 @@ func (o *owned) skip() pipeline.Next {
 func (x *onion) target(ctx context.Context, o *owned) (pipeline.Next, error) {
 	o.turn()
 	o.seen.first.Store(0)
-	o.run.class, o.run.member = "", ""
+	o.run.class, o.run.member, o.run.facts = "", "", nil
 	next, err := x.targets.run(ctx, o)
-	r := pipeline.TargetRun{Facts: o.call.TakeTargetRun(), Class: o.run.class, Member: o.run.member,
+	facts := o.run.facts
+	if facts == nil {
+		noted := o.call.TakeTargetRun()
+		facts = &noted
+	}
+	r := pipeline.TargetRun{Facts: *facts, Class: o.run.class, Member: o.run.member,
 		Began: o.seen.began, Elapsed: time.Since(o.seen.began), Err: err}
 	if first := o.seen.first.Load(); first != 0 {
 		r.First = time.Unix(0, first).Sub(o.seen.began)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
 // onion runs calls through their stages and targets. It is the one way of a call, bound or durable, fused or spread:
@@ -195,4 +196,15 @@ func overFault(ctx context.Context, c *messages.Call) *messages.Fault {
 func mayTryAgain(c *messages.Call) bool {
 	return c.Fault.OfTarget() && c.Fault.Code.Info().Fallback &&
 		slices.ContainsFunc(c.Slip.Frames, func(f messages.Frame) bool { return c.Slip.Stops[f.Stop].Keep })
+}
+
+// reason is why a context ended, as the protocol names it.
+func reason(ctx context.Context) protocol.Why {
+	switch {
+	case errors.Is(context.Cause(ctx), errStopping):
+		return protocol.Leaving
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return protocol.Deadline
+	}
+	return protocol.Cancelled
 }

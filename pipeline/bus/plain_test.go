@@ -35,7 +35,8 @@ func (d *diary) stage(process string) pipeline.Stage {
 func TestAPlainPhaseIsNotAsked(t *testing.T) {
 	t.Parallel()
 	w, d := newWorld(t, bus.Config{}), &diary{}
-	w.node(bus.Options{Manager: manager(t, d.stage("member")), Hosts: only("easy"), Targets: roles(pipeline.TargetFunc(echo))})
+	w.node(bus.Options{Manager: manager(t, d.stage("member")), Hosts: only("easy"),
+		Targets: roles(pipeline.TargetFunc(echo))})
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, d.stage("owner")), Hosts: nobody})
 	require.Eventually(t, func() bool {
 		d.all = nil

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,13 +26,14 @@ type targets struct {
 type target struct {
 	mu      sync.Mutex
 	offer   offer
-	payload []byte  // of a record that ended the work
-	of      uint64  // the work's number that the payload is of
-	last    uint64  // the number of the last work
-	proved  bool    // the last work proved that it did nothing
-	ran     *result // of the last work, if it must not be done twice
-	class   string  // of the last work
-	member  string  // who did it
+	payload []byte              // of a record that ended the work
+	of      uint64              // the work's number that the payload is of
+	last    uint64              // the number of the last work
+	proved  bool                // the last work proved that it did nothing
+	ran     *result             // of the last work, if it must not be done twice
+	class   string              // of the last work
+	member  string              // who did it
+	facts   *messages.TargetRun // what this process knows of it; nil: what the call notes
 }
 
 // offer is what a member gets to see of a call: the call itself where the member is this process, its wire form else.
@@ -173,17 +173,6 @@ func (t *targets) await(ctx context.Context, o *owned, work protocol.Target) (pi
 	}
 }
 
-// reason is why a context ended, as the protocol names it.
-func reason(ctx context.Context) protocol.Why {
-	switch {
-	case errors.Is(context.Cause(ctx), errStopping):
-		return protocol.Leaving
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return protocol.Deadline
-	}
-	return protocol.Cancelled
-}
-
 // told takes a letter about the work; done means that the call is no longer at its target, or not this process's any
 // more. over says why nobody waits for it any more, 0 if somebody does.
 func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l letter,
@@ -267,11 +256,12 @@ func (t *targets) classify(ctx context.Context, c *messages.Call) (string, error
 }
 
 // send carries an effect about work to a member: within this process where it does the work itself and calls are fused,
-// over NATS else.
+// or all that is to be said is that it may forget, over NATS else.
 func (t *targets) send(e *protocol.Effect) {
 	n := t.n
 	kind, class, ok := cutGroup(e.Group)
-	local := n.cfg.Fusion && (e.To == n.opts.Name || e.To == "" && n.member.serves(e.Group))
+	local := n.cfg.Fusion && (e.To == n.opts.Name || e.To == "" && n.member.serves(e.Group)) ||
+		e.Kind == protocol.Confirm && e.To == n.opts.Name
 	switch {
 	case local:
 		t.sendHere(e)

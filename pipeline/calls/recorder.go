@@ -157,7 +157,7 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 		w.story.Model = chat.ModelName(c.Request())
 	}
 	w.where = placeOf(c)
-	w.story.Steps = make([]Step, 0, 2*len(c.Slip.Stops)+2)
+	w.story.Steps = make([]Step, 0, steps(c.Slip.Stops))
 	w.request, w.reply = c.Request(), c.Reply()
 	w.explain = w.explain && (w.sampled || c.Explain)
 	w.redactor = redactorOf(c)
@@ -168,6 +168,20 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 		r.tell(r.subjects.Event("accepted", string(c.Kind)), w.story)
 	}
 	return w
+}
+
+// steps is how many steps a call has if nothing is tried again.
+func steps(stops []messages.Stop) int {
+	n := 1 // the target
+	for i := range stops {
+		if stops[i].Before {
+			n++
+		}
+		if stops[i].After {
+			n++
+		}
+	}
+	return n
 }
 
 // traceID is the id in a traceparent.

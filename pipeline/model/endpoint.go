@@ -139,8 +139,9 @@ func (e *Endpoint) run(ctx context.Context, p Provider, model string, c *message
 		limit, key = r.times.Total, "total"
 	}
 	parent := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, r.timeout("no whole reply", limit, "models.timeouts."+key)())
-	defer cancel()
+	ctx, whole := newClock(ctx)
+	defer whole.end()
+	whole.set(limit, r.timeout("no whole reply", limit, "models.timeouts."+key))
 	do := r.do
 	if r.pair.Provider == messages.EmbeddingsWire {
 		do = r.embed

@@ -15,9 +15,9 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// exchange is one request to a provider. go-openai knows the URL, the authorisation and the headers of chat completions
-// (see form) and of the list of models; the exchange puts the raw body in and keeps the raw response. So neither
-// requests nor replies pass through go-openai's structs, which would lose fields.
+// exchange is one request to a provider. go-openai knows the URL and the headers of chat completions (see form) and of
+// the list of models; the exchange puts the raw body in and keeps the raw response. So neither requests nor replies
+// pass through go-openai's structs, which would lose fields.
 type exchange struct {
 	clients
 	body   []byte

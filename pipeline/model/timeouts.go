@@ -63,12 +63,15 @@ func share(left time.Duration, standbys int, least time.Duration) (d time.Durati
 // then no standby can take over.
 func (r *run) hurry(ctx context.Context, cancel context.CancelCauseFunc) *clock {
 	k := &clock{cancel: cancel}
+	if r.Standbys == nil {
+		return k
+	}
 	deadline, bound := ctx.Deadline()
 	if !r.call.Deadline.IsZero() {
 		deadline, bound = r.call.Deadline, true
 	}
-	if !bound || r.Standbys == nil {
-		return k
+	if !bound {
+		deadline = time.Now().Add(min(r.times.Attempt, r.times.Total))
 	}
 	if d, ok := share(time.Until(deadline), r.Standbys(r.call), r.LeastShare); ok {
 		k.set(d, r.timeout("no reply", d, "its share of the call's time, as standbys are left"))

@@ -13,6 +13,7 @@ const (
 // gathered are the records of one subject that wait for the next message.
 type gathered struct {
 	data []byte
+	size int // of the last message
 	n    int
 	next time.Time // when the next message may be sent
 	late *time.Timer
@@ -31,6 +32,8 @@ func (t *Trail) Gather(subject string, data []byte) {
 	before := t.make(subject, g, g.n > 0 && len(g.data)+len(data) >= gatherBytes)
 	if g.n > 0 {
 		g.data = append(g.data, '\n')
+	} else {
+		g.data = make([]byte, 0, max(len(data), min(g.size+g.size/4, gatherBytes)))
 	}
 	g.data, g.n = append(g.data, data...), g.n+1
 	pause := time.Until(g.next)
@@ -56,7 +59,7 @@ func (t *Trail) make(subject string, g *gathered, due bool) sending {
 	if saved := r.at.Add(-gatherFree * gatherTime); g.next.Before(saved) {
 		g.next = saved
 	}
-	g.data, g.n, g.next = nil, 0, g.next.Add(gatherTime)
+	g.data, g.size, g.n, g.next = nil, len(r.data), 0, g.next.Add(gatherTime)
 	return t.begin(r)
 }
 
