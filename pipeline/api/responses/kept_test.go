@@ -382,3 +382,21 @@ func TestAnswersToOthersGoToTheProvider(t *testing.T) {
 		`"approval_request_id":"`+mine+`","approve":true}]}`))
 	isFault(t, err, messages.NotFound, "input")
 }
+
+// A provider that makes up an item cannot make a question about another call of it.
+func TestAQuestionIsAboutTheCallOfItsResponse(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	theirs := "mcpr_" + s.begun(other, "").Call + "_0_0"
+	turn, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":"x"}`))
+	require.NoError(t, err)
+	r := turn.Record(messages.NewID(), time.Now().Unix())
+	forged := strings.Replace(string(reply("x")), "msg_of_x", theirs, 1)
+	r.Response = r.Shape([]byte(strings.Replace(forged, `"type":"message"`, `"type":"mcp_approval_request"`, 1)), true)
+	require.NoError(t, s.Save(t.Context(), ann, r, nil))
+	_, err = s.Item(t.Context(), ann, theirs)
+	require.NoError(t, err, "the item is there")
+	_, err = s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":[{"type":"mcp_approval_response",`+
+		`"approval_request_id":"`+theirs+`","approve":true}]}`))
+	isFault(t, err, messages.NotFound, "input")
+}
