@@ -33,7 +33,7 @@ const (
 const trimTime = 5 * time.Minute
 
 // lookEach is after how many written bytes somebody should look whether the room is full.
-const lookEach = 16 << 20
+const lookEach = 4 << 20
 
 // room counts what this process writes.
 type room struct {
