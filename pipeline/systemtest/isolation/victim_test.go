@@ -153,16 +153,8 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 		require.Contains(t, ask(t, i.base, acme, "GET", path, "").body, canary, path)
 	}
 	require.Equal(t, "working", apitest.TaskClient{URL: i.base, Key: "key-acme"}.Get(t, v.task).Get("status").Str)
-	r := ask(
-		t,
-		i.base,
-		acme,
-		"POST",
-		"/mcp",
-		`{"jsonrpc":"2.0","id":1,"method":"ping"}`,
-		"Accept: application/json, text/event-stream",
-		"Mcp-Session-Id: "+v.session,
-	)
+	r := ask(t, i.base, acme, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		"Accept: application/json, text/event-stream", "Mcp-Session-Id: "+v.session)
 	require.Equal(t, 200, r.status, r)
 	r = ask(t, i.base, "op", "GET", "/v1/tools", "")
 	require.True(t, gjson.Get(r.body, `data.#(function.name=="keep")`).Exists())
