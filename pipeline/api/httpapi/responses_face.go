@@ -95,10 +95,10 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, r
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	c, err := pending.Wait(ctx, nil)
-	if errors.Is(err, pipeline.ErrHeld) {
-		if held := a.Held(ctx); held != nil {
-			c, err = held, nil
-		}
+	if errors.Is(err, pipeline.ErrHeld) && a.turn.Store && s.Responses.Asks != nil &&
+		s.Responses.Begin(ctx, a.o, a.rec) == nil {
+		s.awaitResponse(w, r, a.o, a.rec)
+		return
 	}
 	if err != nil {
 		s.notEnded(w, r, pending, err)

@@ -120,8 +120,10 @@ func TestOnlyTheKeyThatMadeAResponseSeesIt(t *testing.T) {
 		for _, more := range []string{`"input":"x","previous_response_id":"` + id + `"`,
 			`"input":"x","conversation":"` + talk + `"`, `"input":[{"type":"item_reference","id":"msg_theirs"}]`,
 			`"input":[{"id":"in_` + id + `_0"}]`} {
-			res := two.Do(t, "POST", "/v1/responses", `{"model":"m1",`+more+`}`, who)
-			require.Equal(t, 404, res.StatusCode, res.Body)
+			for _, path := range []string{"", "/input_tokens", "/compact"} {
+				res := two.Do(t, "POST", "/v1/responses"+path, `{"model":"m1",`+more+`}`, who)
+				require.Equal(t, 404, res.StatusCode, res.Body)
+			}
 		}
 	}
 	require.Equal(t, 200, one.Do(t, "GET", "/v1/responses/"+id, "", asA1).StatusCode)

@@ -3,6 +3,7 @@ package responses
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/messages/view"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
@@ -145,7 +147,7 @@ func (k *Kept) answers(ctx context.Context, o Owner, input [][]byte) (out []Answ
 		}
 		a.Approve = string(approve) == "true"
 		a.Reason, _ = rawjson.FieldString(item, "reason")
-		if _, err := k.Item(ctx, o, id); err != nil {
+		if err := k.asked(ctx, o, a); err != nil {
 			return nil, at(err, "input")
 		}
 		if len(out) > 0 && out[0].Call != a.Call {
@@ -155,6 +157,23 @@ func (k *Kept) answers(ctx context.Context, o Owner, input [][]byte) (out []Answ
 	}
 	slices.Reverse(out)
 	return out, nil
+}
+
+// asked is nil if a response of the owner has asked the question, about its own call.
+func (k *Kept) asked(ctx context.Context, o Owner, a Answer) error {
+	var p place
+	_, err := k.get(ctx, o.key("item", a.Request), &p)
+	if errors.Is(err, pipeline.ErrNotFound) {
+		return missing("item", a.Request)
+	}
+	if err != nil {
+		return fault(err)
+	}
+	r, _, err := k.Load(ctx, o, p.Response)
+	if err == nil && r.Call != a.Call {
+		err = missing("item", a.Request)
+	}
+	return err
 }
 
 // Held is the end of a response whose call waits for a person, with what was shown of it until then; nil if it does not

@@ -118,15 +118,12 @@ func TestRequestsThatMeanNothingAreRefused(t *testing.T) {
 func TestLargeResponsesAreKeptInParts(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	var b strings.Builder
-	for i := range 400_000 {
-		fmt.Fprintf(&b, "%x", i*2654435761)
-	}
-	id := s.turn(ann, `{"model":"m1","input":"`+b.String()+`"}`, "y")
-	require.Greater(t, len(s.keys()), 5)
+	body := noise(1 << 20)
+	id := s.turn(ann, `{"model":"m1","input":"`+body+`"}`, "y")
+	require.GreaterOrEqual(t, len(s.keys()), 5, "its place, its events, two parts and their head")
 	r, err := s.second.Look(t.Context(), ann, id)
 	require.NoError(t, err)
-	require.Equal(t, b.String(), gjson.GetBytes(r.Input[0], "content.0.text").Str)
+	require.Equal(t, body, gjson.GetBytes(r.Input[0], "content.0.text").Str)
 	require.NoError(t, s.Delete(t.Context(), ann, id))
 	for _, key := range s.keys() {
 		require.NotContains(t, key, ".part.")
@@ -380,5 +377,23 @@ func TestAnswersToOthersGoToTheProvider(t *testing.T) {
 	mine := "mcpr_" + messages.NewID() + "_1_0"
 	_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":[{"type":"mcp_approval_response",`+
 		`"approval_request_id":"`+mine+`","approve":true}]}`))
+	isFault(t, err, messages.NotFound, "input")
+}
+
+// A provider that makes up an item cannot make a question about another call of it.
+func TestAQuestionIsAboutTheCallOfItsResponse(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	theirs := "mcpr_" + s.begun(other, "").Call + "_0_0"
+	turn, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":"x"}`))
+	require.NoError(t, err)
+	r := turn.Record(messages.NewID(), time.Now().Unix())
+	forged := strings.Replace(string(reply("x")), "msg_of_x", theirs, 1)
+	r.Response = r.Shape([]byte(strings.Replace(forged, `"type":"message"`, `"type":"mcp_approval_request"`, 1)), true)
+	require.NoError(t, s.Save(t.Context(), ann, r, nil))
+	_, err = s.Item(t.Context(), ann, theirs)
+	require.NoError(t, err, "the item is there")
+	_, err = s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":[{"type":"mcp_approval_response",`+
+		`"approval_request_id":"`+theirs+`","approve":true}]}`))
 	isFault(t, err, messages.NotFound, "input")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The room for responses is one for all tenants. Before it is full, those who have most give way: each loses its own
@@ -28,8 +29,11 @@ const (
 	trimTo = 5
 )
 
+// trimTime bounds one trimming. What it does not manage is left to the next.
+const trimTime = 5 * time.Minute
+
 // lookEach is after how many written bytes somebody should look whether the room is full.
-const lookEach = 16 << 20
+const lookEach = 4 << 20
 
 // room counts what this process writes.
 type room struct {
@@ -60,6 +64,8 @@ func (k *Kept) Trim(ctx context.Context) (int, error) {
 	if !ok {
 		return 0, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, trimTime)
+	defer cancel()
 	used, most, err := sized.Size(ctx)
 	if err != nil || most == 0 || used <= most/8*trimAt {
 		return 0, err

@@ -110,7 +110,7 @@ func TestATenantThatFillsTheRoomMakesItItself(t *testing.T) {
 func TestWhoWritesMuchLooksForRoom(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	body := noise(2 << 20)
+	body := noise(512 << 10)
 	for n := 0; ; n++ {
 		select {
 		case <-s.Filling():

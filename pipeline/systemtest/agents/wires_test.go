@@ -119,3 +119,41 @@ func TestARunAsksAClientOfTheResponsesAPI(t *testing.T) {
 		})
 	}
 }
+
+// A batch may be answered one by one, and a run may ask again; what the client has not answered is asked in each response.
+func TestARunAsksAsOftenAsItMust(t *testing.T) {
+	t.Parallel()
+	i, ran := newInstallation(t, func(request []byte) ([]map[string]any, string) {
+		switch strings.Count(string(request), `"role":"tool"`) {
+		case 0:
+			return []map[string]any{call("a", "pay", `{"amount":50}`), call("b", "pay", `{"amount":60}`)}, ""
+		case 2:
+			return []map[string]any{call("c", "pay", `{"amount":70}`)}, ""
+		}
+		return nil, "all paid"
+	})
+	status, body := i.do("POST", "/v1/responses", `{"model":"agent/clerk","input":"go"}`)
+	require.Equal(t, 200, status, body)
+	first := gjson.Get(body, "output.0.id").Str
+	for _, asked := range [][]string{{"50", "60"}, {"60"}, {"70"}} {
+		asks := gjson.Get(body, "output").Array()
+		require.Len(t, asks, len(asked), body)
+		for n, ask := range asks {
+			require.Equal(t, "mcp_approval_request", ask.Get("type").Str)
+			require.Equal(t, asked[n], gjson.Get(ask.Get("arguments").Str, "amount").Raw)
+		}
+		status, body = i.do("POST", "/v1/responses", `{"model":"agent/clerk","previous_response_id":"`+
+			gjson.Get(body, "id").Str+`","input":[{"type":"mcp_approval_response","approve":true,"approval_request_id":"`+
+			asks[0].Get("id").Str+`"}]}`)
+		require.Equal(t, 200, status, body)
+	}
+	require.Equal(t, "all paid", gjson.Get(body, "output.0.content.0.text").Str, body)
+	require.Len(t, ran.all(), 3)
+	last := gjson.Get(body, "id").Str
+	_, items := i.do("GET", "/v1/responses/"+last+"/input_items", "")
+	require.Equal(t, "mcp_approval_response", gjson.Get(items, "data.0.type").Str)
+	status, body = i.do("POST", "/v1/responses", `{"model":"agent/clerk","previous_response_id":"`+last+
+		`","input":[{"type":"mcp_approval_response","approve":true,"approval_request_id":"`+first+`"},`+
+		`{"type":"mcp_approval_response","approve":true,"approval_request_id":"mcpr_01a20355-f539-7165-8f6b-dcef3ed00ee2_1_0"}]}`)
+	require.Equal(t, 404, status, body)
+}

@@ -67,8 +67,13 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 	require.Equal(t, all, events(c.http("GET", path+"?stream=true", "").body), "the full replay stays")
 	now := c.http("GET", path, "")
 	require.Equal(t, before, gjson.GetBytes(now.body, "previous_response_id").Str)
-	next := c.http("POST", other+"/v1/responses", `{"model":"demo/echo","input":"after","previous_response_id":"`+id+`"}`)
-	require.Equal(t, 200, next.status, string(next.body))
+	item := gjson.GetBytes(first.body, "output.0.id").Str
+	for _, more := range []string{`"input":"after","previous_response_id":"` + id + `"`,
+		`"input":[{"type":"item_reference","id":"` + item + `"},{"role":"user","content":"after"}]`} {
+		next := c.http("POST", other+"/v1/responses", `{"model":"demo/echo",`+more+`}`)
+		require.Equal(t, 200, next.status, string(next.body))
+		require.Equal(t, "after", gjson.GetBytes(next.body, "output.0.content.0.text").Str)
+	}
 }
 
 // The gateway of a background response is killed, and nobody asks for the response: its end is kept all the same. The
