@@ -69,8 +69,10 @@ func (h *Host) measure() error {
 	}
 	return h.telemetry.Watch(telemetry.Process{
 		Stages: func() (out []telemetry.StageState) {
+			asked := h.Node.Asked()
 			for _, s := range h.Manager.Stages("") {
-				out = append(out, telemetry.StageState{Kind: s.Kind, Stage: s.Name, On: s.Enabled()})
+				out = append(out, telemetry.StageState{Kind: s.Kind, Stage: s.Name, On: s.Enabled(),
+					Asked: int64(asked[string(s.Kind)+"/"+s.Name])})
 			}
 			return out
 		},

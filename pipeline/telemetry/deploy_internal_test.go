@@ -21,7 +21,7 @@ func everything(t *testing.T) string {
 	m := measured(t)
 	one := func() int64 { return 1 }
 	require.NoError(t, m.Watch(Process{
-		Stages:     func() []StageState { return []StageState{{messages.Model, "audit", true}} },
+		Stages:     func() []StageState { return []StageState{{messages.Model, "audit", true, 1}} },
 		Queues:     func() []QueueState { return []QueueState{{Queue: "model-openai", Waiting: 1}} },
 		Classes:    func() []ClassState { return []ClassState{{Kind: messages.Model, Class: "openai", Slots: 1}} },
 		Connected:  func() bool { return true },

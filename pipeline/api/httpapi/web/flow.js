@@ -179,7 +179,7 @@ function fill(s) {
     mean = i.invocationCount ? 1000 * i.avgDurationMs : null;
   put(cell(r, "mid"), time(mid ?? (mean == null ? null : Math.round(mean))));
   put(cell(r, "slow"), time(quantile(key, 0.95)));
-  put(cell(r, "wait"), time(quantile(key, 0.5, "waited")));
+  drawWait(cell(r, "wait"), time(quantile(key, 0.5, "waited")), sum(p => p.asked?.[key] || 0), "asked now");
   put(cell(r, "errors"), i.errorCount || "");
   cell(r, "errors").classList.toggle("bad", !!i.errorCount);
   cell(r, "errors").title = i.lastError
@@ -207,6 +207,16 @@ function drawRate(where, key, count) {
 }
 const spark = () => svg("svg", {viewBox: "0 0 60 18", class: "spark", "aria-hidden": "true"}, svg("polyline", {}));
 
+// sum adds up what each process says.
+const sum = of => stats.processes.reduce((n, p) => n + of(p), 0);
+
+// drawWait shows how long calls waited, and how many do now.
+function drawWait(where, waited, now, what) {
+  if (!where.firstChild) where.append(el("span", {}), el("small", {}));
+  put(where.firstChild, waited);
+  put(where.lastChild, now ? `${now.toLocaleString("en")} ${what}` : "");
+}
+
 function fillTarget() {
   const r = $("end-target"),
     key = kind + "/";
@@ -217,8 +227,9 @@ function fillTarget() {
       .filter(t => t.startsWith(key))
       .map(t => t.slice(key.length)),
   );
-  const pending = queues.reduce((n, q) => n + q.pending, 0),
-    working = queues.reduce((n, q) => n + q.ackPending, 0);
+  const room = what => sum(p => (p.capacity || []).filter(c => c.kind === kind).reduce((n, c) => n + c[what], 0));
+  const pending = queues.reduce((n, q) => n + q.pending, 0) + room("waiting") + room("queued"),
+    working = room("busy");
   put(
     r.querySelector("small"),
     names.size ? [...names].join(", ") : kind === "agent" ? "runs of agents" : "nobody serves it",
@@ -226,7 +237,7 @@ function fillTarget() {
   put(cell(r, "rate"), pending || working ? `${pending} waiting, ${working} in work` : "nothing waits");
   put(cell(r, "mid"), time(quantile(key, 0.5)));
   put(cell(r, "slow"), time(quantile(key, 0.95)));
-  put(cell(r, "wait"), time(quantile(key, 0.5, "waited")));
+  drawWait(cell(r, "wait"), time(quantile(key, 0.5, "waited")), 0, "");
   put(cell(r, "served"), stats.processes.filter(p => (p.targets || []).some(t => t.startsWith(key))).length || "");
 }
 
