@@ -44,7 +44,8 @@ func everything(t *testing.T) string {
 	w.Target(c, pipeline.TargetRun{Class: "mcp-files"})
 	_, done := m.Request(request(t))
 	done("/v1/tools", 500)
-	m.Served("tools/list", "", "", 1)
+	_, served := m.Served("tools/list", messages.Trace{})
+	served("", "")
 	return scrape(t, m)
 }
 
