@@ -174,12 +174,13 @@ function fill(s) {
   r.classList.toggle("off", !s.enabled);
   const b = $(`switch-${kind}-${s.stage}`);
   b.setAttribute("aria-checked", s.enabled);
-  drawRate(cell(r, "rate"), key, i.invocationCount || 0);
+  const asked = sum(p => p.asked?.[key] || 0);
+  drawRate(cell(r, "rate"), key, i.invocationCount || 0, asked);
   const mid = quantile(key, 0.5),
     mean = i.invocationCount ? 1000 * i.avgDurationMs : null;
   put(cell(r, "mid"), time(mid ?? (mean == null ? null : Math.round(mean))));
   put(cell(r, "slow"), time(quantile(key, 0.95)));
-  drawWait(cell(r, "wait"), time(quantile(key, 0.5, "waited")), sum(p => p.asked?.[key] || 0), "asked now");
+  put(cell(r, "wait"), time(quantile(key, 0.5, "waited")));
   put(cell(r, "errors"), i.errorCount || "");
   cell(r, "errors").classList.toggle("bad", !!i.errorCount);
   cell(r, "errors").title = i.lastError
@@ -190,8 +191,8 @@ function fill(s) {
   cell(r, "served").classList.toggle("bad", !served);
 }
 
-// drawRate shows how often in a second, the line of that, and how often at all.
-function drawRate(where, key, count) {
+// drawRate shows how often in a second, the line of that, how often at all, and how many calls wait for an answer now.
+function drawRate(where, key, count, asked) {
   const {line, now} = rates(key);
   if (!where.firstChild) where.append(spark(), el("b", {}), el("small", {}));
   const [s, b, small] = where.children;
@@ -203,19 +204,13 @@ function drawRate(where, key, count) {
       .join(" "),
   );
   put(b, now >= 10 ? now.toFixed(0) : now > 0 ? now.toFixed(1) : "0");
-  put(small, count.toLocaleString("en") + (count === 1 ? " call" : " calls"));
+  const all = count.toLocaleString("en") + (count === 1 ? " call" : " calls");
+  put(small, asked ? `${all}, ${asked.toLocaleString("en")} now` : all);
 }
 const spark = () => svg("svg", {viewBox: "0 0 60 18", class: "spark", "aria-hidden": "true"}, svg("polyline", {}));
 
 // sum adds up what each process says.
 const sum = of => stats.processes.reduce((n, p) => n + of(p), 0);
-
-// drawWait shows how long calls waited, and how many do now.
-function drawWait(where, waited, now, what) {
-  if (!where.firstChild) where.append(el("span", {}), el("small", {}));
-  put(where.firstChild, waited);
-  put(where.lastChild, now ? `${now.toLocaleString("en")} ${what}` : "");
-}
 
 function fillTarget() {
   const r = $("end-target"),
@@ -237,7 +232,7 @@ function fillTarget() {
   put(cell(r, "rate"), pending || working ? `${pending} waiting, ${working} in work` : "nothing waits");
   put(cell(r, "mid"), time(quantile(key, 0.5)));
   put(cell(r, "slow"), time(quantile(key, 0.95)));
-  drawWait(cell(r, "wait"), time(quantile(key, 0.5, "waited")), 0, "");
+  put(cell(r, "wait"), time(quantile(key, 0.5, "waited")));
   put(cell(r, "served"), stats.processes.filter(p => (p.targets || []).some(t => t.startsWith(key))).length || "");
 }
 
