@@ -31,7 +31,7 @@ func service[T any](t *testing.T, c *cluster, subject string) []T {
 	}
 }
 
-// TestMicro shows the installation as tools of the service protocol see it (nats.md E 1.2).
+// TestMicro shows the installation as tools of the service protocol see it.
 func TestMicro(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
