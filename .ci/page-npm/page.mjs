@@ -202,6 +202,15 @@ async function tools() {
   await $("#tool-out pre", { hasText: "9007199254740994" }).waitFor();
   await clean("tools");
   await shot("tools");
+  // What is in work at the target is shown while it is.
+  const slow = send("/v1/tools/slow/call", '{"ms":6000}');
+  await tab("flow");
+  await $("#kind-tool").click();
+  await $("#end-target .rate", { hasText: "1 in work" }).waitFor();
+  assert.equal((await slow).status, 200);
+  await $("#end-target .rate", { hasText: "nothing waits" }).waitFor();
+  await $("#kind-model").click();
+  await stage("logging").waitFor();
 }
 
 async function decides() {

@@ -68,7 +68,7 @@ func runMCP(ctx context.Context, f *serveFlags, in io.ReadCloser, out io.WriteCl
 		Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, // the person at the client started this process
 		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator},
 		Alone:   true,
-		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Log: log,
+		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Measure: h.MCPServed, Log: log,
 	})
 	if err == nil {
 		err = server.ServeStdio(ctx, in, out, int(o.loaded.HTTP.BodyLimit))

@@ -1,6 +1,8 @@
 package bus_test
 
 import (
+	"context"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -84,4 +86,37 @@ func TestADeletedSwitchIsTheDefaultEverywhere(t *testing.T) {
 	enabled("on", false)
 	require.NoError(t, kv.Delete(t.Context(), "stage.model.OnStage.enabled"))
 	enabled("on", true)
+}
+
+// What waits for a stage is known where the calls are, by the name of the stage, while no answer has come.
+func TestTheBacklogOfAStageIsKnownWhileItWorks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	release := make(chan struct{})
+	slow := through("slow_one", 10)
+	slow.Before = func(ctx context.Context, _ *messages.Call) (pipeline.Verdict, error) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return pipeline.Continue(), nil
+	}
+	w.node(bus.Options{Manager: manager(t, slow), StageSlots: 1})
+	owner := w.node(bus.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)),
+		Manager: manager(t, slow)})
+	var calls []pipeline.Pending
+	for range 3 {
+		calls = append(calls, accept(t, owner, chatRequest()))
+	}
+	require.Eventually(t, func() bool { return owner.Asked()["model/slow_one"] == 3 }, 20*time.Second, time.Millisecond)
+	raw, err := owner.Diagnostics(t.Context())
+	require.NoError(t, err)
+	text, err := json.Marshal(raw)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"asked":{"model/slow_one":3}`)
+	close(release)
+	for _, c := range calls {
+		require.Nil(t, wait(t, c).Fault)
+	}
+	require.Empty(t, owner.Asked())
 }

@@ -24,6 +24,8 @@ type nodeReport struct {
 	LastNs  int64                     `json:"lastNs"`
 	Hosts   []string                  `json:"hosts"` // kind/stage that it serves
 	Targets []string                  `json:"targets"`
+	Asked   map[string]int            `json:"asked"`    // questions without an answer, by kind/stage that was asked
+	Room    []Capacity                `json:"capacity"` // of targets
 	Entry   bool                      `json:"entry"`
 	Held    int                       `json:"held"`
 	Late    int64                     `json:"lateHops"` // questions that were read too late
@@ -46,6 +48,7 @@ func (n *Node) ownReport(ctx context.Context) nodeReport {
 			r.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
 		}
 	}
+	r.Asked, r.Room = n.Asked(), n.Capacity()
 	for _, t := range n.opts.Targets {
 		r.Targets = append(r.Targets, string(t.Kind)+"/"+t.Class)
 	}

@@ -1,6 +1,11 @@
 package bus
 
-import "context"
+import (
+	"context"
+	"strings"
+
+	"github.com/shallot-nats/shallot/messages"
+)
 
 // Counters are what this process has counted since its start, and what it knows at the moment.
 type Counters struct {
@@ -18,6 +23,24 @@ func (n *Node) Counters() Counters {
 	n.durable.held.mu.Unlock()
 	return Counters{Dead: n.stats.dead.Load(), Late: n.stats.late.Load(), HandedBack: n.stats.handedBack.Load(),
 		Refused: n.guard.refused.Load(), Parked: int64(held)}
+}
+
+// Asked counts the questions of this process's calls that have no answer yet, by <kind>/<stage>: what waits for the
+// stage, and what it works on.
+func (n *Node) Asked() map[string]int {
+	out := map[string]int{}
+	n.owner.Lock()
+	defer n.owner.Unlock()
+	for _, o := range n.onion.hops.open {
+		t := strings.Split(o.ask.subject, ".") // ... hop.<kind>.<phase>.<stage>
+		if len(t) < 3 {
+			continue
+		}
+		if stage, ok := messages.Untoken(t[len(t)-1]); ok {
+			out[t[len(t)-3]+"/"+stage]++
+		}
+	}
+	return out
 }
 
 // QueueState is how full a queue of stored calls is.

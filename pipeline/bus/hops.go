@@ -125,7 +125,7 @@ func (h *hops) here(ctx context.Context, o *owned, s pipeline.Stage) (
 		}
 	}
 	next, r, gone = pipeline.StepPresent(ctx, s, o.call)
-	h.n.stats.step(endpointOf(s.Kind, r.Phase, s.Name), r.Took, r.Err)
+	h.n.stepHere(s, r)
 	return next, r, gone, nil
 }
 

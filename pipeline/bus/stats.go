@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,13 +47,13 @@ func (s *nodeStats) endpoint(name string, e micro.EndpointInfo) {
 	}
 }
 
-// step counts one run of an endpoint.
-func (s *nodeStats) step(name string, took time.Duration, err error) {
+// step counts one run of an endpoint. It reports false for one that is not registered.
+func (s *nodeStats) step(name string, took time.Duration, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.endpoints[name]
 	if e == nil {
-		return
+		return false
 	}
 	e.requests++
 	e.took += took
@@ -60,6 +61,26 @@ func (s *nodeStats) step(name string, took time.Duration, err error) {
 		e.errors++
 		e.lastError = err.Error()
 	}
+	return true
+}
+
+// phaseEndpoint is a phase of a stage for who lists endpoints.
+func (n *Node) phaseEndpoint(s pipeline.Stage, phase messages.Phase) micro.EndpointInfo {
+	return micro.EndpointInfo{Subject: n.subj.Hop(s.Kind, phase, s.Name), QueueGroup: s.Name, Metadata: map[string]string{
+		"kind": string(s.Kind), "stage": s.Name, "phase": string(phase), "order": strconv.Itoa(s.Order)}}
+}
+
+// stepHere counts a phase that the owner of a call ran itself. A process that does not serve the stage has an endpoint
+// for it from then on, so that the counts of an installation add up.
+func (n *Node) stepHere(s pipeline.Stage, r pipeline.Report) {
+	name := endpointOf(s.Kind, r.Phase, s.Name)
+	if n.stats.step(name, r.Took, r.Err) {
+		return
+	}
+	e := n.phaseEndpoint(s, r.Phase)
+	e.Metadata["served"] = "false" // questions go to others
+	n.stats.endpoint(name, e)
+	n.stats.step(name, r.Took, r.Err)
 }
 
 // endpointOf names the endpoint of a stage's phase.

@@ -122,14 +122,14 @@ func many(use, short, done, method, path string) *cobra.Command {
 		for _, number := range args {
 			v, err := k.ask(c.Context(), method, "/api/dead/"+url.PathEscape(number)+path, nil, nil)
 			if err != nil {
-				return errors.Join(sum.end(k), fmt.Errorf("letter %s: %w", number, err))
+				return sum.cut(k, fmt.Errorf("letter %s: %w", number, err))
 			}
 			sum.take(v)
 		}
 		for more := len(args) == 0; more; {
 			v, err := k.ask(c.Context(), method, "/api/dead"+path, q, nil)
 			if err != nil {
-				return errors.Join(sum.end(k), err)
+				return sum.cut(k, err)
 			}
 			sum.take(v)
 			more = v.Get("next").Exists()
@@ -158,6 +158,14 @@ func (d *deeds) take(v gjson.Result) {
 		d.Not = append(d.Not, json.RawMessage(one.Raw))
 	}
 	d.progress.say("%d %s, %d refused", len(d.Done), d.name, len(d.Not))
+}
+
+// cut ends before all was done: what was done is shown.
+func (d *deeds) cut(k *client, err error) error {
+	if len(d.Done)+len(d.Not) > 0 {
+		err = errors.Join(err, d.end(k))
+	}
+	return err
 }
 
 func (d *deeds) end(k *client) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -88,7 +89,8 @@ func statusCommand() *cobra.Command {
 				whole := gjson.Parse(`{"ready":` + v.Raw + `,"diagnostics":` + d.Raw + `}`)
 				return errors.Join(k.show(c, whole, nil), notReady)
 			}
-			err = errors.Join(checks(v).print(c.OutOrStdout()), blank(c), processes(d).print(c.OutOrStdout()))
+			err = errors.Join(checks(v).print(c.OutOrStdout()), blank(c), processes(d).print(c.OutOrStdout()), blank(c),
+				backlog(d).print(c.OutOrStdout()))
 			if n := d.Get("deadLetters").Int(); n > 0 {
 				fmt.Fprintf(c.OutOrStdout(), "\n%d dead letters; see gateway dead\n", n)
 			}
@@ -108,8 +110,38 @@ func processes(d gjson.Result) table {
 		for _, one := range p.Get("targets").Array() {
 			targets = append(targets, one.Str)
 		}
-		t.add(p.Get("id").Str, p.Get("name").Str, word(p.Get("entry").Bool(), "yes", "no"), p.Get("hosts.#").Raw,
-			or(strings.Join(targets, " "), "-"), p.Get("held").Raw)
+		t.add(p.Get("id").Str, p.Get("name").Str, word(p.Get("entry").Bool(), "yes", "no"),
+			fmt.Sprint(len(p.Get("hosts").Array())), or(strings.Join(targets, " "), "-"), p.Get("held").Raw)
+	}
+	return t
+}
+
+// backlog is what is done and what waits at each class of targets: for a slot of a worker, in line at the owners of the
+// calls, and in the store.
+func backlog(d gjson.Result) table {
+	t := table{heads: "target,in work,free,waits,in line,stored", none: "no process serves a target"}
+	type class struct{ busy, free, queued, line, stored int64 }
+	sums, names := map[string]*class{}, []string{}
+	at := func(name string) *class {
+		if sums[name] == nil {
+			sums[name], names = &class{}, append(names, name)
+		}
+		return sums[name]
+	}
+	for _, one := range d.Get("processes.#.capacity|@flatten").Array() {
+		s := at(one.Get("kind").Str + "/" + one.Get("class").Str)
+		s.busy, s.free = s.busy+one.Get("busy").Int(), s.free+one.Get("free").Int()
+		s.queued, s.line = s.queued+one.Get("queued").Int(), s.line+one.Get("waiting").Int()
+	}
+	for _, q := range d.Get("queues").Array() {
+		if n := q.Get("pending").Int(); n > 0 {
+			at(strings.Replace(q.Get("consumer").Str, "-", "/", 1)).stored += n
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		s := sums[name]
+		t.add(name, fmt.Sprint(s.busy), fmt.Sprint(s.free), fmt.Sprint(s.queued), fmt.Sprint(s.line), fmt.Sprint(s.stored))
 	}
 	return t
 }
@@ -124,7 +156,10 @@ func healthCommand() *cobra.Command {
 				for _, one := range v.Get("checks.#(ok==false)#").Array() {
 					why = append(why, one.Get("name").Str+": "+one.Get("reason").Str)
 				}
-				return fmt.Errorf("%w: %s", err, strings.Join(why, "; "))
+				if len(why) > 0 {
+					err = fmt.Errorf("%w: %s", err, strings.Join(why, "; "))
+				}
+				return err
 			}
 			return k.show(c, v, func(v gjson.Result) table { return table{none: v.Get("status").Str} })
 		})
@@ -148,16 +183,18 @@ func stats() *cobra.Command {
 func stages() *cobra.Command {
 	c := get("stages", "Show the stages in their order, and switch them", "/api/debug/interceptor/diagnostics",
 		func(v gjson.Result) table {
-			t := table{heads: "kind,order,stage,tier,state,processes", none: "no stages"}
+			t := table{heads: "kind,order,stage,tier,state,processes,asked", none: "no stages"}
 			for _, s := range v.Get("stages").Array() {
 				id, n := s.Get("type").Str+"/"+s.Get("stage").Str, 0
-				for _, p := range v.Get("processes.#.hosts").Array() {
-					for _, host := range p.Array() {
+				var asked int64
+				for _, p := range v.Get("processes").Array() {
+					for _, host := range p.Get("hosts").Array() {
 						n += len(word(host.Str == id, "1", ""))
 					}
+					asked += p.Get("asked").Map()[id].Int()
 				}
 				t.add(s.Get("type").Str, s.Get("order").Raw, s.Get("stage").Str, s.Get("tier").Str,
-					word(s.Get("enabled").Bool(), "on", "off"), fmt.Sprint(n))
+					word(s.Get("enabled").Bool(), "on", "off"), fmt.Sprint(n), fmt.Sprint(asked))
 			}
 			return t
 		})
@@ -169,9 +206,15 @@ func stages() *cobra.Command {
 				if confirm != "" {
 					q.Set("confirm", confirm)
 				}
-				v, err := k.ask(c.Context(), http.MethodPost, "/api/debug/interceptor/"+url.PathEscape(args[0])+"/"+path, q, nil)
-				if err != nil {
+				at := "/api/debug/interceptor/" + url.PathEscape(args[0]) + "/" + path
+				status, v, err := k.answer(c.Context(), http.MethodPost, at, q, nil)
+				switch {
+				case err != nil:
 					return err
+				case status == http.StatusConflict && confirm == "":
+					return fmt.Errorf("%w; add --confirm %s", refusedBy(status, v), args[0])
+				case status >= http.StatusBadRequest:
+					return refusedBy(status, v)
 				}
 				return k.show(c, v, func(v gjson.Result) table {
 					t := table{heads: "kind,stage,state"}

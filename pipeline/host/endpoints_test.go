@@ -189,3 +189,30 @@ func TestTheFiltersOfAListAreThoseThatItsFormNames(t *testing.T) {
 	}
 	require.ElementsMatch(t, strings.Split(known, ", "), named)
 }
+
+func TestWithoutBareSubjectsOnlyThoseOfTenantsAreServed(t *testing.T) {
+	t.Parallel()
+	h := started(t, "version: 1\nnats: {bare-subjects: false}\n")
+	client, err := nats.Connect(h.URL)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	m, err := client.Request("$SRV.INFO.shallot", nil, 20*time.Second)
+	require.NoError(t, err)
+	var info micro.Info
+	require.NoError(t, json.Unmarshal(m.Data, &info))
+	tenants := 0
+	for _, e := range info.Endpoints {
+		own, ok := strings.CutPrefix(e.Subject, "shallot.v1.tenant.*.")
+		if !ok {
+			continue
+		}
+		tenants++
+		require.Empty(t, e.Metadata["tenant_subject"], e.Name)
+		_, err := client.Request("shallot.v1."+strings.ReplaceAll(own, "*", "x"), nil, 20*time.Second)
+		require.ErrorIs(t, err, nats.ErrNoResponders, e.Name)
+	}
+	require.Equal(t, len(faces)-len([]string{"echo", "cancel", "stats", "diagnostics", "enable", "disable"}), tenants)
+	m, err = client.Request("shallot.v1.tenant.acme.model.request", []byte(hello), 20*time.Second)
+	require.NoError(t, err)
+	require.Contains(t, string(m.Data), "choices")
+}

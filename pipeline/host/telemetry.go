@@ -69,8 +69,10 @@ func (h *Host) measure() error {
 	}
 	return h.telemetry.Watch(telemetry.Process{
 		Stages: func() (out []telemetry.StageState) {
+			asked := h.Node.Asked()
 			for _, s := range h.Manager.Stages("") {
-				out = append(out, telemetry.StageState{Kind: s.Kind, Stage: s.Name, On: s.Enabled()})
+				out = append(out, telemetry.StageState{Kind: s.Kind, Stage: s.Name, On: s.Enabled(),
+					Asked: int64(asked[string(s.Kind)+"/"+s.Name])})
 			}
 			return out
 		},
@@ -116,7 +118,7 @@ func (h *Host) Telemetry() *telemetry.Telemetry { return h.telemetry }
 // Metrics serves /metrics; nil where that is off.
 func (h *Host) Metrics() http.Handler { return h.telemetry.Page() }
 
-// MCPServed measures a request of an MCP client.
-func (h *Host) MCPServed(method, tool, fault string, took time.Duration) {
-	h.telemetry.Served(method, tool, fault, took)
+// MCPServed measures a request of an MCP client; see [telemetry.Telemetry.Served].
+func (h *Host) MCPServed(method string, caller messages.Trace) (messages.Trace, func(tool, fault string)) {
+	return h.telemetry.Served(method, caller)
 }

@@ -21,7 +21,7 @@ func everything(t *testing.T) string {
 	m := measured(t)
 	one := func() int64 { return 1 }
 	require.NoError(t, m.Watch(Process{
-		Stages:     func() []StageState { return []StageState{{messages.Model, "audit", true}} },
+		Stages:     func() []StageState { return []StageState{{messages.Model, "audit", true, 1}} },
 		Queues:     func() []QueueState { return []QueueState{{Queue: "model-openai", Waiting: 1}} },
 		Classes:    func() []ClassState { return []ClassState{{Kind: messages.Model, Class: "openai", Slots: 1}} },
 		Connected:  func() bool { return true },
@@ -44,7 +44,8 @@ func everything(t *testing.T) string {
 	w.Target(c, pipeline.TargetRun{Class: "mcp-files"})
 	_, done := m.Request(request(t))
 	done("/v1/tools", 500)
-	m.Served("tools/list", "", "", 1)
+	_, served := m.Served("tools/list", messages.Trace{})
+	served("", "")
 	return scrape(t, m)
 }
 

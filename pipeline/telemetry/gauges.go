@@ -54,11 +54,12 @@ type Process struct {
 	Lost, Dead, Late, HandedBack, Refused func() int64
 }
 
-// StageState says whether a stage is on.
+// StageState says whether a stage is on, and how many questions to it have no answer yet.
 type StageState struct {
 	Kind  messages.Kind
 	Stage string
 	On    bool
+	Asked int64
 }
 
 // QueueState is how full a queue of stored calls is.
@@ -110,12 +111,18 @@ func (t *Telemetry) Watch(p Process) error {
 // states are the gauges with labels.
 func (i *instruments) states(p Process) {
 	if p.Stages != nil {
-		i.gauge("shallot.stage.enabled", "1 while the stage is on", func() (out []point) {
-			for _, s := range p.Stages() {
-				out = append(out, point{flag(s.On), []attribute.KeyValue{kindKey.String(string(s.Kind)), stageKey.String(s.Stage)}})
-			}
-			return out
-		})
+		stages := func(name, what string, value func(s StageState) int64) {
+			i.gauge(name, what, func() (out []point) {
+				for _, s := range p.Stages() {
+					at := []attribute.KeyValue{kindKey.String(string(s.Kind)), stageKey.String(s.Stage)}
+					out = append(out, point{value(s), at})
+				}
+				return out
+			})
+		}
+		stages("shallot.stage.enabled", "1 while the stage is on", func(s StageState) int64 { return flag(s.On) })
+		stages("shallot.stage.asked", "questions to the stage that have no answer yet",
+			func(s StageState) int64 { return s.Asked })
 	}
 	if p.Queues != nil {
 		queues := func(name, what string, value func(q QueueState) int64) {

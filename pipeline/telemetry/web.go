@@ -96,37 +96,3 @@ func (t *Telemetry) requestSpan(r *http.Request) (context.Context, trace.Span) {
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
 	return ctx, span
 }
-
-// mcpMethods are the requests of MCP clients.
-var mcpMethods = []string{
-	"completion/complete",
-	"initialize",
-	"logging/setLevel",
-	"ping",
-	"prompts/get",
-	"prompts/list",
-	"resources/list",
-	"resources/read",
-	"resources/subscribe",
-	"resources/templates/list",
-	"resources/unsubscribe",
-	"server/discover",
-	"subscriptions/listen",
-	"tools/call",
-	"tools/list",
-	"tasks/get",
-	"tasks/list",
-	"tasks/cancel",
-	"tasks/result",
-	"tasks/update",
-}
-
-// Served measures a request of an MCP client, by its method and, for a call of a tool that there is, its name.
-func (t *Telemetry) Served(method, tool, fault string, took time.Duration) {
-	if t != nil && t.meters != nil {
-		if !slices.Contains(mcpMethods, method) {
-			method = other
-		}
-		t.meters.mcpServed.Record(background, took.Seconds(), t.meters.tools.of(toolRun{method, tool, fault}))
-	}
-}

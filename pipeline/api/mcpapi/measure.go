@@ -3,16 +3,20 @@ package mcpapi
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
-// Measure is told of each request: its method, the tool that it calls if there is such a tool, why it failed, and how
-// long it took.
-type Measure func(method, tool, fault string, took time.Duration)
+// Measure is told of each request before anything is done for it: its method, and the trace of its caller. What is done
+// for it belongs below the trace that is returned. done is told of its end: the tool that it called if there is such a
+// tool, and why it failed.
+type Measure func(method string, caller messages.Trace) (below messages.Trace, done func(tool, fault string))
 
 // measured stands before the gate where somebody measures.
 func (f *Server) measured(next mcp.MethodHandler) mcp.MethodHandler {
@@ -20,11 +24,49 @@ func (f *Server) measured(next mcp.MethodHandler) mcp.MethodHandler {
 		return next
 	}
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		begin := time.Now()
+		below, done := f.Measure(method, traceOf(req))
+		putBelow(req, below)
 		res, err := next(ctx, method, req)
-		f.Measure(method, toolOf(req, err), faultOf(res, err), time.Since(begin))
+		done(toolOf(req, err), faultOf(res, err))
 		return res, err
 	}
+}
+
+// The keys of _meta that the protocol reserves for traces.
+const traceParent, traceState = "traceparent", "tracestate"
+
+// traceOf is the trace of a request: that of its _meta, else that of the HTTP request that brought it.
+func traceOf(req mcp.Request) (t messages.Trace) {
+	if p := req.GetParams(); p != nil {
+		t.Parent, _ = p.GetMeta()[traceParent].(string)
+		t.State, _ = p.GetMeta()[traceState].(string)
+	}
+	if t.Parent != "" {
+		return t
+	}
+	h := http.Header{}
+	if x := req.GetExtra(); x != nil {
+		h = x.Header
+	}
+	return messages.Trace{Parent: h.Get(traceParent), State: h.Get(traceState)}
+}
+
+// putBelow has the call of a request continue a trace. Other requests make no calls.
+func putBelow(req mcp.Request, t messages.Trace) {
+	call, ok := req.(*mcp.CallToolRequest)
+	if !ok || call.Params == nil || t.Parent == "" {
+		return
+	}
+	meta := maps.Clone(call.Params.Meta)
+	if meta == nil {
+		meta = mcp.Meta{}
+	}
+	meta[traceParent] = t.Parent
+	delete(meta, traceState)
+	if t.State != "" {
+		meta[traceState] = t.State
+	}
+	call.Params.Meta = meta
 }
 
 // toolOf is the tool that a request called. One that failed as a request names none: callers may send any name.

@@ -174,7 +174,8 @@ function fill(s) {
   r.classList.toggle("off", !s.enabled);
   const b = $(`switch-${kind}-${s.stage}`);
   b.setAttribute("aria-checked", s.enabled);
-  drawRate(cell(r, "rate"), key, i.invocationCount || 0);
+  const asked = sum(p => p.asked?.[key] || 0);
+  drawRate(cell(r, "rate"), key, i.invocationCount || 0, asked);
   const mid = quantile(key, 0.5),
     mean = i.invocationCount ? 1000 * i.avgDurationMs : null;
   put(cell(r, "mid"), time(mid ?? (mean == null ? null : Math.round(mean))));
@@ -190,8 +191,8 @@ function fill(s) {
   cell(r, "served").classList.toggle("bad", !served);
 }
 
-// drawRate shows how often in a second, the line of that, and how often at all.
-function drawRate(where, key, count) {
+// drawRate shows how often in a second, the line of that, how often at all, and how many calls wait for an answer now.
+function drawRate(where, key, count, asked) {
   const {line, now} = rates(key);
   if (!where.firstChild) where.append(spark(), el("b", {}), el("small", {}));
   const [s, b, small] = where.children;
@@ -203,9 +204,13 @@ function drawRate(where, key, count) {
       .join(" "),
   );
   put(b, now >= 10 ? now.toFixed(0) : now > 0 ? now.toFixed(1) : "0");
-  put(small, count.toLocaleString("en") + (count === 1 ? " call" : " calls"));
+  const all = count.toLocaleString("en") + (count === 1 ? " call" : " calls");
+  put(small, asked ? `${all}, ${asked.toLocaleString("en")} now` : all);
 }
 const spark = () => svg("svg", {viewBox: "0 0 60 18", class: "spark", "aria-hidden": "true"}, svg("polyline", {}));
+
+// sum adds up what each process says.
+const sum = of => stats.processes.reduce((n, p) => n + of(p), 0);
 
 function fillTarget() {
   const r = $("end-target"),
@@ -217,8 +222,9 @@ function fillTarget() {
       .filter(t => t.startsWith(key))
       .map(t => t.slice(key.length)),
   );
-  const pending = queues.reduce((n, q) => n + q.pending, 0),
-    working = queues.reduce((n, q) => n + q.ackPending, 0);
+  const room = what => sum(p => (p.capacity || []).filter(c => c.kind === kind).reduce((n, c) => n + c[what], 0));
+  const pending = queues.reduce((n, q) => n + q.pending, 0) + room("waiting") + room("queued"),
+    working = room("busy");
   put(
     r.querySelector("small"),
     names.size ? [...names].join(", ") : kind === "agent" ? "runs of agents" : "nobody serves it",
