@@ -145,7 +145,7 @@ func (d *drive) runTool(ctx context.Context, o *Open, args []byte) (out outcome)
 	c, err := d.call(ctx, r, nil)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		return outcome{pause: d.waitFor("tool call " + o.ID)}
+		return outcome{pause: d.waitFor("tool call "+o.ID, c.ID)}
 	case err != nil:
 		return outcome{err: err}
 	}
@@ -178,16 +178,13 @@ func toolKey(run string, step int, id string) string {
 	return "run " + run + " " + strconv.Itoa(step) + " " + id
 }
 
-// The shortest and the longest time after which a run looks whether a call goes on that a stage holds.
-const (
-	soonest = 2 * time.Second
-	latest  = 5 * time.Minute
-)
+// lookAgain is when a run looks itself whether a call has ended that a stage holds. It is told before.
+const lookAgain = 5 * time.Minute
 
-// waitFor parks the run until a call may have gone on that one of its stages holds.
-func (d *drive) waitFor(what string) *pause {
+// waitFor parks the run until a call has ended that one of its stages holds.
+func (d *drive) waitFor(what, call string) *pause {
 	q := Question{Run: d.run, Agent: d.Start.Spec.Name, Step: d.Steps, Asked: Asked{Waits: what, Calls: []AskedCall{}}}
-	return &pause{rawjson.Encode(q), min(max(time.Since(d.last)/4, soonest), latest)}
+	return &pause{question: rawjson.Encode(q), expires: lookAgain, awaits: call}
 }
 
 // delegate has a tool call done by another agent: its run is a part of this one, with a part of what this one has left.

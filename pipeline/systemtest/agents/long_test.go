@@ -93,50 +93,11 @@ func newSystemOn(t *testing.T, url string) *system {
 func TestLongARunSurvivesTheDeathOfEveryProcessAndTheServer(t *testing.T) {
 	srv := launchServer(t)
 	s := newSystemOn(t, srv.url())
-	const turns = 30
-	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
-		if turn == turns {
-			return nil, "done"
-		}
-		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)), call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
-	}
-	specs := []partSpec{s.part("door", true, false), s.part("owner", true, false), s.part("worker1", false, true), s.part("worker2", false, true)}
-	procs := make([]*proc, len(specs))
-	for i, p := range specs {
-		procs[i] = launch(t, p)
-	}
-	door := s.node(false, false)
-	r := request()
-	r.Submit, r.Deadline = true, time.Now().Add(20*time.Minute)
-	p, err := door.Accept(t.Context(), r)
-	require.NoError(t, err)
-	killed := 0
-	for last := -1; ; {
-		s.mu.Lock()
-		turn := len(s.turns)
-		s.mu.Unlock()
-		c, _, err := door.Peek(t.Context(), "acme", p.ID())
-		if err == nil && c != nil {
-			s.judge(c, turns, killed)
-			return
-		}
-		if turn != last && turn < turns && turn%3 == 0 {
-			last = turn
-			if i := killed % (len(procs) + 1); i < len(procs) {
-				procs[i].kill()
-				procs[i] = launch(t, specs[i])
-			} else {
-				srv.kill()
-				srv.start()
-			}
-			killed++
-		}
-		select {
-		case <-time.After(10 * time.Millisecond): // simulated: the kills come at any time, not at an event
-		case <-t.Context().Done():
-			t.Fatal("the test's time is over")
-		}
-	}
+	deaths := append(s.processes(), func() {
+		srv.kill()
+		srv.start()
+	})
+	s.survives(30, deaths)
 }
 
 // Many runs wait for a person: they cost a process next to nothing, and it is ready soon after it has started.
