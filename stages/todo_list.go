@@ -51,7 +51,8 @@ type TodoInvalid struct {
 }
 
 // todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the
-// model's text and takes them out of it (S0-TODO-1..8, X-22). A call without a session passes on (contracts 18).
+// model's text and takes them out of it (S0-TODO-1..8, X-22). A call without a session passes on (contracts 18), unless
+// its run has a list.
 //
 // The directives of choice 0 are carried out; those of the other choices of n > 1 are alternatives that nobody has
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
@@ -82,12 +83,19 @@ func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
 	}, nil
 }
 
+// todoOf names the list that a call works on: the one of its run, or else that of its session; empty: none.
+func todoOf(c *messages.Call) string {
+	list := c.Session
+	c.Noted(messages.NoteTodoList, &list)
+	return list
+}
+
 func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	if c.Session == "" {
+	if todoOf(c) == "" {
 		return pipeline.Continue(), nil
 	}
 	c.Edited(todoStageName)
-	l, err := todolist.Load(ctx, t.store, c.Tenant, c.Session)
+	l, err := todolist.Load(ctx, t.store, c.Tenant, todoOf(c))
 	if err != nil {
 		// No list at all rather than an empty one: the model would believe that nothing is to be done.
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
@@ -142,7 +150,7 @@ func (t todoStage) prompt(l todolist.List) string {
 }
 
 func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	if c.Session == "" || c.Fault != nil || !c.HasReply() {
+	if todoOf(c) == "" || c.Fault != nil || !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
 	reply := c.Reply()
@@ -221,7 +229,7 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todo.Direct
 		return r, errors.New("there is no store for todo lists")
 	}
 	mark := todoMark(c)
-	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, c.Session), todolist.KeptFor, func(l *todolist.List) (bool, error) {
+	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, todoOf(c)), todolist.KeptFor, func(l *todolist.List) (bool, error) {
 		r = TodoReport{} // edit runs again when another writer came between
 		if slices.Contains(l.Applied, mark) {
 			r.Replayed = true
@@ -284,5 +292,5 @@ func todoMark(c *messages.Call) string {
 }
 
 func (t todoStage) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
-	return &todo.Filter{Off: c.Session == "", Texts: map[pipeline.ChunkKey]*todo.Scanner{}}, nil
+	return &todo.Filter{Off: todoOf(c) == "", Texts: map[pipeline.ChunkKey]*todo.Scanner{}}, nil
 }

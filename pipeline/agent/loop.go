@@ -222,7 +222,10 @@ func (l *Loop) start(ctx context.Context, c *messages.Call) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Start{Spec: *spec, Params: params(c.Request())}
+	s := &Start{Spec: *spec, Params: params(c.Request()), Todo: c.Session}
+	if spec.Todo == TodoOwn {
+		s.Todo = c.ID
+	}
 	if s.Tools, err = l.o.Tools(ctx, c.Tenant, spec); err != nil {
 		return nil, err
 	}

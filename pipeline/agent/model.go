@@ -22,6 +22,9 @@ func (d *drive) childRequest(kind messages.Kind, n int, body []byte) pipeline.Re
 		Agent: d.Start.Spec.Name, RequestID: c.RequestID, Deadline: c.Deadline, Parent: c.ID, Cache: c.Cache, Explain: c.Explain,
 		Trace: c.Trace, IdempotencyKey: fmt.Sprintf("run %s %d %d", d.run, d.Steps, n), Notes: messages.Notes{},
 	}
+	if d.Start.Todo != c.Session {
+		r.Notes[messages.NoteTodoList] = rawjson.Encode(d.Start.Todo)
+	}
 	if len(d.Keys) > 0 {
 		r.Notes[messages.NoteRunState] = rawjson.Encode(d.Keys)
 	}

@@ -189,8 +189,7 @@ func (d *drive) waitFor(what, call string) *pause {
 
 // delegate has a tool call done by another agent: its run is a part of this one, with a part of what this one has left.
 func (d *drive) delegate(ctx context.Context, name string, o *Open, n int) outcome {
-	sub := &drive{Loop: d.Loop, root: d.root, run: d.run + "-" + strconv.Itoa(d.answer) + "-" + strconv.Itoa(d.number(o)),
-		State: &State{}}
+	sub := &drive{Loop: d.Loop, root: d.root, run: d.subRun(o), State: &State{}}
 	wait, err := sub.through(ctx, func() (*Start, error) { return d.subStart(ctx, name, o, n) })
 	if f, ok := errors.AsType[*messages.Fault](err); ok && !passing(f) {
 		return outcome{result: &Result{ID: o.ID, Content: faultText(f), IsError: true}}
@@ -207,6 +206,11 @@ func (d *drive) delegate(ctx context.Context, name string, o *Open, n int) outco
 	return outcome{result: r}
 }
 
+// subRun is the id of the run that a tool call makes of another agent.
+func (d *drive) subRun(o *Open) string {
+	return d.run + "-" + strconv.Itoa(d.answer) + "-" + strconv.Itoa(d.number(o))
+}
+
 func (d *drive) subStart(ctx context.Context, name string, o *Open, n int) (*Start, error) {
 	if d.Start.Depth+1 >= MaxDepth {
 		return nil, messages.NewFault(messages.LimitExceeded, "agents delegate to each other %d deep; do the task without agent %s",
@@ -216,7 +220,10 @@ func (d *drive) subStart(ctx context.Context, name string, o *Open, n int) (*Sta
 	if err != nil {
 		return nil, err
 	}
-	s := &Start{Spec: *spec, Parent: d.run, Depth: d.Start.Depth + 1}
+	s := &Start{Spec: *spec, Parent: d.run, Depth: d.Start.Depth + 1, Todo: d.Start.Todo}
+	if spec.Todo == TodoOwn || s.Todo != "" && spec.Todo != TodoShared {
+		s.Todo = d.subRun(o)
+	}
 	s.Spec.Limits = d.Left(spec.Limits, n)
 	if s.Tools, err = d.o.Tools(ctx, d.root.Tenant, spec); err != nil {
 		return nil, err

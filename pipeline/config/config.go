@@ -61,12 +61,14 @@ type AgentSpec struct {
 	Stages       []string    `yaml:"stages" doc:"Optional stages of its model calls; empty: the default chain."`
 	Limits       AgentLimits `yaml:"limits" doc:"Limits of one run."`
 	OutputSchema JSON        `yaml:"output-schema" doc:"JSON Schema of the final answer."`
+	// TodoList says which todo list the models of its runs see and write.
+	TodoList string `yaml:"todo-list" doc:"Todo list of a run. auto: that of its session; a sub-agent has its own if the run that calls it has one. own: one of its own, without a session too. shared: a sub-agent works on the list of the run that calls it." enum:"auto,own,shared"`
 	// State says how values that stages keep in a run are joined.
 	State map[string]string `yaml:"state" doc:"How updates of the run's state by stages are joined, by key: append or replace; a key that is not named is replaced."`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
-func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
+func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior, a.TodoList = "end", "auto" }
 
 // AgentLimits bounds one run; nil and 0 mean the default of the agent loop.
 type AgentLimits struct {

@@ -49,8 +49,17 @@ tool:
     - {name: look, executor: "go:note", effect: read}
 `
 
+// answers is what the provider of an installation says to a request.
+type answers func(request []byte) (tools []map[string]any, text string)
+
 // newInstallation starts one whose provider answers with the function.
-func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation, *list) {
+func newInstallation(t *testing.T, model answers) (*installation, *list) {
+	t.Helper()
+	return install(t, agentsConfig, model)
+}
+
+// install is newInstallation with another configuration.
+func install(t *testing.T, config string, model answers) (*installation, *list) {
 	t.Helper()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -93,7 +102,7 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 	})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shallot.yaml")
-	config := agentsConfig + "models: {providers: [{name: up, base-url: " + provider.URL + "/v1, models: [m1]}]}\n"
+	config += "models: {providers: [{name: up, base-url: " + provider.URL + "/v1, models: [m1]}]}\n"
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	l, err := host.Load(file, nil, map[string]string{
 		"nats.embedded.port": "-1", "nats.embedded.data": filepath.Join(dir, "data"), "nats.embedded.sync": "1m"})
