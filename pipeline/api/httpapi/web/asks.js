@@ -21,11 +21,15 @@ let reading = null,
 async function read() {
   stale = true;
   reading ??= (async () => {
-    while (stale) {
-      stale = false;
-      await show();
+    try {
+      while (stale) {
+        stale = false;
+        await show();
+      }
+    } finally {
+      reading = null;
     }
-  })().finally(() => (reading = null));
+  })();
   return reading;
 }
 
