@@ -27,7 +27,7 @@ import (
 //	busy.<call>.<n>.<seq>.<member>       no room for an offer
 //	has.<call>.<n>.<yes>.<member>        who holds work
 //	list.<member>                        what a member has in hand
-//	pong.<at>.<member>                   a process lives
+//	pong.<at>.<to>[.<member>]            a process lives, or does not listen
 //	probe.<at>                           the owner hears itself
 //	stored...                            of stored calls, see durables
 type replies struct {
@@ -143,7 +143,9 @@ func (r *replies) word(m *nats.Msg, word, args string) bool {
 			return false
 		}
 		n.shown(member, l)
-	case word == "pong" && len(t) == 2:
+	case word == "pong" && len(t) == 2 && nobody(m):
+		n.away(member)
+	case word == "pong" && len(t) == 3:
 		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			n.owns.Presence.Pong(now, member, time.Duration(number(t[0])), time.Duration(number(string(m.Data))))
 			return out
@@ -231,6 +233,16 @@ func (n *Node) shown(member string, l inHand) {
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return n.owns.Shown(now, member, l.Questions, l.Works, out)
 	})
+}
+
+// away says that a process does not listen.
+func (n *Node) away(process string) {
+	for at, presence := range map[*machine]*protocol.Presence{n.owner: n.owns.Presence, n.member.machine: n.member.m.Presence} {
+		at.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+			presence.PassOver(now, process)
+			return out
+		})
+	}
 }
 
 // free offers this owner's share of a member's room to calls that wait in line.

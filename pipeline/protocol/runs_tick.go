@@ -70,7 +70,7 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 		}
 	case offered:
 		if s.hearing.Calm(r.sent) >= offerSilent && now < r.spec.Until {
-			return s.find(now, r, out)
+			return s.find(now, r, s.suspect(now, r, out))
 		}
 	case asking:
 		return s.lookAsking(now, r, out)
@@ -80,6 +80,17 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 		return s.lookStore(now, r, out)
 	case checking:
 		return s.lookChecking(now, r, out)
+	}
+	return out
+}
+
+// suspect pings the members of the class that have not been heard since the offer: one of them may stand still, and the
+// class would go on to choose it.
+func (s *Runs) suspect(now time.Duration, r *run, out []Effect) []Effect {
+	for _, m := range s.presence.Members(r.spec.Class) {
+		if s.presence.Heard(m) < r.sent {
+			out = s.presence.Suspect(now, m, out)
+		}
 	}
 	return out
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,8 +19,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-
-	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // server is a nats-server process that can be killed and started again on its port and directory.
@@ -44,7 +40,8 @@ func launchServer(t *testing.T) *server {
 	require.NoError(t, err)
 	s := &server{t: t, path: path, dir: dir, port: l.Addr().(*net.TCPAddr).Port}
 	require.NoError(t, l.Close())
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("jetstream { store_dir: \""+dir+"\", sync_interval: always }\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"),
+		[]byte("jetstream { store_dir: \""+dir+"\", sync_interval: always }\n"), 0o600))
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -76,17 +73,6 @@ func (s *server) start() {
 func (s *server) kill() {
 	_ = s.cmd.Process.Signal(syscall.SIGKILL)
 	_ = s.cmd.Wait()
-}
-
-func newSystemOn(t *testing.T, url string) *system {
-	t.Helper()
-	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
-	js, err := jetstream.New(s.conn())
-	require.NoError(t, err)
-	require.NoError(t, bus.Provision(t.Context(), js, config()))
-	s.up = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(s.up.Close)
-	return s
 }
 
 // A run of 30 steps with parallel tools, while every process dies in turn, the nats-server too.
