@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -115,12 +116,27 @@ func (l *heldlist) follow(ctx context.Context) error {
 				return errors.New("watch closed")
 			case e != nil:
 				l.note(e)
+			default: // all that were there are read
+				l.shed()
 			}
 		case <-again.C:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// many is how many records make it worth while to give back at once the memory in which they were read: the list keeps
+// hardly a hundredth of it.
+const many = 1000
+
+func (l *heldlist) shed() {
+	l.mu.Lock()
+	n := len(l.at)
+	l.mu.Unlock()
+	if n >= many {
+		debug.FreeOSMemory()
 	}
 }
 

@@ -37,8 +37,11 @@ func (p Parked) ran() string {
 
 func withdrawn(p Parked) *messages.Fault {
 	what := "waited for an answer at stage " + p.Stage + "; " + p.ran()
-	if p.Delayed {
+	switch {
+	case p.Delayed:
 		what = "waited for another attempt"
+	case p.Kind == messages.Agent:
+		what = "waited for an answer; what it has done is kept"
 	}
 	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call %s", what).From("caller")
 }

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,4 +83,27 @@ func TestABatchIsDecidedOverNATSInEveryWay(t *testing.T) {
 	_, body = i.do("GET", "/v1/agents/clerk/runs/"+run+"/messages", "")
 	require.JSONEq(t, `{"amount":2}`, gjson.Get(body, "data.1.tool_calls.1.function.arguments").String(),
 		"the model reads what was called")
+}
+
+// A run that waits is cancelled like any other: nothing of the batch runs, and nobody can decide about it any more.
+func TestAWaitingRunIsCancelled(t *testing.T) {
+	t.Parallel()
+	i, ran := newInstallation(t, func([]byte) ([]map[string]any, string) {
+		return []map[string]any{call("a", "pay", `{"amount":11}`), call("b", "look", `{}`)}, ""
+	})
+	status, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go"}`)
+	require.Equal(t, 202, status, body)
+	path, run := gjson.Get(body, "location").String(), gjson.Get(body, "id").String()
+	status, body = i.do("POST", path+"/cancel", "")
+	require.Equal(t, 202, status, body)
+	_, body = i.do("GET", path+"/events", "") // to its end
+	end := body[strings.LastIndex(body, "data: ")+6:]
+	require.Equal(t, api.RunCancelled, gjson.Get(end, "reason").String(), body)
+	require.Equal(t, "cancelled", gjson.Get(end, "error.code").String(), body)
+	_, body = i.do("GET", path, "")
+	require.Equal(t, api.RunCancelled, gjson.Get(body, "status").String(), body)
+	status, body = i.do("POST", "/v1/approvals/"+run, `{"decision":"approve"}`)
+	require.Equal(t, 409, status, body)
+	require.Contains(t, body, "the caller")
+	require.Empty(t, ran.all())
 }
