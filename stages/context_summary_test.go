@@ -38,7 +38,7 @@ func TestSummarize(t *testing.T) {
 		in := append([]chat.Msg{msg("system", sized("be kind ", 10))}, talk(18, 200)...)
 		return append(in, msg("user", sized("now ", total-3610)))
 	}
-	t.Run("CE-3 CE-5 exactly the threshold", func(t *testing.T) {
+	t.Run("exactly the threshold (CE-3 CE-5)", func(t *testing.T) {
 		t.Parallel()
 		who := &summariser{text: "S"}
 		s, _ := summaryStage(t, who, stages.Summarize, nil)
@@ -46,7 +46,7 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, string(body), string(shape(t, s, body).Request()))
 		require.Empty(t, who.calls)
 	})
-	t.Run("CE-5 CE-6 CE-10 CE-13 one above", func(t *testing.T) {
+	t.Run("one above (CE-5 CE-6 CE-10 CE-13)", func(t *testing.T) {
 		t.Parallel()
 		who := &summariser{text: "they said hello"}
 		s, _ := summaryStage(t, who, stages.Summarize, nil)
@@ -61,7 +61,7 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, "user", got[1].Role())
 		require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
 		require.Contains(t, got[1].Text(), "they said hello")
-		require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
+		require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "the recent part word for word (CE-6)")
 		require.Len(t, got, 2+9, "half of the threshold: the newest message and eight of 200")
 		e := edits(t, c)[0]
 		require.Equal(t, "made", e.Summary)
@@ -101,7 +101,7 @@ func TestSummarize(t *testing.T) {
 		"nobody":      nil,
 		"no deadline": {text: "S"},
 	} {
-		t.Run("CE-6 no summary: "+name, func(t *testing.T) {
+		t.Run("no summary: "+name+" (CE-6)", func(t *testing.T) {
 			t.Parallel()
 			var caller pipeline.Caller
 			if who != nil {
@@ -161,7 +161,7 @@ func TestHybrid(t *testing.T) {
 		in = append(in, msg("user", sized(id, 100)), calling(id+" f"), result(id, sized(id, 600)),
 			msg("assistant", sized(id, 100)))
 	}
-	t.Run("CE-9 summary, then window, within the budget", func(t *testing.T) {
+	t.Run("summary, then window, within the budget (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: strings.Repeat("many words ", 5000)}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))
@@ -172,13 +172,13 @@ func TestHybrid(t *testing.T) {
 		require.Equal(t, raws(in[len(in)-3*4:]), raws(got[2:]), "three rounds of 900 fit into what a step leaves")
 		require.False(t, edits(t, c)[0].Over)
 	})
-	t.Run("CE-9 at most window-rounds", func(t *testing.T) {
+	t.Run("at most window-rounds (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "S"}, stages.Hybrid, func(c *editing) { c.WindowRounds = 3 })
 		got := chat.Messages(shape(t, s, request(in...)).Request())
 		require.Equal(t, raws(in[len(in)-2*4:]), raws(got[2:]), "two after a step, so that one may come")
 	})
-	t.Run("CE-9 the newest round alone exceeds the budget", func(t *testing.T) {
+	t.Run("the newest round alone exceeds the budget (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		who := &summariser{text: "S"}
 		s, _ := summaryStage(t, who, stages.Hybrid, func(c *editing) { c.MaxTokens = 500 })
@@ -191,7 +191,7 @@ func TestHybrid(t *testing.T) {
 		require.True(t, edits(t, alone)[0].Over)
 		require.Len(t, who.calls, 1)
 	})
-	t.Run("CE-9 a small budget still gets a summary", func(t *testing.T) {
+	t.Run("a small budget still gets a summary (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "they met in Oslo"}, stages.Hybrid, func(c *editing) { c.MaxTokens = 100 })
 		in := talk(10, 20)
@@ -201,7 +201,7 @@ func TestHybrid(t *testing.T) {
 		require.Equal(t, raws(in[len(in)-len(got)+1:]), raws(got[1:]))
 		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 100)
 	})
-	t.Run("CE-9 no summary to be had: the window alone", func(t *testing.T) {
+	t.Run("no summary to be had: the window alone (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{fault: messages.NewFault(messages.ProviderError, "x")}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))

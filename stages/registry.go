@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // Spec is one line of the registry: the stage's place in the default chain and how it is made.
@@ -32,7 +33,7 @@ type Common struct {
 	Enabled  *bool    `yaml:"enabled" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
 	Order    *int     `yaml:"order" doc:"Place in the chain; low is outermost."`
 	OnAbsent string   `yaml:"on-absent" doc:"If nobody serves it, wait (default) or skip (if optional)." enum:"wait,skip,"`
-	ApplyTo  []string `yaml:"apply-to" doc:"Calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
+	ApplyTo  []string `yaml:"apply-to" doc:"Calls that pass: agent, session, bare; empty: all." enum:"agent,session,bare"`
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.
@@ -81,6 +82,9 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	d.Log = d.Log.With("stage", s.Name, "kind", s.Kind)
+	if d.Parser == nil {
+		d.Parser = &args.Parser{}
+	}
 	common := &Common{}
 	if c, ok := config.(Configured); ok {
 		common = c.CommonKeys()

@@ -12,7 +12,7 @@ import (
 )
 
 // TestDefaultRoute holds the registry to its own checker: every stage on, in the default orders, gives no error, and
-// every stage says what it reads (contracts 24).
+// every stage says what it reads.
 func TestDefaultRoute(t *testing.T) {
 	t.Parallel()
 	d := harnessDeps()

@@ -34,6 +34,10 @@ type heldlist struct {
 	awaited map[string]string
 }
 
+func newHeldlist(h *holds, cancelled func(id string) bool) *heldlist {
+	return &heldlist{holds: h, cancelled: cancelled, at: map[string]time.Time{}, awaited: map[string]string{}}
+}
+
 func (l *heldlist) set(key string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,6 +21,7 @@ type hops struct {
 	open  map[uint64]*owned // and whose they are
 	// elsewhere names the stages of this process that others serve too.
 	elsewhere map[string]bool
+	served    map[string]bool // the stages that somebody serves, as this process knows it
 }
 
 // asked is the question that a call waits for, as it was sent.
@@ -38,7 +39,7 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	o.turn()
 	for try := 0; ; try++ {
 		step := h.ask
-		if h.n.fused(s) {
+		if h.n.fused(s) || h.plain(c, s) {
 			step = h.here
 		}
 		next, r, gone, err := step(ctx, o, s)
@@ -98,6 +99,17 @@ func (n *Node) fused(s pipeline.Stage) bool {
 	}
 	_, known := n.opts.Manager.Get(s.Kind, s.Name)
 	return known
+}
+
+// plain reports whether the phase needs nobody but the owner of the call; see [pipeline.Stage].
+func (h *hops) plain(c *messages.Call, s pipeline.Stage) bool {
+	if s.Plain == nil || len(c.Refs()) > 0 {
+		return false
+	}
+	h.owner.Lock()
+	served := h.served[groupOf(c.Kind, s.Name)]
+	h.owner.Unlock()
+	return served && s.Plain(c)
 }
 
 // here runs the phase in this process.
@@ -278,11 +290,13 @@ func (h *hops) unanswered(ctx context.Context, c *messages.Call, s pipeline.Stag
 		"its deadline; start one with: worker --stages %s", s.Name, c.Kind, s.Name).From(s.Name)
 }
 
-// changed reads anew who serves the stages of this process. The owner's lock is held.
+// changed reads anew who serves the stages. The owner's lock is held.
 func (h *hops) changed() {
 	for _, s := range h.n.opts.Manager.Stages("") {
-		if group := groupOf(s.Kind, s.Name); h.n.opts.hosts(s.Stage) {
-			others := h.n.owns.Presence.Members(group)
+		group := groupOf(s.Kind, s.Name)
+		others := h.n.owns.Presence.Members(group)
+		h.served[group] = len(others) > 0
+		if h.n.opts.hosts(s.Stage) {
 			h.elsewhere[group] = slices.ContainsFunc(others, func(m string) bool { return m != h.n.opts.Name })
 		}
 	}

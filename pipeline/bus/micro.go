@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // allServices is what all processes of an installation answer to, beside the names of their own.
@@ -105,10 +106,7 @@ func (n *Node) serveMicro() error {
 		}
 		for _, subject := range subjects {
 			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
-				raw, err := json.Marshal(answer())
-				if err == nil {
-					_ = m.Respond(raw)
-				}
+				_ = m.Respond(rawjson.Encode(answer()))
 			})); err != nil {
 				return err
 			}

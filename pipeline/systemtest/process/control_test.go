@@ -168,7 +168,7 @@ func TestControl(t *testing.T) {
 			}
 		}
 		d := c.http("GET", one+debug+"diagnostics", "").body
-		require.True(t, gjson.GetBytes(d, "routeFindings").IsArray(), "contracts 24")
+		require.True(t, gjson.GetBytes(d, "routeFindings").IsArray())
 		require.Empty(t, gjson.GetBytes(d, "stagesWithoutWorker").Array())
 		require.Contains(t, gjson.GetBytes(d, "advice").Raw, "share an order", "S0-MGR-7")
 	})
