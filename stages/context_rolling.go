@@ -195,8 +195,8 @@ func (r *rolling) cost(text string) int {
 }
 
 // fit returns the cut before the latest rounds that fit into so many tokens beside a summary, at most so many rounds.
-// The newest round is kept whatever it costs, except in a run of an agent, which may be one long round: there its latest
-// steps are kept.
+// The newest round is kept whatever it costs, except in a run of an agent, which may be one long round: there its
+// latest steps are kept.
 func (r *rolling) fit(tokens, most, summary int) int {
 	newest := r.h.Rounds - 1
 	cost := make([]int, r.h.Rounds)

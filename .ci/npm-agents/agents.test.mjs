@@ -9,22 +9,28 @@ import OpenAI from 'openai'
 const base = process.env.SHALLOT_URL ?? assert.fail('SHALLOT_URL is not set; run .ci/clients')
 const other = process.env.SHALLOT_URL_2 ?? base // another gateway of the same installation
 const v1 = `${base}/v1`
-const post = (path, body) => fetch(base + path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
+const headers = { 'Content-Type': 'application/json' }
+const post = (path, body) => fetch(base + path, { method: 'POST', headers, body: JSON.stringify(body) })
+const pause = ms => new Promise(r => setTimeout(r, ms))
+const textOf = async (stream, of) => {
+  let text = ''
+  for await (const chunk of stream) text += of(chunk) ?? ''
+  return text
+}
 const get = async path => (await fetch(base + path)).json()
 
 // The tools of a server are there when it is connected, and the other gateway when it is ready.
 before(async () => {
-  while (!(await fetch(`${other}/readyz`).catch(() => ({}))).ok) await new Promise(r => setTimeout(r, 100))
-  while (!(await get('/v1/tools')).data.some(t => t.function.name === 'everything_echo')) await new Promise(r => setTimeout(r, 100))
+  while (!(await fetch(`${other}/readyz`).catch(() => ({}))).ok) await pause(100)
+  while (!(await get('/v1/tools')).data.some(t => t.function.name === 'everything_echo')) await pause(100)
 }, { timeout: 60_000 })
 
 test('openai: a run, plain and streamed, with a tool of a reference server', async () => {
   const client = new OpenAI({ baseURL: v1, apiKey: 'the-caller', maxRetries: 0 })
   const ask = { model: 'agent/echoer', messages: [{ role: 'user', content: 'hello onion' }] }
   assert.equal((await client.chat.completions.create(ask)).choices[0].message.content, 'Echo: hello onion')
-  let text = ''
-  for await (const chunk of await client.chat.completions.create({ ...ask, stream: true })) text += chunk.choices[0]?.delta.content ?? ''
-  assert.equal(text, 'Echo: hello onion')
+  const stream = await client.chat.completions.create({ ...ask, stream: true })
+  assert.equal(await textOf(stream, chunk => chunk.choices[0]?.delta.content), 'Echo: hello onion')
   const run = await (await post('/v1/agents/echoer/runs', { input: 'so' })).json()
   const said = (await get(`${run.location}/messages`)).data
   assert.deepEqual(said.map(m => m.role), ['user', 'assistant', 'tool', 'assistant'])
@@ -32,10 +38,9 @@ test('openai: a run, plain and streamed, with a tool of a reference server', asy
 })
 
 test('langchain: streamed', async () => {
-  const model = new ChatOpenAI({ model: 'agent/echoer', apiKey: 'the-caller', maxRetries: 0, configuration: { baseURL: v1 } })
-  let text = ''
-  for await (const chunk of await model.stream('hello onion')) text += chunk.content
-  assert.equal(text, 'Echo: hello onion')
+  const configuration = { baseURL: v1 }
+  const model = new ChatOpenAI({ model: 'agent/echoer', apiKey: 'the-caller', maxRetries: 0, configuration })
+  assert.equal(await textOf(await model.stream('hello onion'), chunk => chunk.content), 'Echo: hello onion')
 })
 
 const ai = createOpenAI({ baseURL: v1, apiKey: 'the-caller' })
@@ -43,9 +48,7 @@ for (const [wire, model] of [['chat', ai.chat('agent/echoer')], ['responses', ai
   test(`ai sdk on ${wire}: plain and streamed`, async () => {
     assert.equal((await generateText({ model, prompt: 'hello onion', maxRetries: 0 })).text, 'Echo: hello onion')
     const s = streamText({ model, prompt: 'hello onion', maxRetries: 0 })
-    let text = ''
-    for await (const t of s.textStream) text += t
-    assert.equal(text, 'Echo: hello onion')
+    assert.equal(await textOf(s.textStream, t => t), 'Echo: hello onion')
     assert.equal(await s.finishReason, 'stop')
   })
 }
@@ -81,7 +84,8 @@ test('a stream that is cut anywhere and resumed gives each event once', async ()
     for (let n = 0; seen.at(-1).type !== 'run.ended'; n++) {
       const after = seen.at(-1).id
       const path = `${n % 2 ? base : other}/v1/agents/talker/runs/${run}/events`
-      seen.push(...await events(n % 3 ? await fetch(path, { headers: { 'Last-Event-ID': after } }) : await fetch(`${path}?after=${after}`), cut()))
+      const rest = n % 3 ? fetch(path, { headers: { 'Last-Event-ID': after } }) : fetch(`${path}?after=${after}`)
+      seen.push(...await events(await rest, cut()))
     }
     const place = id => id.split('.').map(Number)
     seen.forEach((e, i) => {
@@ -89,7 +93,9 @@ test('a stream that is cut anywhere and resumed gives each event once', async ()
       assert.ok(i === 0 || s < t || s === t && p < q, `${seen[i - 1]?.id} before ${e.id}, cut after ${cuts}`)
     })
     assert.equal(seen.filter(e => e.type === 'text.delta').map(e => e.data.text).join(''), words, `cut after ${cuts}`)
-    for (const type of ['run.started', 'message', 'run.ended']) assert.equal(seen.filter(e => e.type === type).length, 1, type)
+    for (const type of ['run.started', 'message', 'run.ended']) {
+      assert.equal(seen.filter(e => e.type === type).length, 1, type)
+    }
   }))
 })
 
@@ -98,11 +104,12 @@ test('a run waits for a yes, is approved, and goes on where it is followed', asy
   assert.equal(res.status, 202)
   const { id, location } = await res.json()
   const all = events(await fetch(`${base}${location}/events`))
-  while ((await get(location)).status !== 'waiting') await new Promise(r => setTimeout(r, 20))
-  const decided = await Promise.all(Array.from({ length: 20 }, () => post(`/v1/approvals/${id}`, { decision: 'approve' })))
+  while ((await get(location)).status !== 'waiting') await pause(20)
+  const yes = () => post(`/v1/approvals/${id}`, { decision: 'approve' })
+  const decided = await Promise.all(Array.from({ length: 20 }, yes))
   assert.deepEqual(decided.map(r => r.status).sort(), [200, ...Array(19).fill(409)])
   const types = (await all).map(e => e.type)
-  assert.deepEqual(types.filter(t => t !== 'text.delta'), ['run.started', 'message', 'tool.called', 'approval.wanted', 'approval.decided',
-    'tool.ended', 'message', 'run.ended'])
+  assert.deepEqual(types.filter(t => t !== 'text.delta'), ['run.started', 'message', 'tool.called', 'approval.wanted',
+    'approval.decided', 'tool.ended', 'message', 'run.ended'])
   assert.match((await get(location)).output, /42/)
 })

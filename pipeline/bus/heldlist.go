@@ -21,8 +21,8 @@ const (
 	reread = 5 * time.Minute
 )
 
-// heldlist knows which calls wait for an answer and when each must be looked at, without a goroutine or a stored message
-// for any of them. The records are the truth; this is read from them, in every process with the entry role. So a
+// heldlist knows which calls wait for an answer and when each must be looked at, without a goroutine or a stored
+// message for any of them. The records are the truth; this is read from them, in every process with the entry role. So a
 // question whose time ended while no process was there ends when one comes.
 type heldlist struct {
 	holds     *holds

@@ -35,8 +35,8 @@ func (s *system) processes() (deaths []func()) {
 	return deaths
 }
 
-// survives makes a run of so many turns with two tools each, in which somebody dies in each turn: while the model thinks
-// in the first half, while a tool works in the second.
+// survives makes a run of so many turns with two tools each, in which somebody dies in each turn: while the model
+// thinks in the first half, while a tool works in the second.
 func (s *system) survives(turns int, deaths []func()) {
 	s.t.Helper()
 	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
@@ -86,8 +86,8 @@ func (s *system) survives(turns int, deaths []func()) {
 	s.judge(c, turns)
 }
 
-// judge holds the end of a run to what upstream has logged: it says what the final model call was told, no finished step
-// was made twice, and no tool ran twice.
+// judge holds the end of a run to what upstream has logged: it says what the final model call was told, no finished
+// step was made twice, and no tool ran twice.
 func (s *system) judge(c *messages.Call, turns int) {
 	s.t.Helper()
 	require.Contains(s.t, text(s.t, c), "done")

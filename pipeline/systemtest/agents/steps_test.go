@@ -75,12 +75,17 @@ func TestARunOfTwoHundredStepsStaysWithinItsWindow(t *testing.T) {
 	config := `version: 1
 agent:
   agents:
-    - {name: walker, instructions: You fetch., model: m1, tools: ["fetch_*"], limits: {model-calls: 300, tool-calls: 300}}
+    - name: walker
+      instructions: You fetch.
+      model: m1
+      tools: ["fetch_*"]
+      limits: {model-calls: 300, tool-calls: 300}
 tool:
   tools:
 `
 	for n := range 24 {
-		config += fmt.Sprintf("    - {name: fetch_%02d, description: fetches a part, executor: \"go:note\", effect: read}\n", n)
+		config += fmt.Sprintf("    - {name: fetch_%02d, description: fetches a part, executor: %q, effect: read}\n", n,
+			"go:note")
 	}
 	l := &longRun{t: t, steps: 200}
 	i, ran := install(t, config, l.answer)

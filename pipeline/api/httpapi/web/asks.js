@@ -16,8 +16,8 @@ export function start() {
 let reading = null,
   stale = false;
 
-// read shows what waits now. One answer after the other is shown: an older one would take the card away in which a person
-// types.
+// read shows what waits now. One answer after the other is shown: an older one would take the card away in which a
+// person types.
 async function read() {
   stale = true;
   reading ??= (async () => {
@@ -64,16 +64,14 @@ async function show() {
       ? [
           curl("/v1/approvals"),
           curl("/v1/approvals/" + list[0].call, {body: JSON.stringify(decision(list[0], "approve"))}),
-          nats(
-            `req ${root}.tenant.${list[0].tenant}.approval.answer '${JSON.stringify({call: list[0].call, answer: decision(list[0], "approve")})}'`,
-          ),
+          nats(`req ${root}.tenant.${list[0].tenant}.approval.answer '${JSON.stringify(answer(list[0], "approve"))}'`),
         ]
       : [curl("/v1/approvals")],
   );
 }
 
-// parts are what of a held call is decided: the call itself, or each open call of the batch that a run asks about. A run
-// that waits for another call has none.
+// parts are what of a held call is decided: the call itself, or each open call of the batch that a run asks about. A
+// run that waits for another call has none.
 function parts(a) {
   const q = a.question || {};
   if (!q.calls) return [{...a, id: "ask-" + a.call}];
@@ -90,6 +88,7 @@ function parts(a) {
 const BATCH = "One of the tool calls of an answer: none of them runs before all are decided.";
 
 const decision = (a, what) => ({...(a.part && {id: a.part}), decision: what});
+const answer = (a, what) => ({call: a.call, answer: decision(a, what)});
 
 function card(a) {
   const q = a.question || {},
@@ -110,7 +109,8 @@ function card(a) {
   });
   const args = el("textarea", {hidden: true, spellcheck: "false", "aria-label": `Arguments for ${what}`});
   args.value = shown;
-  const box = el("article", {class: "card ask", id: a.id, "data-call": a.call, "aria-label": what + " waits for a decision"});
+  const label = what + " waits for a decision";
+  const box = el("article", {class: "card ask", id: a.id, "data-call": a.call, "aria-label": label});
   async function decide(what, more) {
     const body =
       JSON.stringify(decision(a, what)).slice(0, -1) +
