@@ -128,6 +128,9 @@ const (
 	// NoteToolsBlocked lists tools that the model called although they were left out; only strict mode sets it. Writer
 	// and reader: tool-selection.
 	NoteToolsBlocked = "toolSelection.blocked"
+	// NoteTodoList names the todo list of a call that works on another than its session's; empty: on none. Writer: the
+	// agent loop. Reader: todo-list.
+	NoteTodoList = "todo.list"
 	// NoteTodo says what was done with a reply's directives. Writer and reader: todo-list.
 	NoteTodo = "todo"
 	// NoteStageTools holds the tools that stages added to a model call: tool name -> stage name. Writer and reader:

@@ -34,6 +34,8 @@ type Next struct {
 	// Question is what a Hold asks, Expires how long it may wait for an answer.
 	Question []byte
 	Expires  time.Duration
+	// Awaits is the call whose end answers the question; empty: somebody must.
+	Awaits string
 	// Loop says that a bound was hit; the caller of Advance makes it the fault internal.
 	Loop bool
 }

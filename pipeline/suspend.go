@@ -12,14 +12,17 @@ import (
 type suspension struct {
 	Question json.RawMessage `json:"question"`
 	Expires  time.Duration   `json:"expires,omitempty"`
+	Awaits   string          `json:"awaits,omitempty"`
 }
 
 // Suspend says that the call's target cannot go on until somebody answers the question. The target then returns nil and
 // leaves reply and fault alone. The call is parked as by [HoldFor], and no process holds it meanwhile. Then the target
 // runs again from its beginning and finds the answer with [Answered]; what it has done so far it must know itself. If
 // nobody answered in time it runs again too, and [UnansweredBy] says so.
-func Suspend(c *messages.Call, question json.RawMessage, expires time.Duration) {
-	c.Note(messages.NoteSuspended, suspension{question, expires})
+//
+// awaits, if not empty, is a call of the same tenant that somebody holds: its end is the answer.
+func Suspend(c *messages.Call, question json.RawMessage, expires time.Duration, awaits string) {
+	c.Note(messages.NoteSuspended, suspension{question, expires, awaits})
 }
 
 // Answered returns the answer to the question of a suspended target; nil if there is none.
@@ -45,7 +48,7 @@ func suspended(c *messages.Call) (next Next, ok bool) {
 		return Next{}, false
 	}
 	c.Slip.Tries-- // it has not come to its end
-	return Next{Where: ToHold, Question: s.Question, Expires: cmp.Or(max(s.Expires, 0), HoldTime)}, true
+	return Next{Where: ToHold, Question: s.Question, Expires: cmp.Or(max(s.Expires, 0), HoldTime), Awaits: s.Awaits}, true
 }
 
 // unsuspend removes what an earlier suspension has left, once the target has come to its end.

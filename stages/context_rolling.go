@@ -195,7 +195,8 @@ func (r *rolling) cost(text string) int {
 }
 
 // fit returns the cut before the latest rounds that fit into so many tokens beside a summary, at most so many rounds.
-// The newest round is kept whatever it costs.
+// The newest round is kept whatever it costs, except in a run of an agent, which may be one long round: there its
+// latest steps are kept.
 func (r *rolling) fit(tokens, most, summary int) int {
 	newest := r.h.Rounds - 1
 	cost := make([]int, r.h.Rounds)
@@ -212,7 +213,31 @@ func (r *rolling) fit(tokens, most, summary int) int {
 		from--
 		used += cost[from]
 	}
+	if used > tokens && r.c.Run != "" {
+		return r.fitSteps(tokens - summary)
+	}
 	return slices.IndexFunc(r.talk, func(i int) bool { return r.h.Atoms[i].Round >= from })
+}
+
+// fitSteps returns the cut before the latest atoms that fit into so many tokens, beside those that are pinned. The last
+// one is kept whatever it costs.
+func (r *rolling) fitSteps(tokens int) int {
+	for _, i := range r.talk {
+		if a := r.h.Atoms[i]; a.Pinned {
+			tokens -= r.h.Tokens(a)
+		}
+	}
+	cut := len(r.talk)
+	for ; cut > 0; cut-- {
+		a := r.h.Atoms[r.talk[cut-1]]
+		if a.Pinned {
+			continue
+		}
+		if tokens -= r.h.Tokens(a); tokens < 0 && cut < len(r.talk) {
+			break
+		}
+	}
+	return cut
 }
 
 // digest returns, for each n, the identity of the first n atoms that may be cut.

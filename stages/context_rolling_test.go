@@ -232,3 +232,33 @@ func TestWhatTheSummaryModelReadsIsBoundedByItsWindow(t *testing.T) {
 		})
 	}
 }
+
+// A run of an agent is one long round. Its steps give way to a summary, and its task stays word for word; the next
+// prompts begin alike until the limit is reached again.
+func TestTheStepsOfARunGiveWayToASummary(t *testing.T) {
+	t.Parallel()
+	who := &summariser{text: "what was found so far"}
+	s, _ := summaryStage(t, who, stages.Hybrid, nil)
+	history := []chat.Msg{msg("system", "be kind"), msg("user", "the task")}
+	stable := 0
+	var was []string
+	for i := range 100 {
+		c := call(request(history...))
+		c.Session, c.Run = "", "r1"
+		_, err := s.Before(t.Context(), c)
+		require.NoError(t, err)
+		got := chat.Messages(c.Request())
+		require.LessOrEqual(t, tokensOf(got), 8000)
+		require.Empty(t, unpaired(got))
+		require.Contains(t, raws(got), string(history[1].Raw))
+		now := raws(got)
+		if was != nil && len(now) >= len(was) && slices.Equal(was, now[:len(was)]) {
+			stable++
+		}
+		was = now
+		id := fmt.Sprint("c", i)
+		history = append(history, calling(id+" look_up"), result(id, sized(fmt.Sprint("found ", i, " "), 400)))
+	}
+	require.GreaterOrEqual(t, len(who.calls), 5)
+	require.GreaterOrEqual(t, stable, 99-len(who.calls), "only a step changes how a prompt begins")
+}

@@ -51,7 +51,7 @@ type TodoInvalid struct {
 
 // todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the model's
 // text and takes them out of it. The list outlives the call and its run, for it belongs to the session; a call without
-// a session passes on.
+// a session passes on, unless its run has a list.
 //
 // The directives of choice 0 are carried out; those of the other choices of n > 1 are alternatives that nobody has
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
@@ -76,17 +76,24 @@ func newTodo(_ *TodoConfig, d Deps) (pipeline.Stage, error) {
 	}, nil
 }
 
+// todoOf names the list that a call works on: the one of its run, or else that of its session; empty: none.
+func todoOf(c *messages.Call) string {
+	list := c.Session
+	c.Noted(messages.NoteTodoList, &list)
+	return list
+}
+
 // saysNothingToDo reports whether a reply has no directive.
 func saysNothingToDo(c *messages.Call) bool {
 	return c.Slip.Back && !bytes.Contains(c.Reply(), []byte(todo.Mark))
 }
 
 func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	if c.Session == "" {
+	if todoOf(c) == "" {
 		return pipeline.Continue(), nil
 	}
 	c.Edited(todoStageName)
-	l, err := todolist.Load(ctx, t.store, c.Tenant, c.Session)
+	l, err := todolist.Load(ctx, t.store, c.Tenant, todoOf(c))
 	if err != nil {
 		// No list at all rather than an empty one: the model would believe that nothing is to be done.
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
@@ -141,7 +148,7 @@ func (t todoStage) prompt(l todolist.List) string {
 }
 
 func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-	if c.Session == "" || c.Fault != nil || !c.HasReply() {
+	if todoOf(c) == "" || c.Fault != nil || !c.HasReply() {
 		return pipeline.Continue(), nil
 	}
 	reply := c.Reply()
@@ -221,7 +228,7 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todo.Direct
 	if t.store == nil {
 		return r, errors.New("there is no store for todo lists")
 	}
-	mark, key := todoMark(c), messages.Key(c.Tenant, c.Session)
+	mark, key := todoMark(c), messages.Key(c.Tenant, todoOf(c))
 	_, err := pipeline.Change(ctx, t.store, key, todolist.KeptFor, func(l *todolist.List) (bool, error) {
 		r = TodoReport{} // edit runs again when another writer came between
 		if slices.Contains(l.Applied, mark) {
@@ -285,5 +292,5 @@ func todoMark(c *messages.Call) string {
 }
 
 func (t todoStage) filter(c *messages.Call) (pipeline.ChunkFilter, error) {
-	return &todo.Filter{Off: c.Session == "", Texts: map[pipeline.ChunkKey]*todo.Scanner{}}, nil
+	return &todo.Filter{Off: todoOf(c) == "", Texts: map[pipeline.ChunkKey]*todo.Scanner{}}, nil
 }

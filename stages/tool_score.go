@@ -64,8 +64,10 @@ func chosen(request []byte) map[string]bool {
 // lastMessages is how many messages at the end of a conversation may name a tool.
 const lastMessages = 8
 
-// inUse adds the tools that the conversation works with: those it has called, and those that its last messages name.
-func inUse(keep map[string]bool, msgs []view.Msg, tools []toolView) {
+// inUse adds the tools that the conversation works with: those it has called, and those that its last messages name. In
+// a run any message may name one: what was offered stays offered, because tools stand at the beginning of a prompt, and
+// a provider's cache holds only as long as that stays the same.
+func inUse(keep map[string]bool, msgs []view.Msg, tools []toolView, run bool) {
 	for _, m := range msgs {
 		for _, call := range m.ToolCalls() {
 			keep[call.Name()] = true
@@ -79,7 +81,11 @@ func inUse(keep map[string]bool, msgs []view.Msg, tools []toolView) {
 			keep[name] = true
 		}
 	}
-	for _, m := range msgs[max(0, len(msgs)-lastMessages):] {
+	naming := msgs
+	if !run {
+		naming = msgs[max(0, len(msgs)-lastMessages):]
+	}
+	for _, m := range naming {
 		if m.System() {
 			continue
 		}

@@ -101,7 +101,7 @@ func (t *toolSelector) before(_ context.Context, c *messages.Call) (pipeline.Ver
 		text = msgs[at].Text()
 	}
 	keep := chosen(c.Request())
-	inUse(keep, msgs, tools)
+	inUse(keep, msgs, tools, c.Run != "")
 	picked := t.pick(tools, text, keep)
 	if len(picked) == len(tools) {
 		return pipeline.Continue(), nil

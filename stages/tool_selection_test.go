@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/stages"
 )
@@ -150,6 +151,23 @@ func TestToolSelection(t *testing.T) {
 			require.Equal(t, append(numbered(10), "t12"), pick(t, offer("t00", `,"tool_choice":`+choice, all...), nil), choice)
 		}
 		require.Equal(t, numbered(10), pick(t, offer("t00", `,"tool_choice":"required"`, all...), nil))
+	})
+	t.Run("in a run a tool that was named once stays on offer", func(t *testing.T) {
+		t.Parallel()
+		msgs := []chat.Msg{msg("user", "t00"), msg("assistant", "next comes t12")}
+		for range 20 {
+			msgs = append(msgs, msg("assistant", "and so on"))
+		}
+		tools, _ := rawjson.Field(offer("t00", "", all...), "tools")
+		body := rawjson.SetField(request(msgs...), "tools", tools)
+		s := mustShape[stages.ToolSelectionConfig](t, "tool-selection", stages.Deps{}, nil)
+		for run, want := range map[string]bool{"r1": true, "": false} {
+			c := call(body)
+			c.Run = run
+			_, err := s.Before(t.Context(), c)
+			require.NoError(t, err)
+			require.Equal(t, want, strings.Contains(string(c.Request()), `"name":"t12"`), run)
+		}
 	})
 	t.Run("kept tools keep every byte, nameless ones stay", func(t *testing.T) {
 		t.Parallel()

@@ -5,6 +5,7 @@
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { chromium } from "playwright-core";
 import { bury } from "./nats.mjs";
 
@@ -265,6 +266,38 @@ async function decides() {
   assert.equal(await ended(place, 200), '"three"');
 }
 
+// batch decides the two calls of one answer of a run, one in each way.
+async function batch() {
+  const call = (id) => ({ id, type: "function", function: { name: "careful_echo", arguments: `{"bill":"${id}"}` } });
+  const script = createServer(async (req, res) => {
+    let body = "";
+    for await (const piece of req) body += piece;
+    const last = body && JSON.parse(body).messages?.at(-1);
+    const message = last?.role === "tool" ? { role: "assistant", content: "both are paid" }
+      : { role: "assistant", content: null, tool_calls: [call("one"), call("two")] };
+    res.setHeader("Content-Type", "application/json");
+    res.end(JSON.stringify({ id: "x", object: "chat.completion", model: "scripted", data: [],
+      choices: [{ index: 0, message, finish_reason: last?.role === "tool" ? "stop" : "tool_calls" }] }));
+  }).listen(Number(process.env.SCRIPT_PORT), "127.0.0.1");
+  const run = JSON.parse((await send("/v1/agents/payer/runs", '{"input":"pay"}')).text);
+  assert.equal(run.status, "waiting", JSON.stringify(run));
+  await tab("approvals");
+  const card = (id) => $(`[id="ask-${run.id}-${id}"]`);
+  await $("#tab-approvals .count", { hasText: "2" }).waitFor();
+  await card("two").locator("pre", { hasText: '"two"' }).waitFor();
+  await clean("a batch");
+  await shot("batch");
+  await card("two").locator("input").fill("not this one");
+  await card("two").locator("[data-decision=reject]").click();
+  await card("two").waitFor({ state: "detached" });
+  await card("one").locator("[data-decision=approve]").click();
+  await card("one").waitFor({ state: "detached" });
+  const events = await (await fetch(`${url}${run.location}/events`)).text();
+  assert.match(events, /both are paid/);
+  assert.match(events, /not this one/);
+  script.close();
+}
+
 async function runs() {
   await tab("agents");
   await page.fill("#run-input", "Add one and one.");
@@ -383,6 +416,7 @@ try {
   await decides();
   await lists();
   await runs();
+  await batch();
   await redrives();
   await traffic();
   for (const [size, scheme] of [

@@ -63,9 +63,8 @@ type drive struct {
 	run  string         // the call's id, or one made of it
 	emit pipeline.Emit  // nil for sub-agents
 	said bool           // a text was emitted
-	// answer is the step of the last answer, last the time of the last record.
+	// answer is the step of the last answer.
 	answer int
-	last   time.Time
 	*State
 }
 
@@ -73,6 +72,7 @@ type drive struct {
 type pause struct {
 	question json.RawMessage
 	expires  time.Duration
+	awaits   string // a call, whose end is the answer
 }
 
 // Do implements pipeline.Target. The id of the run is that of its call.
@@ -86,7 +86,7 @@ func (l *Loop) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) err
 	case err != nil:
 		return err
 	case wait != nil:
-		pipeline.Suspend(c, wait.question, wait.expires)
+		pipeline.Suspend(c, wait.question, wait.expires, wait.awaits)
 		return nil
 	case d.End.Fault != nil:
 		return d.End.Fault
@@ -190,7 +190,6 @@ func (d *drive) take(r Record) {
 	if r.Answer != nil {
 		d.answer = d.Steps
 	}
-	d.last = r.At
 	d.Apply(r)
 }
 
@@ -212,12 +211,12 @@ func (d *drive) wait(asked *Asked) (*Record, *pause, error) {
 	}
 	if u, ok := pipeline.UnansweredBy(d.root); ok {
 		var q Question
-		if json.Unmarshal(u.Question, &q) == nil && q.Run == d.run && q.Step == step {
+		if json.Unmarshal(u.Question, &q) == nil && q.Run == d.run && q.Step == step && q.Waits == "" {
 			return &Record{Decided: &Decided{Fault: u.Fault}}, nil, nil
 		}
 	}
-	return nil, &pause{rawjson.Encode(Question{Run: d.run, Agent: d.Start.Spec.Name, Step: step, Asked: *asked}),
-		asked.Expires}, nil
+	question := rawjson.Encode(Question{Run: d.run, Agent: d.Start.Spec.Name, Step: step, Asked: *asked})
+	return nil, &pause{question: question, expires: asked.Expires}, nil
 }
 
 // start makes the first record of a run from the caller's request.
@@ -230,7 +229,10 @@ func (l *Loop) start(ctx context.Context, c *messages.Call) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Start{Spec: *spec, Params: params(body)}
+	s := &Start{Spec: *spec, Params: params(body), Todo: c.Session}
+	if spec.Todo == TodoOwn {
+		s.Todo = c.ID
+	}
 	if s.Tools, err = l.o.Tools(ctx, c.Tenant, spec); err != nil {
 		return nil, err
 	}

@@ -23,6 +23,9 @@ func (d *drive) childRequest(kind messages.Kind, n int, body []byte) pipeline.Re
 		Explain: c.Explain, Trace: c.Trace, IdempotencyKey: fmt.Sprintf("run %s %d %d", d.run, d.Steps, n),
 		Notes: messages.Notes{},
 	}
+	if d.Start.Todo != c.Session {
+		r.Notes[messages.NoteTodoList] = rawjson.Encode(d.Start.Todo)
+	}
 	if len(d.Keys) > 0 {
 		r.Notes[messages.NoteRunState] = rawjson.Encode(d.Keys)
 	}
@@ -30,7 +33,7 @@ func (d *drive) childRequest(kind messages.Kind, n int, body []byte) pipeline.Re
 }
 
 // call makes a call of the run and waits for its end. The error is [pipeline.ErrHeld] where the call waits for
-// somebody, or that of ctx. A call that is refused is a fault in its end.
+// somebody, and only its id is known, or that of ctx. A call that is refused is a fault in its end.
 func (d *drive) call(ctx context.Context, r pipeline.Request, onDelta func(pipeline.Delta)) (*messages.Call, error) {
 	var p pipeline.Pending
 	err := patient(ctx, func() (err error) {
@@ -45,7 +48,11 @@ func (d *drive) call(ctx context.Context, r pipeline.Request, onDelta func(pipel
 		c.Fail(messages.AsFault(err, "entry"))
 		return c, nil
 	}
-	return p.Wait(ctx, onDelta)
+	c, err := p.Wait(ctx, onDelta)
+	if errors.Is(err, pipeline.ErrHeld) {
+		c = &messages.Call{ID: p.ID()}
+	}
+	return c, err
 }
 
 // askModel makes the run's next model call.
@@ -56,7 +63,7 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 	c, err := d.call(ctx, r, teller.delta)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		return nil, d.waitFor("the model call"), nil
+		return nil, d.waitFor("the model call", c.ID), nil
 	case err != nil:
 		return nil, nil, err
 	}

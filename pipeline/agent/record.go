@@ -30,6 +30,8 @@ type Start struct {
 	// Before is how many earlier runs of the session stand before the messages, Session how many it had by then.
 	Before  int `json:"before,omitempty"`
 	Session int `json:"session,omitempty"`
+	// Todo is the todo list that the run works on; empty: none.
+	Todo string `json:"todo,omitempty"`
 	// Parent is the run whose sub-agent this is.
 	Parent string `json:"parent,omitempty"`
 	Depth  int    `json:"depth,omitempty"`

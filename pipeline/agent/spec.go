@@ -28,6 +28,8 @@ type Spec struct {
 	Stages       []string        `json:"stages,omitempty"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Limits       Limits          `json:"limits"`
+	// Todo says on which todo list its runs work: TodoAuto, TodoOwn or TodoShared; empty is auto.
+	Todo string `json:"todo_list,omitempty"`
 	// Rules say how updates of the run's state by stages are merged, by key; a key without one is replaced.
 	Rules map[string]Rule `json:"rules,omitempty"`
 }
@@ -47,6 +49,13 @@ const (
 	ExitEnd      = "end"      // the run ends with a message that says so
 	ExitError    = "error"    // the run fails
 	ExitContinue = "continue" // of tools: the model reads an error as the result
+)
+
+// The todo lists that runs work on.
+const (
+	TodoAuto   = "auto"   // that of the session; a sub-agent's run has its own if the run that calls it has one
+	TodoOwn    = "own"    // one of the run's own
+	TodoShared = "shared" // a sub-agent's run works on the list of the run that calls it
 )
 
 // Defaults of an agent that has no limits of its own.
@@ -115,6 +124,11 @@ func (s *Spec) Validate() error {
 		if l.Run == nil && l.Thread == nil {
 			return fmt.Errorf("agent %s: the limit of tool %s has neither a run limit nor a thread limit", s.Name, name)
 		}
+	}
+	switch s.Todo {
+	case "", TodoAuto, TodoOwn, TodoShared:
+	default:
+		return fmt.Errorf("agent %s: todo list %q; known: %s, %s, %s", s.Name, s.Todo, TodoAuto, TodoOwn, TodoShared)
 	}
 	for key, r := range s.Rules {
 		if r != Append && r != Replace {

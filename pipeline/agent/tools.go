@@ -145,7 +145,7 @@ func (d *drive) runTool(ctx context.Context, o *Open, args []byte) (out outcome)
 	c, err := d.call(ctx, r, nil)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
-		return outcome{pause: d.waitFor("tool call " + o.ID)}
+		return outcome{pause: d.waitFor("tool call "+o.ID, c.ID)}
 	case err != nil:
 		return outcome{err: err}
 	}
@@ -178,22 +178,18 @@ func toolKey(run string, step int, id string) string {
 	return "run " + run + " " + strconv.Itoa(step) + " " + id
 }
 
-// The shortest and the longest time after which a run looks whether a call goes on that a stage holds.
-const (
-	soonest = 2 * time.Second
-	latest  = 5 * time.Minute
-)
+// lookAgain is when a run looks itself whether a call has ended that a stage holds. It is told before.
+const lookAgain = 5 * time.Minute
 
-// waitFor parks the run until a call may have gone on that one of its stages holds.
-func (d *drive) waitFor(what string) *pause {
+// waitFor parks the run until a call has ended that one of its stages holds.
+func (d *drive) waitFor(what, call string) *pause {
 	q := Question{Run: d.run, Agent: d.Start.Spec.Name, Step: d.Steps, Asked: Asked{Waits: what, Calls: []AskedCall{}}}
-	return &pause{rawjson.Encode(q), min(max(time.Since(d.last)/4, soonest), latest)}
+	return &pause{question: rawjson.Encode(q), expires: lookAgain, awaits: call}
 }
 
 // delegate has a tool call done by another agent: its run is a part of this one, with a part of what this one has left.
 func (d *drive) delegate(ctx context.Context, name string, o *Open, n int) outcome {
-	sub := &drive{Loop: d.Loop, root: d.root, run: d.run + "-" + strconv.Itoa(d.answer) + "-" + strconv.Itoa(d.number(o)),
-		State: &State{}}
+	sub := &drive{Loop: d.Loop, root: d.root, run: d.subRun(o), State: &State{}}
 	wait, err := sub.through(ctx, func() (*Start, error) { return d.subStart(ctx, name, o, n) })
 	if f, ok := errors.AsType[*messages.Fault](err); ok && !passing(f) {
 		return outcome{result: &Result{ID: o.ID, Content: faultText(f), IsError: true}}
@@ -210,6 +206,11 @@ func (d *drive) delegate(ctx context.Context, name string, o *Open, n int) outco
 	return outcome{result: r}
 }
 
+// subRun is the id of the run that a tool call makes of another agent.
+func (d *drive) subRun(o *Open) string {
+	return d.run + "-" + strconv.Itoa(d.answer) + "-" + strconv.Itoa(d.number(o))
+}
+
 func (d *drive) subStart(ctx context.Context, name string, o *Open, n int) (*Start, error) {
 	if d.Start.Depth+1 >= MaxDepth {
 		return nil, messages.NewFault(messages.LimitExceeded,
@@ -220,7 +221,10 @@ func (d *drive) subStart(ctx context.Context, name string, o *Open, n int) (*Sta
 	if err != nil {
 		return nil, err
 	}
-	s := &Start{Spec: *spec, Parent: d.run, Depth: d.Start.Depth + 1}
+	s := &Start{Spec: *spec, Parent: d.run, Depth: d.Start.Depth + 1, Todo: d.Start.Todo}
+	if spec.Todo == TodoOwn || s.Todo != "" && spec.Todo != TodoShared {
+		s.Todo = d.subRun(o)
+	}
 	s.Spec.Limits = d.Left(spec.Limits, n)
 	if s.Tools, err = d.o.Tools(ctx, d.root.Tenant, spec); err != nil {
 		return nil, err

@@ -108,7 +108,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.holds = &holds{records: r, decide: o.decide, codec: d.codec, queue: d.queue, keys: d.keys, ends: d.ends,
 		store: buckets[jet.ApprovalsBucket], results: d.results, subj: d.subj, nc: o.nc, log: o.log, subject: d.subjectOf,
 		check: o.check, parking: map[string]parking{}}
-	d.held = &heldlist{holds: d.holds, cancelled: d.unwanted.has, at: map[string]time.Time{}}
+	d.held = newHeldlist(d.holds, d.unwanted.has)
 	d.stored = &storedCalls{decide: o.decide, codec: d.codec, queue: d.queue, ends: d.ends, calls: o.calls,
 		through: o.through, unasked: d.unwanted.has, log: o.log, mine: map[string]*mine{}}
 	d.pullers, d.pulls = map[string]*puller{}, o.nc.NewInbox()

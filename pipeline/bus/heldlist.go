@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,12 @@ type heldlist struct {
 
 	mu sync.Mutex
 	at map[string]time.Time // record -> when to look at it
+	// awaited is, for the record of a held call, that of the call which waits for its end.
+	awaited map[string]string
+}
+
+func newHeldlist(h *holds, cancelled func(id string) bool) *heldlist {
+	return &heldlist{holds: h, cancelled: cancelled, at: map[string]time.Time{}, awaited: map[string]string{}}
 }
 
 func (l *heldlist) set(key string, at time.Time) {
@@ -43,13 +50,26 @@ func (l *heldlist) drop(key string) {
 	delete(l.at, key)
 }
 
-// over says that the call of a record has ended: the record is cleared away.
+// over says that the call of a record has ended: the record is cleared away, and who waits for that end goes on.
 func (l *heldlist) over(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.now(key)
+	l.now(l.awaited[key])
+	delete(l.awaited, key)
+}
+
+func (l *heldlist) now(key string) {
 	if _, ok := l.at[key]; ok {
 		l.at[key] = time.Time{}
 	}
+}
+
+// await has a record looked at when the call of another one has ended, and at once, because it may have.
+func (l *heldlist) await(key, other string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awaited[other], l.at[key] = key, time.Time{}
 }
 
 // due has a call looked at now, if it waits.
@@ -100,6 +120,8 @@ func (l *heldlist) follow(ctx context.Context) error {
 				return errors.New("watch closed")
 			case e != nil:
 				l.note(e)
+			default: // all that were there are read
+				l.shed()
 			}
 		case <-again.C:
 			return nil
@@ -109,8 +131,22 @@ func (l *heldlist) follow(ctx context.Context) error {
 	}
 }
 
+// many is how many records make it worth while to give back at once the memory in which they were read: the list keeps
+// hardly a hundredth of it.
+const many = 1000
+
+func (l *heldlist) shed() {
+	l.mu.Lock()
+	n := len(l.at)
+	l.mu.Unlock()
+	if n >= many {
+		debug.FreeOSMemory()
+	}
+}
+
 func (l *heldlist) note(e jetstream.KeyValueEntry) {
 	if e.Operation() != jetstream.KeyValuePut {
+		l.over(e.Key())
 		l.drop(e.Key())
 		return
 	}
@@ -123,6 +159,8 @@ func (l *heldlist) note(e jetstream.KeyValueEntry) {
 		l.set(e.Key(), p.Decided.At.Add(soon))
 	case l.cancelled(p.Call):
 		l.set(e.Key(), time.Time{})
+	case p.Awaits != "":
+		l.await(e.Key(), messages.Key(p.Tenant, p.Awaits))
 	default:
 		l.set(e.Key(), p.Expires)
 	}

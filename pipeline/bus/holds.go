@@ -75,7 +75,7 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 	p := Parked{Call: c.ID, Tenant: c.Tenant, Kind: c.Kind, Tool: c.Tool, Stage: name, Phase: phase,
 		Question: next.Question,
 		Since:    now, Expires: now.Add(next.Expires), Left: max(time.Until(c.Deadline), 0), Generation: c.Generation,
-		Ran: c.Flag(messages.NoteExecutorReached), Delayed: delayed}
+		Ran: c.Flag(messages.NoteExecutorReached), Delayed: delayed, Awaits: next.Awaits}
 	inbox := c.Return.Inbox
 	kept := c.Clone()
 	if delayed {

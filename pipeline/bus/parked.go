@@ -24,6 +24,8 @@ type Parked struct {
 	Generation uint64        `json:"generation"`
 	// Delayed says that it waits for Expires alone, to be tried again then. Nobody is asked, and its clock runs on.
 	Delayed bool `json:"delayed,omitempty"`
+	// Awaits is the call whose end is the answer; empty: somebody must give one.
+	Awaits string `json:"awaits,omitempty"`
 	// Ran says that the call had been at its target before it was held.
 	Ran     bool     `json:"ran,omitempty"`
 	Decided *Decided `json:"decided,omitempty"`

@@ -37,8 +37,11 @@ func (p Parked) ran() string {
 
 func withdrawn(p Parked) *messages.Fault {
 	what := "waited for an answer at stage " + p.Stage + "; " + p.ran()
-	if p.Delayed {
+	switch {
+	case p.Delayed:
 		what = "waited for another attempt"
+	case p.Kind == messages.Agent:
+		what = "waited for an answer; what it has done is kept"
 	}
 	return messages.NewFault(messages.Cancelled, "the caller cancelled while the call %s", what).From("caller")
 }
@@ -171,12 +174,20 @@ func (h *holds) lookAfter(ctx context.Context, key string, cancelled func(id str
 		return time.Now().Add(soon), h.resume(ctx, p, wire, false)
 	case cancelled(p.Call):
 		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the caller", Fault: withdrawn(p)})
+	case p.Awaits != "" && h.hasEnded(ctx, p.Tenant, p.Awaits):
+		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the end of call " + p.Awaits})
 	case p.Delayed && !time.Now().Before(p.Expires):
 		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "the clock"})
 	case !time.Now().Before(p.Expires):
 		return time.Now().Add(soon), h.settle(ctx, &p, e.Revision, wire, Decided{By: "nobody", Fault: expired(p)})
 	}
 	return p.Expires, nil
+}
+
+// hasEnded reports whether the end of a call is stored. If that cannot be read, it is looked for again later.
+func (h *holds) hasEnded(ctx context.Context, tenant, call string) bool {
+	_, err := h.results.Get(ctx, messages.Key(tenant, call))
+	return err == nil
 }
 
 // tell tells whoever listens what became of a call, without the question and the answer: they hold arguments.

@@ -90,13 +90,16 @@ type AgentSpec struct {
 	Limits AgentLimits `yaml:"limits"`
 	// JSON Schema of the final answer.
 	OutputSchema JSON `yaml:"output-schema"`
+	// Todo list of a run. auto: that of its session; a sub-agent has its own if the run that calls it has one. own: one
+	// of its own, without a session too. shared: a sub-agent works on the list of the run that calls it.
+	TodoList string `yaml:"todo-list" enum:"auto,own,shared"`
 	// How updates of the run's state by stages are joined, by key: append or replace; a key that is not named is
 	// replaced.
 	State map[string]string `yaml:"state"`
 }
 
 // SetDefaults fills a new entry before the file's keys are read into it.
-func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior = "end" }
+func (a *AgentSpec) SetDefaults() { a.Limits.ExitBehavior, a.TodoList = "end", "auto" }
 
 // AgentLimits bounds one run; nil and 0 mean the default of the agent loop.
 type AgentLimits struct {

@@ -45,6 +45,7 @@ func specOf(a config.AgentSpec, limits *config.ToolLimit, first string) (*agent.
 	s := &agent.Spec{
 		Name: a.Name, Description: a.Description, Instructions: a.Instructions, Model: cmp.Or(a.Model, first), Tools: a.Tools,
 		Stages: a.Stages, OutputSchema: json.RawMessage(a.OutputSchema), Limits: agentLimits(a.Limits, limits),
+		Todo: a.TodoList,
 	}
 	for key, rule := range a.State {
 		if s.Rules == nil {

@@ -109,7 +109,11 @@ func endEvent(c *messages.Call) api.RunEvent {
 	if c.Fault == nil {
 		return api.RunEvent{Type: api.RunEnded, Data: []byte(`{"reason":"answered"}`)}
 	}
-	return api.RunEvent{Type: api.RunEnded, Data: rawjson.SetFieldString(c.Fault.Body(), "reason", api.RunFailed)}
+	reason := api.RunFailed
+	if c.Fault.Code == messages.Cancelled {
+		reason = api.RunCancelled
+	}
+	return api.RunEvent{Type: api.RunEnded, Data: rawjson.SetFieldString(c.Fault.Body(), "reason", reason)}
 }
 
 // runEvent writes an event of a run, with its id.

@@ -42,7 +42,7 @@ func TestTheExampleOfAnAgentRuns(t *testing.T) {
 	nc, err := nats.Connect(h.URL)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	i := &installation{t, front.URL, nc}
+	i := &installation{t: t, url: front.URL, nc: nc}
 
 	status, body := i.do(http.MethodPost, "/v1/agents/clerk/runs", `{"input":"Pay the bill."}`)
 	require.Equal(t, http.StatusAccepted, status, body)

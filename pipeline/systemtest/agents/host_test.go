@@ -33,6 +33,17 @@ type installation struct {
 	t   *testing.T
 	url string
 	nc  *nats.Conn
+	// nats is where its server is.
+	nats string
+}
+
+// dial connects the holder of a key to NATS.
+func (i *installation) dial(id, key string) *nats.Conn {
+	i.t.Helper()
+	nc, err := nats.Connect(i.nats, nats.UserInfo(id, key), nats.CustomInboxPrefix(host.InboxOf(id)))
+	require.NoError(i.t, err)
+	i.t.Cleanup(nc.Close)
+	return nc
 }
 
 const agentsConfig = `version: 1
@@ -51,10 +62,40 @@ tool:
     - {name: look, executor: "go:note", effect: read}
 `
 
+// answers is what the provider of an installation says to a request.
+type answers func(request []byte) (tools []map[string]any, text string)
+
 // newInstallation starts one whose provider answers with the function.
-func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation,
-	*list) {
+func newInstallation(t *testing.T, model answers) (*installation, *list) {
 	t.Helper()
+	return install(t, agentsConfig, model)
+}
+
+// install is newInstallation with another configuration.
+func install(t *testing.T, config string, model answers) (*installation, *list) {
+	t.Helper()
+	return installWithKeys(t, config, "", model)
+}
+
+// operatorKey is the key of the test itself in an installation with keys.
+const operatorKey = "the-operator"
+
+// keyRecord is an entry of a keys file; more are its other fields.
+func keyRecord(id, key, more string) string {
+	return fmt.Sprintf("  - {id: %s, hash: %q, tenant: acme, %s}\n", id, httpapi.HashKey(key, nil), more)
+}
+
+// installWithKeys is install for who has a key. keys are the records beside the operator's; empty: nobody needs one.
+func installWithKeys(t *testing.T, config, keys string, model answers) (*installation, *list) {
+	t.Helper()
+	var store *httpapi.KeyStore
+	var login func(name, key string) (api.Identity, bool)
+	if keys != "" {
+		var err error
+		store, err = httpapi.ParseKeys([]byte("keys:\n"+keyRecord("op", operatorKey, "role: operator")+keys), "")
+		require.NoError(t, err)
+		login = store.Login
+	}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
@@ -96,22 +137,22 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 	})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shallot.yaml")
-	config := agentsConfig + "models: {providers: [{name: up, base-url: " + provider.URL + "/v1, models: [m1]}]}\n"
+	config += "models: {providers: [{name: up, base-url: " + provider.URL + "/v1, models: [m1]}]}\n"
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	l, err := host.Load(file, nil, map[string]string{
 		"nats.embedded.port": "-1", "nats.embedded.data": filepath.Join(dir, "data"), "nats.embedded.sync": "1m"})
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Log: testLog(),
-		Drain: time.Second, Getenv: func(string) string { return "" }, Funcs: toolbox.GoFuncs{"note": note}})
+		Login: login, Drain: time.Second, Getenv: func(string) string { return "" }, Funcs: toolbox.GoFuncs{"note": note}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = h.Stop(ctx)
 	})
-	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(),
-		Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall, Log: testLog(),
-		Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
+	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Keys: store, Entry: h.Entry(),
+		Control: h.Control(), Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall,
+		Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
 			for _, m := range h.ListModels(ctx) {
 				out = append(out, httpapi.ModelInfo{ID: m.ID})
 			}
@@ -122,9 +163,10 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 		Local: api.Identity{Tenant: "default", Role: api.RoleOperator}})
 	require.NoError(t, err)
 	t.Cleanup(tools.Close)
+	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: tools.Handler(1 << 20)})
 	overMCP, overHTTP := tools.Handler(1<<20), srv.Handler()
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/mcp" {
+		if r.URL.Path == "/mcp" && store == nil {
 			overMCP.ServeHTTP(w, r.WithContext(api.WithIdentity(r.Context(),
 				api.Identity{Tenant: "default", Role: api.RoleOperator, KeyID: "ann"})))
 			return
@@ -132,10 +174,9 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 		overHTTP.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
-	nc, err := nats.Connect(h.URL)
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return &installation{t, front.URL, nc}, ran
+	i := &installation{t: t, url: front.URL, nats: h.URL}
+	i.nc = i.dial("op", operatorKey)
+	return i, ran
 }
 
 func (i *installation) do(method, path, body string, header ...string) (int, string) {

@@ -79,18 +79,11 @@ func (s *server) kill() {
 func TestLongARunSurvivesTheDeathOfEveryProcessAndTheServer(t *testing.T) {
 	srv := launchServer(t)
 	s := newSystemOn(t, srv.url())
-	const turns = 30
-	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
-		if turn == turns {
-			return nil, "done"
-		}
-		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)),
-			call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
-	}
-	s.survive(turns, 3, time.Now().Add(20*time.Minute), func() {
+	deaths := append(s.processes(), func() {
 		srv.kill()
 		srv.start()
 	})
+	s.survives(30, deaths)
 }
 
 // Many runs wait for a person: they cost a process next to nothing, and it is ready soon after it has started.

@@ -203,22 +203,3 @@ func TestACancelledRunTakesItsCallsAlong(t *testing.T) {
 	}
 	require.Equal(t, messages.Cancelled, s.end(p).Fault.Code)
 }
-
-// Every process of the installation dies in turn, again and again; the run ends as if none had.
-func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a tool whose process died is given up when that process is known to be gone, after 13 s")
-	}
-	t.Parallel()
-	s := newSystem(t)
-	const turns = 8
-	s.model = func(turn int, _ []byte) ([]map[string]any, string) {
-		<-time.After(150 * time.Millisecond) // simulated: a model takes its time, so that a process can die in each turn
-		if turn == turns {
-			return nil, "done"
-		}
-		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)),
-			call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
-	}
-	s.survive(turns, 1, time.Now().Add(2*time.Minute))
-}

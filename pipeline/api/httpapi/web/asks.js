@@ -8,15 +8,35 @@ export const path = "/v1/approvals";
 
 export function start() {
   on("held answered end", (s, what) => {
-    if (what !== "end" || $("ask-" + s.call)) read();
+    if (what !== "end" || $("asks").querySelector(`[data-call="${s.call}"]`)) read();
   });
   read();
 }
 
+let reading = null,
+  stale = false;
+
+// read shows what waits now. One answer after the other is shown: an older one would take the card away in which a
+// person types.
 async function read() {
+  stale = true;
+  reading ??= (async () => {
+    try {
+      while (stale) {
+        stale = false;
+        await show();
+      }
+    } finally {
+      reading = null;
+    }
+  })();
+  return reading;
+}
+
+async function show() {
   let list;
   try {
-    ({data: list} = await ask("/v1/approvals"));
+    list = (await ask("/v1/approvals")).data.flatMap(parts);
   } catch (e) {
     put($("asks-note"), e.message);
     return;
@@ -25,9 +45,9 @@ async function read() {
   const tab = $("tab-approvals").querySelector(".count");
   put(tab, list.length || "");
   for (const old of [...$("asks").querySelectorAll(".ask")])
-    if (!list.some(a => "ask-" + a.call === old.id)) old.remove();
+    if (!list.some(a => a.id === old.id)) old.remove();
   // A card is made once, so that what a person types is not lost.
-  for (const a of list) if (!$("ask-" + a.call)) $("asks").append(card(a));
+  for (const a of list) if (!$(a.id)) $("asks").append(card(a));
   $("asks-empty").replaceChildren(
     ...(list.length
       ? []
@@ -43,14 +63,32 @@ async function read() {
     list.length
       ? [
           curl("/v1/approvals"),
-          curl("/v1/approvals/" + list[0].call, {body: '{"decision":"approve"}'}),
-          nats(
-            `req ${root}.tenant.${list[0].tenant}.approval.answer '{"call":"${list[0].call}","decision":"approve"}'`,
-          ),
+          curl("/v1/approvals/" + list[0].call, {body: JSON.stringify(decision(list[0], "approve"))}),
+          nats(`req ${root}.tenant.${list[0].tenant}.approval.answer '${JSON.stringify(answer(list[0], "approve"))}'`),
         ]
       : [curl("/v1/approvals")],
   );
 }
+
+// parts are what of a held call is decided: the call itself, or each open call of the batch that a run asks about. A
+// run that waits for another call has none.
+function parts(a) {
+  const q = a.question || {};
+  if (!q.calls) return [{...a, id: "ask-" + a.call}];
+  const open = q.calls.filter(c => c.question && !q.decided?.[c.id]);
+  return open.map(c => ({
+    ...a,
+    id: `ask-${a.call}-${c.id}`,
+    part: c.id,
+    tool: c.tool,
+    question: {...c.question, note: c.question.note || (q.calls.length > 1 && BATCH)},
+  }));
+}
+
+const BATCH = "One of the tool calls of an answer: none of them runs before all are decided.";
+
+const decision = (a, what) => ({...(a.part && {id: a.part}), decision: what});
+const answer = (a, what) => ({call: a.call, answer: decision(a, what)});
 
 function card(a) {
   const q = a.question || {},
@@ -71,10 +109,11 @@ function card(a) {
   });
   const args = el("textarea", {hidden: true, spellcheck: "false", "aria-label": `Arguments for ${what}`});
   args.value = shown;
-  const box = el("article", {class: "card ask", id: "ask-" + a.call, "aria-label": what + " waits for a decision"});
-  async function decide(decision, more) {
+  const label = what + " waits for a decision";
+  const box = el("article", {class: "card ask", id: a.id, "data-call": a.call, "aria-label": label});
+  async function decide(what, more) {
     const body =
-      `{"decision":"${decision}"` +
+      JSON.stringify(decision(a, what)).slice(0, -1) +
       Object.entries(more)
         .map(([k, v]) => `,"${k}":${v}`)
         .join("") +

@@ -1,0 +1,109 @@
+package agents
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
+
+	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/pipeline/api"
+)
+
+// ask sends a message over NATS and returns the answer with the number of its fault, if it is one.
+func (i *installation) ask(subject, body string) (answer, fault string) {
+	i.t.Helper()
+	m, err := i.nc.Request("shallot.v1."+subject, []byte(body), 20*time.Second)
+	require.NoError(i.t, err)
+	return string(m.Data), m.Header.Get("Nats-Service-Error-Code")
+}
+
+// A batch is decided over NATS, one call after the other and in every way there is. What is edited is held to the
+// tool's schema and to its policies again, and the model reads one result for each call, in its order.
+func TestABatchIsDecidedOverNATSInEveryWay(t *testing.T) {
+	t.Parallel()
+	read := &list{} // what the model reads of its calls
+	i, ran := newInstallation(t, func(request []byte) ([]map[string]any, string) {
+		if last(request).Role() != "tool" {
+			return []map[string]any{call("a", "pay", `{"amount":11}`), call("b", "pay", `{"amount":12}`),
+				call("c", "pay", `{"amount":13}`), call("d", "pay", `{"amount":14}`), call("e", "look", `{}`)}, ""
+		}
+		for _, m := range chat.Messages(request) {
+			if m.Role() == "tool" {
+				read.add(m.Text())
+			}
+		}
+		return nil, "done"
+	})
+	status, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go"}`)
+	require.Equal(t, 202, status, body)
+	run := gjson.Get(body, "id").String()
+	waiting, _ := i.ask("approval.list", "")
+	require.Equal(t, run, gjson.Get(waiting, "0.call").String(), waiting)
+	decide := func(decisions string) (string, string) {
+		raw, err := json.Marshal(map[string]json.RawMessage{"call": json.RawMessage(`"` + run + `"`),
+			"answer": json.RawMessage(decisions)})
+		require.NoError(t, err)
+		return i.ask("approval.answer", string(raw))
+	}
+	said, fault := decide(`{"decisions":{"a":{"decision":"approve"},"nobody":{"decision":"approve"}}}`)
+	require.Empty(t, fault, said)
+	require.Equal(t, "approval_pending", gjson.Get(said, "status").String(), said)
+	_, fault = decide(`{"id":"a","decision":"reject"}`)
+	require.Equal(t, "409", fault)
+	said, fault = decide(`{"id":"b","decision":"edit","arguments":{"amount":"many"}}`)
+	require.Equal(t, "422", fault, said)
+	require.Contains(t, said, "amount")
+	_, fault = decide(`{"decision":"approve"}`)
+	require.Equal(t, "400", fault, "three calls wait: which one is meant?")
+	_, fault = decide(`[{"id":"b","decision":"approve"}]`)
+	require.Equal(t, "400", fault)
+	said, fault = decide(`{"decisions":[{"id":"b","decision":"edit","arguments":{"amount":2}},
+		{"id":"c","decision":"respond","content":"pay it yourself"}]}`)
+	require.Empty(t, fault, said)
+	require.Empty(t, ran.all(), "none runs before all are decided")
+	said, fault = decide(`{"decision":"reject","reason":"too much"}`)
+	require.Empty(t, fault, said)
+	require.Equal(t, "decided", gjson.Get(said, "status").String(), said)
+	require.Eventually(t, func() bool {
+		_, body = i.do("GET", "/v1/agents/clerk/runs/"+run, "")
+		return gjson.Get(body, "status").String() == api.RunCompleted
+	}, 20*time.Second, 20*time.Millisecond)
+	require.ElementsMatch(t, []string{`pay{"amount":11}`, `pay{"amount":2}`, "look{}"}, ran.all())
+	results := read.all()
+	require.Len(t, results, 5)
+	require.Equal(t, "pay is done", results[0])
+	require.Equal(t, "pay is done", results[1])
+	require.Equal(t, "pay it yourself", results[2])
+	require.Contains(t, results[3], "too much")
+	require.Equal(t, "look is done", results[4])
+	_, body = i.do("GET", "/v1/agents/clerk/runs/"+run+"/messages", "")
+	require.JSONEq(t, `{"amount":2}`, gjson.Get(body, "data.1.tool_calls.1.function.arguments").String(),
+		"the model reads what was called")
+}
+
+// A run that waits is cancelled like any other: nothing of the batch runs, and nobody can decide about it any more.
+func TestAWaitingRunIsCancelled(t *testing.T) {
+	t.Parallel()
+	i, ran := newInstallation(t, func([]byte) ([]map[string]any, string) {
+		return []map[string]any{call("a", "pay", `{"amount":11}`), call("b", "look", `{}`)}, ""
+	})
+	status, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go"}`)
+	require.Equal(t, 202, status, body)
+	path, run := gjson.Get(body, "location").String(), gjson.Get(body, "id").String()
+	status, body = i.do("POST", path+"/cancel", "")
+	require.Equal(t, 202, status, body)
+	_, body = i.do("GET", path+"/events", "") // to its end
+	end := body[strings.LastIndex(body, "data: ")+6:]
+	require.Equal(t, api.RunCancelled, gjson.Get(end, "reason").String(), body)
+	require.Equal(t, "cancelled", gjson.Get(end, "error.code").String(), body)
+	_, body = i.do("GET", path, "")
+	require.Equal(t, api.RunCancelled, gjson.Get(body, "status").String(), body)
+	status, body = i.do("POST", "/v1/approvals/"+run, `{"decision":"approve"}`)
+	require.Equal(t, 409, status, body)
+	require.Contains(t, body, "the caller")
+	require.Empty(t, ran.all())
+}
