@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	pipelinetest.Main(m)
+	pipelinetest.MainOfProcesses(m)
 }
 
 // process is a gateway in a process of its own, on the given NATS server.

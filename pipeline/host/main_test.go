@@ -6,4 +6,4 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
-func TestMain(m *testing.M) { pipelinetest.Main(m) }
+func TestMain(m *testing.M) { pipelinetest.MainOfProcesses(m) }

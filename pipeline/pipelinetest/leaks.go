@@ -21,6 +21,15 @@ func Main(m *testing.M, known ...goleak.Option) {
 	os.Exit(code)
 }
 
+// MainOfProcesses is [Main] for packages whose tests run whole processes. What they leave behind is looked for in long
+// runs only (SHALLOT_LONG), because a server under load may take its time to end.
+func MainOfProcesses(m *testing.M) {
+	if os.Getenv("SHALLOT_LONG") != "" {
+		Main(m)
+	}
+	os.Exit(m.Run())
+}
+
 func leaks(known []goleak.Option) (code int) {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	for end := time.Now().Add(time.Minute); ; {
