@@ -167,6 +167,7 @@ func TestMetadata(t *testing.T) {
 		"the earlier of both":                  {lines: []string{"Shallot-Timeout: 30s", "Shallot-Deadline: 2026-01-02T03:05:05Z"}, want: func(r *R) { r.Deadline = now.Add(30 * time.Second) }},
 		"deadline otherwise":                   {lines: []string{"Shallot-Deadline: soon"}, code: messages.InvalidRequest, param: "Shallot-Deadline"},
 		"deadline over":                        {lines: []string{"Shallot-Deadline: 2025-01-02T03:05:05Z"}, code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
+		"deadline long over":                   {lines: []string{"Shallot-Deadline: 0001-01-01T00:00:00Z"}, code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
 		"trace":                                {lines: []string{"traceparent: " + trace, "tracestate: a=1", "tracestate: b=2"}, want: func(r *R) { r.Trace = messages.Trace{Parent: trace, State: "a=1,b=2"} }},
 		"trace of a later version":             {lines: []string{"traceparent: 01" + trace[2:] + "-x"}, want: func(r *R) { r.Trace.Parent = "01" + trace[2:] + "-x" }},
 		"trace: upper case":                    {lines: []string{"traceparent: " + strings.ToUpper(trace)}, want: func(*R) {}},
