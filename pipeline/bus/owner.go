@@ -71,7 +71,7 @@ func (n *Node) send(m *nats.Msg) {
 
 // ping asks a process whether it lives; the answer goes to one of the roots that this process hears.
 func (n *Node) ping(e *protocol.Effect, root string) {
-	n.publish(n.subj.Process(e.To, "ping"), root+".pong."+strconv.FormatInt(int64(e.At), 10), nil)
+	n.publish(n.subj.Process(e.To, "ping"), root+".pong."+strconv.FormatInt(int64(e.At), 10)+"."+e.To, nil)
 }
 
 // ownerStore carries out an effect of the owner on begun records.

@@ -27,7 +27,8 @@ import (
 //	busy.<call>.<n>.<seq>.<member>       no room for an offer
 //	has.<call>.<n>.<yes>.<member>        who holds work
 //	list.<member>                        what a member has in hand
-//	pong.<at>.<member>                   a process lives
+//	pong.<at>.<member>.<member>          a process lives
+//	pong.<at>.<member>                   nobody was there for a ping of it
 //	probe.<at>                           the owner hears itself
 //	stored...                            of stored calls, see durables
 type replies struct {
@@ -143,7 +144,12 @@ func (r *replies) word(m *nats.Msg, word, args string) bool {
 			return false
 		}
 		n.shown(member, l)
-	case word == "pong" && len(t) == 2:
+	case word == "pong" && len(t) == 2 && nobody(m):
+		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+			n.owns.Presence.PassOver(now, member)
+			return out
+		})
+	case word == "pong" && len(t) == 3:
 		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			n.owns.Presence.Pong(now, member, time.Duration(number(t[0])), time.Duration(number(string(m.Data))))
 			return out

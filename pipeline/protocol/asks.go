@@ -270,14 +270,8 @@ func (a *Asks) alive(g *group) int {
 	return alive
 }
 
-// silentKnown reports whether some members of the group are passed over and others are not.
-func (a *Asks) silentKnown(g *group) bool {
-	if a.presence.passed == 0 {
-		return false
-	}
-	alive := a.alive(g)
-	return alive > 0 && alive < len(g.members)
-}
+// silentKnown reports whether somebody in the group is passed over and others are not.
+func (a *Asks) silentKnown(g *group) bool { return a.presence.muted(g.name) && a.alive(g) > 0 }
 
 func (a *Asks) patience(q ask) time.Duration {
 	if q.asks <= 1 {

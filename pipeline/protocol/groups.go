@@ -33,24 +33,17 @@ func (g *group) patience(least time.Duration) time.Duration {
 	return max(least, min(4*sorted[(n-1)*99/100], silentMost))
 }
 
-// route names the member to ask by its own subject, or nobody where the group is asked: always while no member is
-// passed over, and where all are. not is to be avoided.
+// route names the member to ask by its own subject, or nobody where the group is asked: always while nobody who takes
+// part in it is passed over, and where all are. not is to be avoided.
 func (g *group) route(p *Presence, not string) string {
-	if not == "" && p.passed == 0 {
+	if not == "" && !p.muted(g.name) {
 		return ""
 	}
-	silent, other := 0, ""
 	for range g.members {
 		g.turn = (g.turn + 1) % len(g.members)
-		switch name := g.members[g.turn]; {
-		case !p.Alive(name):
-			silent++
-		case name != not && other == "":
-			other = name
+		if name := g.members[g.turn]; name != not && p.Alive(name) {
+			return name
 		}
 	}
-	if silent == 0 && not == "" {
-		return ""
-	}
-	return other
+	return ""
 }

@@ -21,6 +21,7 @@ type Presence struct {
 type process struct {
 	name    string
 	groups  []string
+	listens []string // groups of which it may still take its share: subscriptions can outlast a mark
 	marked  bool
 	passed  bool
 	gone    bool
@@ -55,6 +56,9 @@ func (p *Presence) Marked(now time.Duration, name string, groups []string, out [
 	}
 	appeared := !m.marked
 	m.marked, m.deleted, m.gone, m.groups = true, false, false, groups
+	if len(groups) > 0 {
+		m.listens = groups
+	}
 	if !known {
 		out = append(out, Effect{Kind: Ping, To: name, At: now})
 	}
@@ -138,8 +142,20 @@ func (p *Presence) PassOver(now time.Duration, name string) {
 		if m.silent == 0 {
 			m.silent = now
 		}
+		m.listens = nil
 		p.pass(m, true)
 	}
+}
+
+// muted reports whether a process that is passed over may still take its share of what is asked of the group. Then the
+// others are asked by name.
+func (p *Presence) muted(group string) bool {
+	if p.passed == 0 {
+		return false
+	}
+	return slices.ContainsFunc(p.order, func(m *process) bool {
+		return m.passed && !m.deleted && slices.Contains(m.listens, group)
+	})
 }
 
 func (p *Presence) pass(m *process, passed bool) {

@@ -70,8 +70,9 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 		}
 	case offered:
 		if s.hearing.Calm(r.sent) >= offerSilent && now < r.spec.Until {
-			return s.find(now, r, out)
+			out = s.find(now, r, out)
 		}
+		return s.suspect(now, r, out)
 	case asking:
 		return s.lookAsking(now, r, out)
 	case held:
@@ -80,6 +81,20 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 		return s.lookStore(now, r, out)
 	case checking:
 		return s.lookChecking(now, r, out)
+	}
+	return out
+}
+
+// suspect pings the members of the class that may have got an offer without a sign: the class does not tell who did.
+// Until they answer, others get what is offered next.
+func (s *Runs) suspect(now time.Duration, r *run, out []Effect) []Effect {
+	if s.hearing.Since(r.sent) < s.cfg.HopPatience {
+		return out
+	}
+	for _, m := range s.presence.Members(r.spec.Class) {
+		if (r.to == "" || r.to == m) && now-s.presence.Heard(m) >= s.cfg.HopPatience {
+			out = s.presence.Suspect(now, m, out)
+		}
 	}
 	return out
 }
@@ -183,10 +198,10 @@ func (s *Runs) restart() {
 	}
 }
 
-// urgent reports whether members are asked who holds something.
-func (s *Runs) urgent() bool {
+// urgent reports whether members are asked who holds something, or an offer has had no sign for longer than one takes.
+func (s *Runs) urgent(now time.Duration) bool {
 	for _, r := range s.order {
-		if r.phase == asking || r.phase == checking {
+		if r.phase == asking || r.phase == checking || r.phase == offered && now-r.sent >= 2*showAfter {
 			return true
 		}
 	}
