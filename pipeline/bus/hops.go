@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -282,8 +281,7 @@ func (h *hops) unanswered(ctx context.Context, c *messages.Call, s pipeline.Stag
 func (h *hops) changed() {
 	for _, s := range h.n.opts.Manager.Stages("") {
 		if group := groupOf(s.Kind, s.Name); h.n.opts.hosts(s.Stage) {
-			others := h.n.owns.Presence.Members(group)
-			h.elsewhere[group] = slices.ContainsFunc(others, func(m string) bool { return m != h.n.opts.Name })
+			h.elsewhere[group] = h.n.owns.Presence.Others(group)
 		}
 	}
 }

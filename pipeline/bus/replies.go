@@ -147,6 +147,7 @@ func (r *replies) word(m *nats.Msg, word, args string) bool {
 	case word == "pong" && len(t) == 2 && nobody(m):
 		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			n.owns.Presence.PassOver(now, member)
+			n.onion.hops.changed()
 			return out
 		})
 	case word == "pong" && len(t) == 3:

@@ -207,6 +207,15 @@ func (p *Presence) Members(group string) []string {
 	return names
 }
 
+// Others reports whether a process other than this one serves the group, or may still take its share of what is asked of
+// it because its subscriptions have outlasted its mark.
+func (p *Presence) Others(group string) bool {
+	return slices.ContainsFunc(p.order, func(m *process) bool {
+		serves := m.marked && slices.Contains(m.groups, group) || !m.deleted && slices.Contains(m.listens, group)
+		return serves && m.name != p.own
+	})
+}
+
 func (p *Presence) isSteady(now time.Duration) bool {
 	return p.refreshed != 0 && now-p.refreshed <= steadyGap && now-p.steady >= steadyFor
 }
