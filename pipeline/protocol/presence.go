@@ -48,13 +48,13 @@ func (p *Presence) Refreshed(now time.Duration) {
 }
 
 // Marked says that a process's mark is there, and for which stages and classes. New processes are pinged once, which
-// measures their clocks. It reports whether the mark is new.
+// measures their clocks. It reports whether the mark is new, or says something else than before.
 func (p *Presence) Marked(now time.Duration, name string, groups []string, out []Effect) ([]Effect, bool) {
 	m, known := p.processes[name]
 	if !known {
 		m = p.add(name)
 	}
-	appeared := !m.marked
+	appeared := !m.marked || !slices.Equal(m.groups, groups)
 	m.marked, m.deleted, m.gone, m.groups = true, false, false, groups
 	if len(groups) > 0 {
 		m.listens = groups

@@ -55,6 +55,35 @@ func TestWhoIsSilentIsPassedOverAfterItsMarkHasEnded(t *testing.T) {
 	require.Equal(t, "well", to)
 }
 
+// A process may have subscribed and been lost before it left a mark.
+func TestAQuestionThatOnlyThisProcessShouldHaveIsAskedAgainIfItDoesNot(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.Marked(b.now, "owner", []string{"s"}, nil)
+	lost, _ := b.Asks.Sent(b.now, Question{Call: "lost", Stage: "s", Local: true})
+	slow, _ := b.Asks.Sent(b.now, Question{Call: "slow", Stage: "s", Local: true})
+	again := 0
+	for range 10 {
+		for _, e := range b.pass(500*ms, Ask) {
+			require.Equal(t, lost, e.N)
+			again++
+		}
+		b.Shown(b.now, "owner", []uint64{slow}, nil, nil)
+	}
+	require.Positive(t, again)
+}
+
+// A process has two marks, one as an owner and one as a member, and either may be seen first.
+func TestAMemberIsKnownWhicheverOfItsMarksComesFirst(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	n, _ := b.Asks.Sent(b.now, Question{Call: "c", Stage: "s"})
+	b.Marked(b.now, "m", nil, nil)
+	b.Asks.NoResponders(b.now, n, "", nil)
+	b.Marked(b.now, "m", []string{"s"}, nil)
+	require.Len(t, b.pass(tickFast, Ask), 1, "asked at once")
+}
+
 func TestWhoHasNoSubscriptionsLeftIsNoReasonToPassByTheGroup(t *testing.T) {
 	t.Parallel()
 	b := frozenOfTwo(t)
